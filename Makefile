@@ -1,0 +1,53 @@
+# Everything a fresh machine with Python >= 3.11 and make needs. `make help` lists the targets.
+# Plain enough for GNU make 3.81 (macOS) and BSD make.
+
+PYTHON ?= python3
+EXTRAS ?= cpu-fast,test,lint
+VENV = .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+
+.PHONY: help env demo test test-slow lint bench clean
+
+help:
+	@echo "make env        create $(VENV) with the package and its tools, at the versions in constraints.txt"
+	@echo "make demo       theory against message passing: a table and a picture, in a few minutes"
+	@echo "make test       the fast tests"
+	@echo "make test-slow  the slow tests: reference numbers, theory against simulation"
+	@echo "make lint       ruff and pyright"
+	@echo "make bench      the benchmarks"
+	@echo "make clean      remove $(VENV) and all caches"
+	@echo ""
+	@echo "Another interpreter: make env PYTHON=python3.12.  Other extras: make env EXTRAS=all."
+
+env: $(STAMP)
+
+# The build backend is installed first and used without isolation, so that its version is pinned too.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "asymptotix needs Python >= 3.11; name one with: make env PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/asymptotix demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

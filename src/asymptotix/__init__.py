@@ -1,0 +1,72 @@
+"""Exact high-dimensional theory of attention: learning curves, thresholds and the algorithms that match them.
+
+>>> import numpy as np
+>>> import asymptotix as asx
+>>> problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2, rank=1, skip=1.0))
+>>> theory = asx.solve(problem, alpha=np.linspace(0.05, 1.6, 32))       # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .bayes_optimal import BayesOptimal
+    from .core.compare import Comparison, compare
+    from .core.problem import Algorithm, Outcome, Problem
+    from .core.result import ConvergenceWarning, Result, load
+    from .core.verbs import simulate, solve, thresholds
+    from .sequence_index.gamp import GAMP
+    from .sequence_index.model import DeepAttention
+
+#: Public name -> module that holds it. Imported on first use: `import asymptotix` does not wait for JAX.
+_HOME = {
+    "solve": "core.verbs",
+    "simulate": "core.verbs",
+    "thresholds": "core.verbs",
+    "compare": "core.compare",
+    "Comparison": "core.compare",
+    "load": "core.result",
+    "Result": "core.result",
+    "ConvergenceWarning": "core.result",
+    "Problem": "core.problem",
+    "Algorithm": "core.problem",
+    "Outcome": "core.problem",
+    "BayesOptimal": "bayes_optimal",
+    "DeepAttention": "sequence_index.model",
+    "GAMP": "sequence_index.gamp",
+}
+
+__all__ = [
+    "GAMP",
+    "Algorithm",
+    "BayesOptimal",
+    "Comparison",
+    "ConvergenceWarning",
+    "DeepAttention",
+    "Outcome",
+    "Problem",
+    "Result",
+    "__version__",
+    "compare",
+    "load",
+    "simulate",
+    "solve",
+    "thresholds",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,116 @@
+"""Checks of what a user gives.
+
+Each returns the cleaned value or raises, naming the argument, the value and what is accepted.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def number(name: str, x: Any, accepted: str = "a number") -> float:
+    """Return ``x`` as a float, or an int where it is one. NaN, bool and what is no number are refused."""
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        x = x.item()
+    if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real):
+        raise TypeError(f"{name} must be {accepted}, got {x!r}")
+    if x != x:
+        raise ValueError(f"{name} must be {accepted}, got nan")
+    return int(x) if isinstance(x, numbers.Integral) else float(x)
+
+
+def positive(name: str, x: Any) -> float:
+    """Return ``x`` if x > 0."""
+    value = number(name, x, "positive")
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
+
+
+def non_negative(name: str, x: Any) -> float:
+    """Return ``x`` if x >= 0."""
+    value = number(name, x, "non-negative")
+    if not value >= 0:
+        raise ValueError(f"{name} must be non-negative, got {value}")
+    return value
+
+
+def at_least(name: str, x: Any, bound: float) -> float:
+    """Return ``x`` if x >= bound."""
+    value = number(name, x, f"at least {bound}")
+    if not value >= bound:
+        raise ValueError(f"{name} must be at least {bound}, got {value}")
+    return value
+
+
+def probability(name: str, x: Any, *, closed: bool = False) -> float:
+    """Return ``x`` if 0 <= x < 1, or 0 <= x <= 1 with ``closed``."""
+    accepted = "in [0, 1]" if closed else "in [0, 1)"
+    value = number(name, x, accepted)
+    if not (0 <= value < 1 or (closed and value == 1)):
+        raise ValueError(f"{name} must be {accepted}, got {value}")
+    return value
+
+
+def integer(name: str, x: Any, minimum: int | None = None) -> int:
+    """Return ``x`` as an int if it is integral (2.0 is) and not below ``minimum``."""
+    accepted = "an integer" if minimum is None else f"an integer of at least {minimum}"
+    value = number(name, x, accepted)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{name} must be {accepted}, got {value}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be {accepted}, got {value}")
+    return int(value)
+
+
+def one_of(name: str, x: Any, options: Collection[Any]) -> Any:
+    """Return ``x`` if it is one of the ``options``."""
+    for option in options:
+        if type(x) is type(option) and x == option:
+            return x
+    raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in options)}, got {x!r}")
+
+
+def real_array(name: str, x: Any) -> np.ndarray:
+    """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be real numbers, got {x!r}")
+    if np.isnan(array).any():
+        raise ValueError(f"{name} must not contain nan, got {_short(array)}")
+    return array
+
+
+def finite_grid(name: str, x: Any) -> np.ndarray:
+    """Return a number or a 1-D sequence of finite numbers as a 1-D float array."""
+    array = np.atleast_1d(real_array(name, x)).astype(float)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {np.shape(x)}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got {_short(array)}")
+    return array
+
+
+def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray:
+    """Return ``x`` as a finite float array of the given shape; None stands for any length."""
+    array = real_array(name, x).astype(float)
+    fits = len(shape) == array.ndim and all(
+        want in (None, have) for want, have in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        wanted = "(" + ", ".join("any" if want is None else str(want) for want in shape) + ")"
+        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got {_short(array)}")
+    return array
+
+
+def _short(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=8, edgeitems=3)

@@ -1,0 +1,296 @@
+"""Theory against experiment: the same observables at the same controls, with z-scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from .assemble import RESERVED
+from .result import Result
+from .specification import describe, differences, numeric_fields, with_fields
+from .verbs import solve
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Theory and experiment on one grid.
+
+    Attributes
+    ----------
+    ds
+        For every shared observable ``<name>_theory``, ``<name>_mean`` and ``<name>_sem`` (over seeds) and
+        ``<name>_z`` = (mean - theory) / sqrt(sem² + err²), with err the numerical error of the theory.
+        ``<name>_runs`` counts the runs that gave a number; with one run sem and z are NaN.
+    theory, experiment
+        What was compared.
+    by
+        None, or "iteration".
+    """
+
+    ds: xr.Dataset
+    theory: Result
+    experiment: Result
+    by: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The observables that were compared."""
+        return tuple(str(name).removesuffix("_z") for name in self.ds.data_vars if str(name).endswith("_z"))
+
+    @property
+    def max_abs_z(self) -> float:
+        """The largest absolute z-score of all observables and points; NaN where there is none."""
+        largest = [float(abs(self.ds[f"{name}_z"]).max()) for name in self.names]
+        return max((z for z in largest if not math.isnan(z)), default=math.nan)
+
+    def sel(self, *args: Any, **kwargs: Any) -> Comparison:
+        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
+        return Comparison(self.ds.sel(*args, **kwargs), self.theory, self.experiment, self.by)
+
+    def table(self) -> str:
+        """Return one line per observable, point and entry: theory, mean ± s.e.m., number of runs, z."""
+        grid = [str(name) for name in self.ds.coords if self.ds[name].ndim <= 1]
+        rows = [(*grid, "observable", "theory", "experiment", "runs", "z")]
+        for name in self.names:
+            columns = [self.ds[f"{name}_{part}"] for part in ("theory", "mean", "sem", "runs", "z")]
+            theory, mean, sem, runs, z = xr.broadcast(*columns)
+            for position in np.ndindex(theory.shape):
+                at = dict(zip(theory.dims, position, strict=True))
+                own = [str(i) for dim, i in at.items() if dim not in grid]
+                where = [_number(self.ds[c].isel({c: at[c]} if c in at else {}).values) for c in grid]
+                measured = f"{_number(mean[at].values)} ± {_number(sem[at].values, digits=2)}"
+                label = name + (f"[{', '.join(own)}]" if own else "")
+                rows.append(
+                    (
+                        *where,
+                        label,
+                        _number(theory[at].values),
+                        measured,
+                        str(int(runs[at])),
+                        f"{float(z[at]):+.2f}",
+                    )
+                )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        )
+
+    def plot(self, name: str, ax: Any = None, **options: Any) -> Any:
+        """Plot one observable; see :func:`asymptotix.plot.plot_comparison`."""
+        from asymptotix import plot
+
+        return plot.plot_comparison(self, name, ax=ax, **options)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
+        return (
+            f"<asymptotix comparison of {', '.join(self.names)}; {sizes}; largest |z| {self.max_abs_z:.2f}>"
+        )
+
+
+def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Comparison:
+    """Compare an experiment with its theory.
+
+    Parameters
+    ----------
+    theory
+        From :func:`solve`. It is solved anew, from the same start, at the controls of the experiment that are
+        not on its grid.
+    experiment
+        From :func:`simulate`. The finite-size bias that the problem knows of is removed first.
+    by
+        None compares what both ended with. "iteration" compares the experiment's traces with the theory's
+        dynamics; a run that stopped early counts with its last value from there on.
+
+    Raises
+    ------
+    ValueError
+        If the two are of different problems, naming the field, or share no observable.
+    """
+    _check_pair(theory, experiment)
+    if by not in (None, "iteration"):
+        raise ValueError(f"by must be None or 'iteration', got {by!r}")
+    measured = experiment.problem.comparable(experiment.ds)
+    if "seed" not in measured.dims:
+        measured = measured.expand_dims("seed")
+    if by == "iteration":
+        return Comparison(_by_iteration(experiment, measured), theory, experiment, by)
+    exact = theory_at(theory, experiment).ds
+    names = [name for name in _observables(exact) if name in _observables(measured)]
+    if not names:
+        raise ValueError(
+            f"theory and experiment share no observable: {', '.join(_observables(exact))} and "
+            f"{', '.join(_observables(measured))}"
+        )
+    zero = xr.DataArray(0.0)
+    pairs = {name: (exact[name], exact.get(f"{name}_err", zero), measured[name]) for name in names}
+    ds = _scores(pairs)
+    converged = exact["converged"].reset_coords(drop=True)
+    converged = converged.assign_coords({dim: measured[dim] for dim in converged.dims})
+    return Comparison(ds.assign(theory_converged=converged), theory, experiment)
+
+
+def theory_at(theory: Result, experiment: Result) -> Result:
+    """Return the theory at the controls of the experiment, solving anew only what is not on its grid."""
+    wanted = _controls(theory, experiment)
+    found = {name: _positions(_values(theory, name), values) for name, values in wanted.items()}
+    lacking = [name for name, positions in found.items() if (positions < 0).any()]
+    if not lacking:
+        return theory.isel({n: p for n, p in found.items() if n in theory.ds.dims})
+    name = lacking[0]
+    on_grid = found[name] >= 0
+    if len(lacking) > 1 or not on_grid.any() or name not in theory.ds.dims:
+        return _solve_again(theory, experiment, wanted)
+    new = _solve_again(theory, experiment, wanted | {name: wanted[name][~on_grid]})
+    kept = theory.isel({n: p[p >= 0] for n, p in found.items() if n in theory.ds.dims})
+    both = xr.concat(
+        [kept.ds, new.ds], dim=name, data_vars="minimal", coords="minimal", compat="override", join="override"
+    )
+    return theory._with(both.isel({name: _positions(both[name].values, wanted[name])}))
+
+
+def _solve_again(theory: Result, experiment: Result, controls: Mapping[str, np.ndarray]) -> Result:
+    options: dict[str, Any] = {**theory.settings, **controls}
+    return solve(experiment.problem, **options)
+
+
+def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
+    """Every control that either result has, with the values of the experiment."""
+    fields = numeric_fields(experiment.problem)
+    names = dict.fromkeys([*experiment.ds.coords, *theory.ds.coords])
+    controls: dict[str, np.ndarray] = {}
+    for name in map(str, names):
+        if name not in experiment.problem.controls and name not in fields:
+            continue
+        controls[name] = _values(experiment, name)
+    return controls
+
+
+def _values(result: Result, name: str) -> np.ndarray:
+    """The values of a control in a result; a field that was not given has the value of the problem."""
+    return np.asarray(result.ds[name] if name in result.ds.coords else numeric_fields(result.problem)[name])
+
+
+def _positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where each value lies on a coordinate, -1 where it does not; the last digits may differ."""
+    close = np.isclose(values[..., None], np.atleast_1d(grid), rtol=1e-9, atol=0)
+    return np.where(close.any(-1), close.argmax(-1), -1)
+
+
+def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
+    algorithm, problem = experiment.algorithm, experiment.problem
+    assert algorithm is not None  # every experiment has one
+    options = dict(algorithm.trace_options(problem))
+    traces = [str(name).removesuffix("_trace") for name in measured.data_vars if str(name).endswith("_trace")]
+    if not traces:
+        raise ValueError(
+            f"the experiment recorded no trace: {type(algorithm).__name__} gives no '<name>_trace'"
+        )
+    grid = _controls(experiment, experiment)
+    dims = [name for name, values in grid.items() if values.ndim]
+    shape = tuple(len(grid[name]) for name in dims)
+    exact: dict[str, list[np.ndarray]] = {name: [] for name in traces}
+    for position in np.ndindex(shape):
+        at = dict(zip(dims, position, strict=True))
+        point = {
+            name: values[at[name]].item() if name in at else values.item() for name, values in grid.items()
+        }
+        fields = {name: value for name, value in point.items() if name not in problem.controls}
+        own = {name: value for name, value in point.items() if name in problem.controls}
+        dynamics = with_fields(problem, **fields).trace(**options, **own)
+        for name in [name for name in traces if name not in dynamics]:
+            traces.remove(name)
+        for name in traces:
+            exact[name].append(np.asarray(dynamics[name]))
+    if not traces:
+        raise ValueError("the theory's dynamics and the experiment's traces share no observable")
+    pairs = {}
+    for name in traces:
+        run = _carried_forward(measured[f"{name}_trace"])
+        own_dims = [dim for dim in run.dims if dim not in (*dims, "dim", "seed")]
+        line = xr.DataArray(
+            np.stack(exact[name]).reshape(shape + exact[name][0].shape), dims=[*dims, *own_dims]
+        )
+        length = min(line.sizes["iteration"], run.sizes["iteration"])
+        pairs[name] = (
+            line.isel(iteration=slice(length)),
+            xr.DataArray(0.0),
+            run.isel(iteration=slice(length)),
+        )
+    return _scores(pairs)
+
+
+def _carried_forward(trace: xr.DataArray) -> xr.DataArray:
+    """Fill the end of a run that stopped early with its last value.
+
+    Averaging only the runs that go on would select the slow ones.
+    """
+    moved = trace.transpose("iteration", ...)
+    values = moved.values.copy()
+    for i in range(1, len(values)):
+        values[i] = np.where(np.isnan(values[i]), values[i - 1], values[i])
+    return moved.copy(data=values).transpose(*trace.dims)
+
+
+def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]) -> xr.Dataset:
+    columns: dict[str, xr.DataArray] = {}
+    for name, (exact, error, runs) in pairs.items():
+        # A point of the theory that is on the grid up to rounding must not be dropped by alignment.
+        exact, error = exact.reset_coords(drop=True), error.reset_coords(drop=True)
+        exact, error = (
+            part.assign_coords({d: runs[d] for d in part.dims if d in runs.coords}) for part in (exact, error)
+        )
+        count = runs.notnull().sum("seed")
+        mean = runs.mean("seed")
+        sem = runs.std("seed", ddof=1).where(count > 1) / np.sqrt(count)
+        spread = np.sqrt(sem**2 + error**2)
+        gap = (mean - exact).where(np.isfinite(exact))
+        columns[f"{name}_theory"] = exact
+        columns[f"{name}_mean"] = mean
+        columns[f"{name}_sem"] = sem
+        columns[f"{name}_runs"] = count
+        # No gap and no spread is agreement, not 0/0.
+        columns[f"{name}_z"] = xr.where((gap == 0) & (spread == 0), 0.0, gap / spread)
+    ds = xr.Dataset(columns)
+    return ds.drop_vars([name for name in ("seed", "iteration") if name in ds.coords])
+
+
+def _observables(ds: xr.Dataset) -> list[str]:
+    return [
+        str(name)
+        for name, values in ds.data_vars.items()
+        if name not in RESERVED and not str(name).endswith(("_err", "_trace")) and values.dtype.kind in "iuf"
+    ]
+
+
+def _check_pair(theory: Result, experiment: Result) -> None:
+    for name, result, kind in (("theory", theory, "theory"), ("experiment", experiment, "experiment")):
+        if not isinstance(result, Result) or result.kind != kind:
+            got = f"a result of kind {result.kind!r}" if isinstance(result, Result) else repr(result)
+            raise TypeError(f"{name} must be a result of kind {kind!r}, got {got}")
+    if theory.problem is experiment.problem:
+        return
+    swept = {*map(str, theory.ds.dims), *map(str, experiment.ds.dims)}
+    first, second = describe(theory.problem), describe(experiment.problem)
+    differing = [path for path in differences(first, second) if path.rpartition(".")[2] not in swept]
+    if differing:
+        path = differing[0]
+        raise ValueError(
+            f"theory and experiment are of different problems: {path} is {_at(first, path)!r} in the theory "
+            f"and {_at(second, path)!r} in the experiment"
+        )
+
+
+def _at(described: Any, path: str) -> Any:
+    for name in path.split("."):
+        described = described.get(name) if isinstance(described, Mapping) else None
+    return described
+
+
+def _number(value: Any, digits: int = 4) -> str:
+    return f"{float(value):.{digits}g}"

@@ -1,0 +1,109 @@
+"""Controls given as numbers and 1-D grids, turned into the points to work on."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import checks
+from .problem import Problem
+from .specification import numeric_fields, with_fields
+
+
+@dataclass(frozen=True)
+class Block:
+    """The points that share one problem, so that the theory gets them in one call.
+
+    ``positions[i]`` is where ``points[i]`` lies in the flattened (C order) grid.
+    """
+
+    problem: Problem
+    positions: tuple[int, ...]
+    points: tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Controls in the order given: 0-d arrays are fixed, 1-D arrays are dimensions, grids multiply."""
+
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(name for name, values in self.values.items() if values.ndim)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(self.values[name]) for name in self.dims)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=int))
+
+    def coordinates(self) -> dict[str, Any]:
+        return {name: (name, values) if values.ndim else values for name, values in self.values.items()}
+
+    def blocks(self, problem: Problem) -> list[Block]:
+        """Group the points by the problem's fields. A bad field value raises here, before any work."""
+        groups: dict[tuple, tuple[list[int], list[dict[str, float]]]] = {}
+        fields = [name for name in self.values if name not in problem.controls]
+        for position, combination in enumerate(itertools.product(*map(np.atleast_1d, self.values.values()))):
+            point = {name: value.item() for name, value in zip(self.values, combination, strict=True)}
+            positions, points = groups.setdefault(tuple(point[name] for name in fields), ([], []))
+            positions.append(position)
+            points.append({name: point[name] for name in self.values if name in problem.controls})
+        return [
+            Block(
+                with_fields(problem, **dict(zip(fields, values, strict=True))),
+                tuple(positions),
+                tuple(points),
+            )
+            for values, (positions, points) in groups.items()
+        ]
+
+
+def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:
+    """Check the controls a user gave and return them as a grid.
+
+    Parameters
+    ----------
+    problem
+        Its ``controls`` named in ``own`` are required, its numeric fields are accepted.
+    given
+        Name -> number or 1-D sequence.
+    own
+        The problem's own controls that this verb needs; none for thresholds.
+
+    Raises
+    ------
+    TypeError
+        For a missing or an unknown name.
+    """
+    if missing := [name for name in own if name not in given]:
+        raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")
+    legal = [*own, *(name for name in numeric_fields(problem) if name not in problem.controls)]
+    for name in given:
+        if name not in legal:
+            close = difflib.get_close_matches(name, legal, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise TypeError(
+                f"{name!r} is no control of {type(problem).__name__}{hint}; "
+                f"accepted are {', '.join(legal) or 'none'}"
+            )
+    return Grid({name: _control(problem, name, values, own=name in own) for name, values in given.items()})
+
+
+def _control(problem: Problem, name: str, given: Any, *, own: bool) -> np.ndarray:
+    values = checks.real_array(name, given)
+    if values.ndim > 1 or values.size == 0:
+        raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {values.shape}")
+    if len(np.unique(values)) < values.size:
+        raise ValueError(f"{name} must not repeat a value, got {np.array2string(values, threshold=8)}")
+    if not own:  # the description checks its own fields when it is built
+        return values
+    return np.asarray(problem.check_control(name, np.atleast_1d(values)), dtype=float).reshape(values.shape)

@@ -1,0 +1,128 @@
+"""Small symmetric matrices and numbers in (0, 1): roots, projections, solves, logits.
+
+Matrix functions act on the last two axes, so that stacks (lanes, p, p) pass in one call.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import checks
+
+RELATIVE_TOLERANCE = 1e-9
+"""Asymmetry and negative eigenvalues below this share of the largest one count as rounding."""
+
+
+def symmetrise(matrix: ArrayLike) -> NDArray[np.float64]:
+    """Symmetric part (A + A^T) / 2."""
+    a = _square("matrix", matrix)
+    return 0.5 * (a + np.swapaxes(a, -1, -2))
+
+
+def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
+    """Symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero."""
+    values, vectors = np.linalg.eigh(_symmetric(name, matrix))
+    bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
+    if (values < -bound).any():
+        raise _not_definite(name, "positive semi-definite", values.min())
+    return _rebuild(np.sqrt(np.maximum(values, 0.0)), vectors)
+
+
+def psd_project(matrix: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
+    """Nearest (Frobenius) symmetric matrix whose eigenvalues are at least `floor`."""
+    checks.non_negative("floor", floor)
+    values, vectors = np.linalg.eigh(symmetrise(matrix))
+    return _rebuild(np.maximum(values, floor), vectors)
+
+
+def solve_psd(matrix: ArrayLike, right: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
+    """Solve A X = B by Cholesky for positive definite A; B has shape (..., p, k), or (p,) for a single A."""
+    factor = _cholesky(name, matrix)
+    b = np.asarray(right, dtype=np.float64)
+    if b.ndim == 1 and factor.ndim == 2:
+        return solve_psd(matrix, b[:, None], name=name)[:, 0]
+    if b.ndim < 2 or b.shape[-2] != factor.shape[-1]:
+        raise ValueError(f"right must have shape (..., {factor.shape[-1]}, k), got {b.shape}")
+    solution = np.linalg.solve(np.swapaxes(factor, -1, -2), np.linalg.solve(factor, b))
+    return np.asarray(solution, dtype=np.float64)
+
+
+def inv_psd(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
+    """Inverse of a positive definite matrix by Cholesky; exactly symmetric."""
+    factor = _cholesky(name, matrix)
+    inverse_factor = np.linalg.solve(factor, np.broadcast_to(np.eye(factor.shape[-1]), factor.shape))
+    return symmetrise(np.swapaxes(inverse_factor, -1, -2) @ inverse_factor)
+
+
+def symmetric_basis(size: int) -> NDArray[np.float64]:
+    """Orthonormal (Frobenius) basis of the symmetric p x p matrices, shape (p(p+1)/2, p, p).
+
+    Ordered like the upper triangle row by row: E_ii, and (E_ij + E_ji) / sqrt(2) for i < j.
+    """
+    size = checks.integer("size", size, 1)
+    rows, columns = np.triu_indices(size)
+    basis = np.zeros((rows.size, size, size))
+    element = np.arange(rows.size)
+    entry = np.where(rows == columns, 1.0, np.sqrt(0.5))
+    basis[element, rows, columns] = entry
+    basis[element, columns, rows] = entry
+    return basis
+
+
+def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.float64]:
+    """log(q / (1 - q)) from the pair (q, 1 - q), entry by entry; -inf at q = 0 and +inf at q = 1.
+
+    Handing over the complement keeps full relative accuracy near q = 1, where 1 - q would cancel.
+    """
+    q = np.asarray(q, dtype=np.float64)
+    rest = 1.0 - q if complement is None else np.asarray(complement, dtype=np.float64)
+    if not (np.all(q >= 0) and np.all(rest >= 0)):
+        raise ValueError(f"q and its complement must lie in [0, 1], got q = {q} and complement = {rest}")
+    if not np.allclose(q + rest, 1.0, rtol=0, atol=1e-9):
+        raise ValueError(f"complement must equal 1 - q, got q + complement = {q + rest}")
+    with np.errstate(divide="ignore"):
+        return np.log(q) - np.log(rest)
+
+
+def from_logit(logit: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The pair (q, 1 - q) of a logit, both to full relative accuracy."""
+    t = np.asarray(logit, dtype=np.float64)
+    # The exponential of a negative number never overflows; the larger of the pair is 1 / (1 + decay).
+    decay = np.exp(-np.abs(t))
+    large, small = 1.0 / (1.0 + decay), decay / (1.0 + decay)
+    return np.where(t >= 0, large, small), np.where(t >= 0, small, large)
+
+
+def _square(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
+    a = np.asarray(matrix, dtype=np.float64)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"{name} must be square in its last two axes, got shape {a.shape}")
+    if not np.isfinite(a).all():
+        raise np.linalg.LinAlgError(
+            f"{name} must be finite, got {np.count_nonzero(~np.isfinite(a))} entries that are not"
+        )
+    return a
+
+
+def _symmetric(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
+    a = _square(name, matrix)
+    gap = np.abs(a - np.swapaxes(a, -1, -2)).max(axis=(-1, -2), initial=0.0)
+    if (gap > RELATIVE_TOLERANCE * np.abs(a).max(axis=(-1, -2), initial=0.0)).any():
+        raise np.linalg.LinAlgError(f"{name} must be symmetric, got max |A - A^T| = {gap.max():.3g}")
+    return symmetrise(a)
+
+
+def _cholesky(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
+    a = _symmetric(name, matrix)
+    try:
+        return np.asarray(np.linalg.cholesky(a), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        raise _not_definite(name, "positive definite", np.linalg.eigvalsh(a).min()) from None
+
+
+def _not_definite(name: str, wanted: str, smallest: float) -> np.linalg.LinAlgError:
+    """LinAlgError is a ValueError too: bad input raises, and a grid point that meets it can be marked."""
+    return np.linalg.LinAlgError(f"{name} must be {wanted}, got smallest eigenvalue {smallest:.3g}")
+
+
+def _rebuild(values: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return symmetrise((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2))

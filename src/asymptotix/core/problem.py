@@ -1,0 +1,134 @@
+"""The protocol between the verbs and a theory.
+
+A theory outside this package needs a :class:`Problem` (and an :class:`Algorithm` for experiments), each a
+frozen dataclass with the methods below; the verbs do grids, assembly, errors, progress, files, comparison.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from . import checks
+from .specification import Specification
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from .progress import Progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one point gave.
+
+    Parameters
+    ----------
+    values
+        Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
+        dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
+    status
+        "converged", or a sentence that says how the point ended.
+    converged
+        Whether the numbers can be trusted; exact recovery counts as converged.
+    """
+
+    values: Mapping[str, Any]
+    status: str = "converged"
+    converged: bool = True
+
+
+class Problem(Specification, abc.ABC):
+    """A model with the estimator that is analysed.
+
+    Attributes
+    ----------
+    controls
+        What :func:`solve` needs besides the description, such as ``("alpha",)``.
+    readouts
+        Methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
+    """
+
+    controls: ClassVar[tuple[str, ...]] = ()
+    readouts: ClassVar[tuple[str, ...]] = ()
+
+    def dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""
+        return {}
+
+    def check_control(self, name: str, values: Any) -> np.ndarray:
+        """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
+        return checks.finite_grid(name, values)
+
+    @abc.abstractmethod
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Solve at every point and yield (position in ``points``, outcome), in any order, as they finish.
+
+        Continuation from point to point and batching are the theory's own affair. The verb counts finished
+        points on ``progress``; the theory may call ``progress.message``.
+        """
+
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
+        """Return the phase-transition thresholds."""
+        raise NotImplementedError(f"{type(self).__name__} has no thresholds")
+
+    def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
+        """Return the theory's dynamics from its start: observable -> array with a leading iteration axis."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no dynamics to compare with iteration by iteration"
+        )
+
+    def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
+        """Return an experiment with its known finite-size bias removed. Default: as it is."""
+        return experiment
+
+    def index_labels(self) -> Sequence[str]:
+        """Return what plots call the entries of ``index``. Default: "index 1", "index 2", ..."""
+        return ()
+
+
+class Algorithm(Specification, abc.ABC):
+    """A finite-size algorithm that runs on the same description.
+
+    Attributes
+    ----------
+    needs_dim
+        Whether the size is given by ``simulate(..., dim=)``; False where the problem itself fixes it.
+    """
+
+    needs_dim: ClassVar[bool] = True
+
+    def check(self, problem: Problem) -> None:
+        """Raise a TypeError that says what is accepted if this algorithm does not fit the problem."""
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        """Observable -> names of its own dimensions. Default: those of the theory."""
+        return problem.dimensions()
+
+    @abc.abstractmethod
+    def run_points(
+        self,
+        problem: Problem,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Progress,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """Run every point with every seed; yield (position in ``points``, position in ``seeds``, outcome).
+
+        The draws of a run depend on its seed, dim and point only, not on what else is run in the same call.
+        """
+
+    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+        """Return what :meth:`Problem.trace` needs to follow this algorithm (iterations, damping).
+
+        Raises a ValueError with the reason where the theory cannot follow it.
+        """
+        raise ValueError(f"{type(self).__name__} cannot be followed iteration by iteration")

@@ -1,0 +1,270 @@
+"""The result of a verb: a dataset that knows its problem, how every point ended and where it comes from."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from .problem import Algorithm, Problem
+from .specification import build, decode, describe, differences, encode, numeric_fields, with_fields
+
+SCHEMA_VERSION = 1
+KINDS = ("theory", "experiment", "thresholds")
+
+
+class ConvergenceWarning(UserWarning):
+    """Some points of a result did not converge; ``result.status`` says how each ended."""
+
+
+class Result:
+    """What a verb returns: a thin wrapper on an :class:`xarray.Dataset`.
+
+    Variables and coordinates read as attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the
+    numerical error of ``<name>``, and what the problem offers on its results reads as methods.
+
+    Parameters
+    ----------
+    ds
+        The numbers, with ``status`` and ``converged`` per point.
+    problem
+        What was solved. Fields that ``ds`` holds as scalar coordinates are set to those values.
+    kind
+        "theory", "experiment" or "thresholds".
+    algorithm
+        What was run, for an experiment.
+    settings
+        How it was solved: start, tolerance.
+    provenance
+        Versions, device, date, commit, wall seconds.
+    """
+
+    def __init__(
+        self,
+        ds: xr.Dataset,
+        *,
+        problem: Problem,
+        kind: str,
+        algorithm: Algorithm | None = None,
+        settings: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.ds = ds
+        self.problem = _at_scalar_coordinates(problem, ds)
+        self.kind = kind
+        self.algorithm = algorithm
+        self.settings = dict(settings or {})
+        self.provenance = dict(provenance or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "ds" not in self.__dict__ or "problem" not in self.__dict__:
+            raise AttributeError(name)
+        if name in self.ds.variables:
+            return self.ds[name]
+        if name in self.problem.readouts:
+            return functools.partial(getattr(self.problem, name), self)
+        raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        if name not in self.ds.variables:
+            raise KeyError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
+        return self.ds[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names()]
+
+    def _names(self) -> list[str]:
+        return [*map(str, self.ds.data_vars), *map(str, self.ds.coords), *self.problem.readouts]
+
+    @property
+    def status(self) -> xr.DataArray:
+        """How every point ended, in words."""
+        return self.ds["status"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all points converged."""
+        return bool(self.ds["converged"].all())
+
+    def sel(self, *args: Any, **kwargs: Any) -> Result:
+        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
+        return self._with(self.ds.sel(*args, **kwargs))
+
+    def isel(self, *args: Any, **kwargs: Any) -> Result:
+        """Select by position, as :meth:`xarray.Dataset.isel` does."""
+        return self._with(self.ds.isel(*args, **kwargs))
+
+    def _with(self, ds: xr.Dataset) -> Result:
+        return Result(
+            ds,
+            problem=self.problem,
+            kind=self.kind,
+            algorithm=self.algorithm,
+            settings=self.settings,
+            provenance=self.provenance,
+        )
+
+    def plot(self, name: str | None = None, ax: Any = None, **options: Any) -> Any:
+        """Plot one variable; see :func:`asymptotix.plot.plot_curve`. Thresholds need no name."""
+        from asymptotix import plot
+
+        if name is None:
+            if self.kind != "thresholds":
+                raise TypeError(
+                    f"plot needs the name of a variable; there are {', '.join(map(str, self.ds.data_vars))}"
+                )
+            return plot.mark_thresholds(self, ax=ax, **options)
+        return plot.plot_curve(self, name, ax=ax, **options)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to a netCDF file that :func:`load` reads and plain xarray opens.
+
+        The file appears only when it is complete: it is written beside its place and then moved there.
+        """
+        _require_h5netcdf()
+        path = Path(path)
+        arrays: dict[str, np.ndarray] = {}
+        attributes = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.kind,
+            "problem": json.dumps(describe(self.problem, arrays=arrays)),
+            "algorithm": json.dumps(
+                None if self.algorithm is None else describe(self.algorithm, arrays=arrays)
+            ),
+            "settings": json.dumps(encode(self.settings, path="settings", arrays=arrays)),
+            "provenance": json.dumps(self.provenance),
+        }
+        extra = {name: ([f"{name}.{i}" for i in range(array.ndim)], array) for name, array in arrays.items()}
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            self.ds.assign(extra).assign_attrs(attributes).to_netcdf(unfinished, engine="h5netcdf")
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
+        converged = self.ds["converged"]
+        return (
+            f"<asymptotix {self.kind} of {textwrap.shorten(repr(self.problem), 100, placeholder=' ...')}\n"
+            f"  dimensions: {dims}; {int(converged.sum())} of {converged.size} points ok\n"
+            f"  variables: {', '.join(map(str, self.ds.data_vars))}>"
+        )
+
+
+def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
+    """Read a result that :meth:`Result.save` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    problem
+        The problem, needed only where it holds a function of yours: a file cannot hold one.
+
+    Raises
+    ------
+    ValueError
+        If the file is truncated, no netCDF, not from asymptotix or from a newer version of it, or if
+        ``problem`` is not the one that was saved. The message names the path.
+    """
+    _require_h5netcdf()
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as opened:
+            ds = opened.load()
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
+        ) from error
+    attributes = _checked_attributes(path, ds)
+    arrays = {name: ds[name].values for name in _array_names(attributes)}
+    try:
+        saved = _problem(attributes["problem"], arrays, problem)
+        algorithm = attributes["algorithm"] and build(attributes["algorithm"], arrays=arrays)
+        settings = decode(attributes["settings"], arrays=arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    ds = ds.drop_vars(list(arrays))
+    ds.attrs = {}
+    return Result(
+        ds,
+        problem=saved,
+        kind=attributes["kind"],
+        algorithm=algorithm,
+        settings=settings,
+        provenance=attributes["provenance"],
+    )
+
+
+def _problem(described: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Problem | None) -> Problem:
+    if given is None:
+        return build(described, arrays=arrays)
+    differing = differences(_inlined(described, arrays), describe(given))
+    if differing:
+        raise ValueError(f"the problem given differs from the one saved in {', '.join(differing)}")
+    return given
+
+
+def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A description with the arrays it refers to written out, so that it can be compared."""
+    if isinstance(described, dict):
+        if set(described) == {"array"}:
+            return arrays[described["array"]].tolist()
+        return {name: _inlined(value, arrays) for name, value in described.items()}
+    return [_inlined(item, arrays) for item in described] if isinstance(described, list) else described
+
+
+def _checked_attributes(path: Path, ds: xr.Dataset) -> dict[str, Any]:
+    if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
+        raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
+    version = ds.attrs["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has schema version {version}, this asymptotix reads up to {SCHEMA_VERSION}: upgrade it"
+        )
+    attributes: dict[str, Any] = {"kind": ds.attrs["kind"]}
+    for name in ("problem", "algorithm", "settings", "provenance"):
+        try:
+            attributes[name] = json.loads(ds.attrs[name])
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: its attribute {name!r} is missing or is no JSON") from error
+    return attributes
+
+
+def _array_names(described: Any) -> list[str]:
+    if isinstance(described, dict):
+        if set(described) == {"array"}:
+            return [described["array"]]
+        return [name for value in described.values() for name in _array_names(value)]
+    return [name for item in described for name in _array_names(item)] if isinstance(described, list) else []
+
+
+def _at_scalar_coordinates(problem: Problem, ds: xr.Dataset) -> Problem:
+    """The problem with the fields that the dataset has at one value only: what a selection is a result of."""
+    known = numeric_fields(problem)
+    fixed = {
+        str(name): coordinate.values.item()
+        for name, coordinate in ds.coords.items()
+        if coordinate.ndim == 0 and name in known and name not in (*problem.controls, "dim", "seed")
+    }
+    fixed = {name: value for name, value in fixed.items() if value != known[name]}
+    return with_fields(problem, **fixed) if fixed else problem
+
+
+def _require_h5netcdf() -> None:
+    # h5netcdf is installed without h5py too, and then cannot write.
+    if missing := [name for name in ("h5netcdf", "h5py") if importlib.util.find_spec(name) is None]:
+        raise ImportError(
+            f"saving and loading results needs {' and '.join(missing)}: pip install h5netcdf h5py"
+        )

@@ -1,0 +1,312 @@
+"""Descriptions of models, problems and algorithms that can be written to a file and read back.
+
+A description is a frozen dataclass that derives from :class:`Specification`. Nothing else is needed for it to
+be saved with a result, rebuilt from a file and swept over its numeric fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import numbers
+import typing
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+_REGISTRY: dict[str, type[Specification]] = {}
+
+
+class Specification:
+    """Base of all descriptions. A subclass is registered under its class name, third-party ones included."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = _REGISTRY.get(cls.__name__)
+        # The same module may define a name again: a notebook cell that is run twice, dataclass(slots=True).
+        if known is not None and known.__module__ != cls.__module__:
+            raise TypeError(
+                f"a Specification named {cls.__name__!r} exists already in {known.__module__}; "
+                f"choose another class name in {cls.__module__}"
+            )
+        _REGISTRY[cls.__name__] = cls
+
+
+S = TypeVar("S", bound=Specification)
+
+
+def describe(obj: Specification, *, arrays: MutableMapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+    """Describe a specification as a dictionary that JSON can hold.
+
+    Parameters
+    ----------
+    obj
+        The description.
+    arrays
+        If given, NumPy and JAX arrays are put into this mapping under their dotted path and the description
+        refers to them; otherwise they become nested lists.
+
+    Returns
+    -------
+    dict
+        ``{"type": class name, field: value, ...}``, nested where the fields are specifications themselves.
+    """
+    return _encode_specification(obj, type(obj).__name__, arrays)
+
+
+def _encode_specification(obj: Specification, path: str, arrays: MutableMapping | None) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": type(obj).__name__}
+    for name in _fields(obj):
+        described[name] = encode(getattr(obj, name), path=f"{path}.{name}", arrays=arrays)
+    return described
+
+
+def encode(value: Any, *, path: str, arrays: MutableMapping[str, np.ndarray] | None = None) -> Any:
+    """Encode one value the way :func:`describe` does; ``path`` names it in errors and in ``arrays``."""
+    if isinstance(value, Specification):
+        return _encode_specification(value, path, arrays)
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, tuple | list):
+        return [encode(item, path=f"{path}.{i}", arrays=arrays) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {"mapping": {str(k): encode(v, path=f"{path}.{k}", arrays=arrays) for k, v in value.items()}}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if arrays is None or array.ndim == 0:
+            return array.tolist()
+        arrays[path] = array
+        return {"array": path}
+    if callable(value):
+        return {"callable": _qualified_name(value)}
+    raise TypeError(
+        f"{path} holds a {type(value).__name__}, which cannot be described; accepted are specifications, "
+        "numbers, strings, None, arrays, functions, and tuples or mappings of these"
+    )
+
+
+def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Build the object that :func:`describe` described.
+
+    Parameters
+    ----------
+    described
+        ``{"type": class name, field: value, ...}``. Fields with a default may be left out; lists are accepted
+        where the field is declared a tuple or an array.
+    arrays
+        The arrays that the description refers to.
+
+    Raises
+    ------
+    ValueError
+        For an unknown type or field, a missing field, and for a function, which no file can hold.
+    """
+    if not isinstance(described, Mapping) or "type" not in described:
+        raise ValueError(f"a description needs the key 'type', got {described!r}")
+    cls = _find_class(described["type"])
+    accepted = _fields(cls)
+    given = {name: value for name, value in described.items() if name != "type"}
+    for name in given:
+        if name not in accepted:
+            raise ValueError(
+                f"{cls.__name__} has no field {name!r}{_hint(name, accepted)}; it has {_listed(accepted)}"
+            )
+    values = {name: decode(value, declared=accepted[name], arrays=arrays) for name, value in given.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__} cannot be built from {_listed(given)}: {error}") from error
+
+
+def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Undo :func:`encode`. ``declared`` is the annotation of the field that the value is for."""
+    if isinstance(value, Mapping):
+        if set(value) == {"callable"}:
+            raise ValueError(
+                f"the function {value['callable']!r} cannot be rebuilt from a description; "
+                "give the problem itself: load(path, problem=...)"
+            )
+        if set(value) == {"array"}:
+            if arrays is None or value["array"] not in arrays:
+                raise ValueError(f"the array {value['array']!r} of the description is missing")
+            return np.asarray(arrays[value["array"]])
+        if set(value) == {"mapping"}:
+            return {key: decode(item, arrays=arrays) for key, item in value["mapping"].items()}
+        return build(value, arrays=arrays)
+    if isinstance(value, tuple | list):
+        members = _members(declared)
+        if not {tuple, list} & set(members) and ("Array" in str(declared) or "ndarray" in str(declared)):
+            return np.asarray(value)
+        items = [decode(item, declared=_item_type(declared), arrays=arrays) for item in value]
+        return items if members == (list,) else tuple(items)
+    return value
+
+
+def numeric_fields(obj: Specification) -> dict[str, Any]:
+    """Return the fields that hold a number, of a specification and of the specifications inside it.
+
+    A field that is None now but declared a number (``float | None``) counts. Where a name occurs more than
+    once the outermost value is returned; :func:`with_fields` refuses to change such a name.
+    """
+    found: dict[str, Any] = {}
+    for path, owner in _walk(obj):
+        value = getattr(owner, path[-1])
+        if _is_number(value) or (value is None and _declares_number(_fields(owner)[path[-1]])):
+            found.setdefault(path[-1], value)
+    return found
+
+
+def with_fields(obj: S, **values: Any) -> S:
+    """Return a copy with the named fields changed, wherever inside the specification they are.
+
+    Raises
+    ------
+    ValueError
+        For a name that is not there or is there more than once, and for a fraction in an integer field.
+    """
+    places: dict[str, list[tuple[str, ...]]] = {}
+    declared: dict[tuple[str, ...], Any] = {}
+    for path, owner in _walk(obj):
+        places.setdefault(path[-1], []).append(path)
+        declared[path] = _fields(owner)[path[-1]]
+    changes: dict[tuple[str, ...], Any] = {}
+    for name, value in values.items():
+        paths = places.get(name, [])
+        if not paths:
+            raise ValueError(
+                f"{type(obj).__name__} has no field {name!r}{_hint(name, places)}; it has {_listed(places)}"
+            )
+        if len(paths) > 1:
+            both = " and ".join(".".join((type(obj).__name__, *path)) for path in paths)
+            raise ValueError(f"{name!r} is ambiguous: it names {both}; change the description itself")
+        changes[paths[0]] = _as_declared(name, value, declared[paths[0]])
+    return _replaced(obj, changes)
+
+
+def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
+    """List the dotted names at which two descriptions differ. Functions are not compared."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        if "callable" in first and "callable" in second:
+            return []
+        if first.get("type") != second.get("type"):
+            return [f"{path}.type".lstrip(".")]
+        names = list(dict.fromkeys([*first, *second]))
+        missing = object()
+        return [
+            found
+            for name in names
+            for found in differences(
+                first.get(name, missing), second.get(name, missing), path=f"{path}.{name}"
+            )
+        ]
+    if first == second or (first != first and second != second):
+        return []
+    return [path.lstrip(".")]
+
+
+def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+    if not changes:
+        return obj
+    own = {path[0]: value for path, value in changes.items() if len(path) == 1}
+    inside: dict[str, dict[tuple[str, ...], Any]] = {}
+    for path, value in changes.items():
+        if len(path) > 1:
+            inside.setdefault(path[0], {})[path[1:]] = value
+    nested = {name: _replaced(getattr(obj, name), deeper) for name, deeper in inside.items()}
+    return dataclasses.replace(obj, **own, **nested)
+
+
+def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
+    """Every field as (path, the specification that owns it), outermost first."""
+    found: list[tuple[tuple[str, ...], Specification]] = []
+    level: list[tuple[tuple[str, ...], Specification]] = [((), obj)]
+    while level:
+        deeper = []
+        for prefix, owner in level:
+            for name in _fields(owner):
+                found.append(((*prefix, name), owner))
+                if isinstance(value := getattr(owner, name), Specification):
+                    deeper.append(((*prefix, name), value))
+        level = deeper
+    return found
+
+
+def _fields(obj: Any) -> dict[str, Any]:
+    """Name and annotation of every field that the constructor takes."""
+    cls = obj if isinstance(obj, type) else type(obj)
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(
+            f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)"
+        )
+    try:
+        hints = typing.get_type_hints(cls)
+    except (NameError, TypeError):  # a name that only a type checker can see: fall back on what is written
+        hints = {}
+    return {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls) if f.init}
+
+
+def _find_class(name: str) -> type[Specification]:
+    if name not in _REGISTRY:
+        # The package imports its theories when their names are first asked for.
+        getattr(importlib.import_module(__name__.partition(".")[0]), str(name), None)
+    if name not in _REGISTRY:
+        raise ValueError(
+            f"unknown type {name!r}{_hint(name, _REGISTRY)}; known are {_listed(_REGISTRY)}. "
+            "If another package or script defines it, import that first"
+        )
+    return _REGISTRY[name]
+
+
+def _item_type(declared: Any) -> Any:
+    """What a tuple or list holds by its annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
+    for part in (declared, *typing.get_args(declared)):
+        if typing.get_origin(part) in (tuple, list):
+            return typing.get_args(part)[0]
+    return None
+
+
+def _members(declared: Any) -> tuple[Any, ...]:
+    """The alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
+    if isinstance(declared, str):
+        named: dict[str, Any] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
+        return tuple(named.get(part.split("[")[0].strip(), part.strip()) for part in declared.split("|"))
+    is_union = typing.get_origin(declared) is typing.Union or type(declared).__name__ == "UnionType"
+    alternatives = typing.get_args(declared) if is_union else (declared,)
+    return tuple(typing.get_origin(part) or part for part in alternatives)
+
+
+def _declares_number(declared: Any) -> bool:
+    return any(part in (int, float) for part in _members(declared))
+
+
+def _as_declared(name: str, value: Any, declared: Any) -> Any:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    members = _members(declared)
+    if int in members and float not in members and isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(f"{name} must be an integer, got {value}")
+        return int(value)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+
+
+def _qualified_name(function: Callable) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _hint(name: Any, accepted: Any) -> str:
+    close = difflib.get_close_matches(str(name), list(accepted), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,1 @@
+"""Sequence multi-index models and deep attention: Bayes-optimal learning at n = alpha D."""

@@ -1,0 +1,215 @@
+"""The channel: what one observation says about the indices.
+
+Given the prior Z ~ N(omega, V) per token and an output y = g(Z), a channel returns log Z_out, the posterior mean and
+the posterior covariance of Z in one pass. Everything else follows without differentiating numerically:
+
+    g_out = V^{-1} (E[Z|y] - omega),      d g_out / d omega = V^{-1} Cov[Z|y] V^{-1} - V^{-1} (x) I_M.
+
+Channels work in a token basis of their own choice (an orthonormal rotation of iid Gaussian tokens changes nothing).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import lambertw, ndtri
+
+from ..core.precision import double_precision
+from . import attention
+from .activation_kinds import LINEAR, SOFTMAX
+from .model import DeepAttention
+
+
+class Posterior(NamedTuple):
+    """Posterior of the indices of a batch of n samples (P indices, M tokens).
+
+    Attributes
+    ----------
+    log_evidence : array (n,)
+        log Z_out as a density of the observation (both signs of the pre-activation counted).
+    shift : array (n, P, M)
+        E[Z|y] - omega.
+    covariance : array (n, P, M, P, M)
+        Cov[Z|y].
+    """
+
+    log_evidence: Any
+    shift: Any
+    covariance: Any
+
+
+def score(posterior: Posterior, V: Any) -> Any:
+    """g_out (n, P, M) for the prior covariance V (P, P)."""
+    xp = attention._namespace(posterior.shift)
+    return xp.einsum("pq,nqm->npm", xp.linalg.inv(V), posterior.shift)
+
+
+def score_jacobian(posterior: Posterior, V: Any) -> Any:
+    """d g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
+    xp = attention._namespace(posterior.shift)
+    precision = xp.linalg.inv(V)
+    tokens = posterior.shift.shape[-1]
+    prior = xp.einsum("pq,mk->pmqk", precision, xp.eye(tokens, dtype=precision.dtype))
+    return xp.einsum("pr,nrmsk,sq->npmqk", precision, posterior.covariance, precision) - prior
+
+
+class Channel(abc.ABC):
+    """What state evolution and message passing need to know of a model."""
+
+    indices: int
+    tokens: int
+    #: Number r of independent real outputs: the generic rank of the differential of the link.
+    outputs: int
+
+    @abc.abstractmethod
+    def observe(self, Z: Any) -> Any:
+        """The observation of index matrices Z (n, P, M), in the channel's token basis."""
+
+    @abc.abstractmethod
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+        """Posterior of Z given the observation (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
+
+    @abc.abstractmethod
+    def output(self, Z: Any) -> Any:
+        """The model's output y (n, ...) whose squared error is reported."""
+
+    def log_output_volume(self, observation: Any) -> Any:
+        """log |dy / d observation|: turns the density of the observation into that of y."""
+        return np.zeros(observation.shape[0])
+
+    def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Z ~ N(0, I) as (n, P, M) and importance weights, from uniforms (n, P M) in (0, 1).
+
+        A channel with symmetries folds them here: the integrands of state evolution have them too.
+        """
+        return ndtri(uniforms).reshape(-1, self.indices, self.tokens), np.ones(len(uniforms))
+
+
+class SignChannel(Channel):
+    """One rank-one layer: y fixes z up to its sign (M >= 2 tokens; M >= 1 with linear activation).
+
+    The posterior is two points: E[Z|y] = z tanh(z.omega/V).
+    """
+
+    indices = 1
+
+    def __init__(self, tokens: int, activation: str) -> None:
+        self.tokens, self.outputs, self._activation = tokens, tokens, activation
+
+    def observe(self, Z: Any) -> Any:
+        return attention.canonical_sign(Z[:, 0])
+
+    def output(self, Z: Any) -> Any:
+        return attention.output(Z, 0.0, self._activation)
+
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+        xp = attention._namespace(omega)
+        z, w = observation, omega[:, 0]
+        v = V[..., 0, 0]
+        t = (z * w).sum(-1) / v
+        mean = z * xp.tanh(t)[:, None]
+        covariance = z[:, :, None] * z[:, None, :] * (1 - xp.tanh(t) ** 2)[:, None, None]
+        energy = ((z**2).sum(-1) + (w**2).sum(-1)) / (2 * v)
+        log_evidence = xp.logaddexp(t, -t) - energy - 0.5 * self.tokens * xp.log(2 * np.pi * v)
+        return Posterior(log_evidence, (mean - w)[:, None], covariance[:, None, :, None, :])
+
+
+class TwoLayerChannel(Channel):
+    """Two rank-one layers, two tokens, in the rotated token basis.
+
+    ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba if
+    it is installed and JAX has no accelerator.
+    """
+
+    indices = tokens = outputs = 2
+
+    def __init__(self, skip: float, activation: str, backend: str = "auto") -> None:
+        self.skip, self._activation = skip, activation
+        self._kind = LINEAR if activation == "linear" else SOFTMAX
+        self.backend = fastest_backend() if backend == "auto" else backend
+
+    def observe(self, Z: Any) -> Any:
+        return attention.canonical_sign(attention.rotated_preactivation(Z, self.skip, self._activation))
+
+    def output(self, Z: Any) -> Any:
+        return attention.output(Z @ attention.ROTATION, self.skip, self._activation)
+
+    def log_output_volume(self, observation: Any) -> Any:
+        return attention.log_output_volume(observation, self._activation)
+
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+        n = omega.shape[0]
+        if self.backend == "numba":
+            from . import quadtree
+
+            omega, V = np.asarray(omega, float), np.asarray(V, float)
+            moments = quadtree.posterior_moments(
+                self._kind, self.skip, np.asarray(observation, float), omega.reshape(n, 4),
+                np.broadcast_to(V, (n, 2, 2)), **accuracy,
+            )  # fmt: skip
+        else:
+            from . import grid
+
+            # The grid has one accuracy; float64 in, float64 out. Theory runs in double precision, GAMP may not.
+            double = np.dtype(omega.dtype) == np.float64
+            with double_precision() if double else contextlib.nullcontext():
+                moments = grid.posterior_moments(
+                    self._kind, self.skip, jnp.asarray(observation), jnp.asarray(omega).reshape(n, 4),
+                    jnp.asarray(V, omega.dtype),
+                )  # fmt: skip
+        log_evidence, shift, covariance = moments
+        return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))
+
+    def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """z1 in polar coordinates, one quadrant; z2- positive.
+
+        The model is invariant under z1 -> -z1, z2 -> -z2 and the exchange of tokens (both minus parts change
+        sign), so one eighth of the space is enough: Sobol points then fill it eight times as densely. The radius
+        is drawn with density proportional to (1 + s)/2 exp(-s), s = r^2/2, because what decides is |z1|^4.
+        """
+        s = -lambertw(-2 * np.exp(-2) * (1 - uniforms[:, 0]), -1).real - 2
+        angle = 0.5 * np.pi * uniforms[:, 1]
+        radius = np.sqrt(2 * s)
+        Z = np.empty((len(uniforms), 2, 2))
+        Z[:, 0, 0], Z[:, 0, 1] = radius * np.cos(angle), radius * np.sin(angle)
+        Z[:, 1, 0], Z[:, 1, 1] = ndtri(0.5 + 0.5 * uniforms[:, 2]), ndtri(uniforms[:, 3])
+        return Z, 2 / (1 + s)
+
+
+def fastest_backend() -> str:
+    """ "numba" where it is installed and JAX would run on a CPU, else "jax"."""
+    if jax.default_backend() != "cpu":
+        return "jax"
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return "jax"
+    return "numba"
+
+
+def channel_of(model: DeepAttention, backend: str = "auto") -> Channel:
+    """The channel of a model; NotImplementedError, saying what is covered, where there is none yet."""
+    covered = (
+        "covered are tied single-head attention of rank 1 with softmax or linear activation and output='attention':"
+        " one layer with any number of tokens, and two layers with two tokens"
+    )
+    plain = model.tied and model.heads == 1 and model.output == "attention" and not callable(model.activation)
+    if not plain or set(model.ranks) != {1}:
+        raise NotImplementedError(f"no channel for {model} yet; {covered}")
+    if model.tokens == 1 and model.activation == "softmax":
+        raise ValueError("tokens must be at least 2 with softmax activation: one token attends to itself only, got 1")
+    activation = str(model.activation)
+    if model.layers == 1:
+        return SignChannel(model.tokens, activation)
+    if model.layers == 2 and model.tokens == 2:
+        if activation == "linear" and model.skip == 0:
+            raise NotImplementedError(
+                f"no channel for two linear layers without skip (the mixing matrix is singular), got skip=0; {covered}"
+            )
+        return TwoLayerChannel(model.skip, activation, backend)
+    raise NotImplementedError(f"no channel for layers={model.layers}, tokens={model.tokens} yet; {covered}")

@@ -1,0 +1,62 @@
+"""What is read off the overlap: prediction errors and the free entropy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.average import Estimate, randomised_average
+from ..core.linalg import psd_sqrt
+from .averages import Averages
+from .channel import Channel
+
+_COUNT = 2**13
+
+
+def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
+    """Bayes and plug-in error, in this order, at posterior variance V = I - Q.
+
+    With Z, Z' two indices of the same field omega (Z = sqrt(Q) xi + sqrt(V) n),
+
+        Bayes:    E|g(Z)|^2 - E<g(Z), g(Z')> = 1/2 E|g(Z) - g(Z')|^2      (the posterior mean of g),
+        plug-in:  E|g(Z) - g(omega)|^2                                     (g of the posterior mean).
+
+    Parameters
+    ----------
+    spread : array (P,), optional
+        Numerical error of the overlap; what it does to the errors is added to their own.
+    """
+    value, error = _prediction_errors(channel, V)
+    if spread is not None and (spread > 0).any():
+        moved = np.diag((np.diag(V) + spread).clip(1e-12, 1.0))
+        error = np.hypot(error, abs(_prediction_errors(channel, moved).value - value))
+    return Estimate(value, error)
+
+
+def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
+    P, M = channel.indices, channel.tokens
+    root_q, root_v = psd_sqrt(np.eye(P) - V), psd_sqrt(V)
+
+    def errors(nodes: np.ndarray) -> np.ndarray:
+        field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
+        omega = np.einsum("pq,nqm->npm", root_q, field)
+        y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
+        return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
+
+    return randomised_average(errors, _COUNT, 3 * P * M, randomisations=4, seed=7)
+
+
+def _squares(difference: np.ndarray) -> np.ndarray:
+    return (difference.reshape(len(difference), -1) ** 2).sum(1)
+
+
+def free_entropy(v: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0) -> Estimate:
+    """Phi(Q) = 1/2 sum_l [log(v_l/(1-l)) + 1 - v_l/(1-l)] + alpha E log Z_out.
+
+    Its stationary points are the fixed points of state evolution: d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without
+    side information the first term is (log det(I-Q) + Tr Q)/2.
+    """
+    ratio = v / (1 - side_information)
+    evidence = averages.log_evidence
+    value = 0.5 * (np.log(ratio) + 1 - ratio).sum() + alpha * evidence.mean()
+    error = alpha * evidence.std(ddof=1) / np.sqrt(len(evidence)) if len(evidence) > 1 else 1e-9
+    return Estimate(np.float64(value), np.float64(error))

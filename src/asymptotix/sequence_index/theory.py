@@ -1,0 +1,121 @@
+"""Bayes-optimal learning of sequence multi-index models, as the verbs want it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core import checks
+from ..core.problem import Outcome
+from .channel import channel_of
+from .observables import free_entropy, prediction_errors
+from .state_evolution import State, StateEvolution
+from .thresholds import find_thresholds
+
+STARTS = ("uninformed", "informed")
+
+
+class SequenceIndexTheory:
+    """State evolution, thresholds and observables of ``BayesOptimal(DeepAttention(...))``."""
+
+    def __init__(self, problem: Any) -> None:
+        self.problem = problem
+        self.channel = channel_of(problem.model)
+        self.state_evolution = StateEvolution(self.channel, problem.side_information)
+
+    def dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            "overlap": ("index", "index_other"),
+            "weak_recovery": ("index",),
+            "staircase": ("step",),
+            "direction": ("step", "index", "index_other"),
+        }
+
+    def index_labels(self) -> Sequence[str]:
+        return [f"layer {layer + 1}" for layer in range(self.problem.model.layers)]
+
+    def check_control(self, name: str, values: Any) -> np.ndarray:
+        grid = checks.finite_grid(name, values)
+        for value in grid:
+            checks.positive(name, float(value))
+        return grid
+
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Points in order of increasing alpha, each starting from the one before."""
+        start = self._check_start(start)
+        alphas = np.array([point["alpha"] for point in points])
+        hint: State | None = None
+        for position in np.argsort(alphas, kind="stable"):
+            alpha = float(alphas[position])
+            progress.message(f"alpha = {alpha:.4g}")
+            state = self._solve(alpha, start, tolerance, hint)
+            hint = state if state.converged and not state.exact else hint
+            yield int(position), self._outcome(alpha, state)
+
+    def _check_start(self, start: Any) -> str | np.ndarray:
+        if isinstance(start, str):
+            return checks.one_of("start", start, STARTS)
+        P = self.channel.indices
+        q = np.asarray(checks.real_array("start", start), float)
+        if q.shape == (P, P) and not (q - np.diag(np.diag(q))).any():
+            q = np.diag(q)
+        if q.shape != (P,) or (q < 0).any() or (q >= 1).any():
+            raise ValueError(
+                f"start must be one of {STARTS}, or the overlaps of the {P} indices in [0, 1) as a vector or a "
+                f"diagonal matrix, got {start!r}"
+            )
+        return q
+
+    def _solve(self, alpha: float, start: str | np.ndarray, tolerance: float, hint: State | None) -> State:
+        if isinstance(start, np.ndarray):
+            return self.state_evolution.from_overlap(alpha, start, tolerance=tolerance)
+        if start == "informed":
+            return self.state_evolution.informed(alpha, tolerance=tolerance)
+        return self.state_evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
+
+    def _outcome(self, alpha: float, state: State) -> Outcome:
+        P = self.channel.indices
+        if state.exact or state.averages is None:
+            errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
+        else:
+            errors = prediction_errors(self.channel, state.V, state.error)
+            entropy = free_entropy(state.v, alpha, state.averages, self.problem.side_information)
+        values = {
+            "overlap": np.diag(state.q),
+            "overlap_err": np.diag(state.error),
+            "test_error": errors[0][0],
+            "test_error_err": errors[1][0],
+            "plugin_error": errors[0][1],
+            "plugin_error_err": errors[1][1],
+            "estimation_error": P - (state.q**2).sum(),
+            "estimation_error_err": 2 * (state.q * state.error).sum(),
+            "free_entropy": entropy[0],
+            "free_entropy_err": entropy[1],
+        }
+        return Outcome(values, state.status, state.converged)
+
+    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+        if self.problem.side_information > 0:
+            raise ValueError(
+                f"thresholds are those without side information, got side_information={self.problem.side_information}"
+            )
+        return find_thresholds(self.state_evolution, tolerance=tolerance, progress=progress)
+
+    def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
+        """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
+        q = self.state_evolution.trace(alpha, iterations, damping)[1:]
+        return {"overlap": q[:, :, None] * np.eye(self.channel.indices)}
+
+    def comparable(self, experiment: Any) -> Any:
+        """Remove the overlap 1/D that a random vector has with the teacher."""
+        experiment = experiment.copy()
+        for name in ("overlap", "overlap_trace"):
+            if name in experiment and "dim" in experiment.coords:
+                bias = 1.0 / experiment["dim"]
+                diagonal = experiment["index"] == experiment["index_other"]
+                experiment[name] = experiment[name] - bias * (1 - experiment[name]) / (1 - bias) * diagonal
+        return experiment

@@ -1,0 +1,127 @@
+"""Stability of the state in which nothing is learned, by deterministic quadrature.
+
+At omega = 0, V = I the Jacobian of g_out is G = E[z z^T | y] - I for every layer, and index l is unstable where
+alpha f_l > 1, f_l = E |G_ll|_F^2. For a rank-one row 1/alpha <= M(M+1), with equality where y reveals z z^T.
+
+Two layers, two tokens: y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1. Both
+are done by the trapezoidal rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and u-,
+polar coordinates for the rotation-invariant linear activation), at two resolutions for the error.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..core.average import Estimate
+from . import attention
+from .channel import Channel, SignChannel, TwoLayerChannel
+
+Nodes = tuple[np.ndarray, np.ndarray]
+
+
+def curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error."""
+    if isinstance(channel, SignChannel):
+        exact = np.array([channel.tokens * (channel.tokens + 1.0)])
+        return Estimate(exact, 0 * exact)
+    if isinstance(channel, TwoLayerChannel):
+        return _two_layers(channel.skip, channel._activation)
+    raise NotImplementedError(f"no stability analysis for {type(channel).__name__}")
+
+
+@lru_cache(maxsize=256)
+def _two_layers(skip: float, activation: str) -> Estimate:
+    coarse, fine = (_curvatures(skip, activation, resolution) for resolution in (0.75, 1.0))
+    return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
+
+
+def _curvatures(skip: float, activation: str, resolution: float) -> np.ndarray:
+    """f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
+    if activation == "linear":
+        inner, outer = _polar_plane(resolution), _polar_axis(skip, resolution)
+    else:
+        inner, outer = _log_half_plane(skip, resolution), _softmax_outputs(skip, resolution)
+    z1, weights = inner
+    mixing = _mixing(z1, skip, activation)
+    inverse, determinant = np.linalg.inv(mixing), abs(np.linalg.det(mixing))
+    weights = weights * np.exp(-0.5 * (z1**2).sum(1)) / (2 * np.pi) / determinant / (2 * np.pi)
+    features = np.stack([np.ones(len(z1)), z1[:, 0] ** 2, z1[:, 0] * z1[:, 1], z1[:, 1] ** 2], 1)
+    total, layer1, layer2 = 0.0, 0.0, 0.0
+    for u, mass in _blocks(*outer):
+        zm = u @ inverse[:, 0].T
+        zp = u @ inverse[:, 1].T
+        density = weights * np.exp(-0.5 * (zm**2 + zp**2))
+        first = density @ features
+        evidence = first[:, 0].clip(1e-290)
+        second = np.stack([(density * zm**2).sum(1), (density * zm * zp).sum(1), (density * zp**2).sum(1)], 1)
+        share = mass * evidence
+        total += share.sum()
+        layer1 += share @ _squared_norm(first[:, 1:] / evidence[:, None])
+        layer2 += share @ _squared_norm(second / evidence[:, None])
+    # The mass is one up to the tails beyond the grid; dividing by it removes most of what they cost.
+    return np.array([layer1, layer2]) / total
+
+
+def _squared_norm(moments: np.ndarray) -> np.ndarray:
+    """|E[z z^T] - I|_F^2 from E[z-^2], E[z- z+], E[z+^2]."""
+    return (moments[:, 0] - 1) ** 2 + 2 * moments[:, 1] ** 2 + (moments[:, 2] - 1) ** 2
+
+
+def _mixing(z1: np.ndarray, skip: float, activation: str) -> np.ndarray:
+    """A(z1) as matrices (n, 2, 2), read off its action on the two unit vectors."""
+    columns = []
+    for unit in np.eye(2):
+        Z = np.stack([z1, np.broadcast_to(unit, z1.shape)], 1)
+        columns.append(attention.rotated_preactivation(Z, skip, activation))
+    return np.stack(columns, -1)
+
+
+def _blocks(nodes: np.ndarray, weights: np.ndarray, size: int = 48):
+    for start in range(0, len(nodes), size):
+        yield nodes[start : start + size], weights[start : start + size]
+
+
+def _log_half_plane(skip: float, resolution: float) -> Nodes:
+    """z1- > 0 on a logarithmic grid (doubled: the integrand is even), z1+ on a linear one."""
+    step_log, step = 0.14 / resolution, 0.2 / resolution
+    lowest = -9.0 if skip >= 0.05 else -13.0
+    log_m = np.arange(lowest, 1.75, step_log)
+    p = np.arange(-5.6, 5.6001, step)
+    m = np.exp(log_m)
+    # What the grid leaves out near zero, a geometric series, is put on its first node.
+    weight_m = 2 * m * step_log
+    weight_m[0] /= 1 - np.exp(-step_log)
+    nodes = np.stack([np.repeat(m, len(p)), np.tile(p, len(m))], 1)
+    weights = np.repeat(weight_m, len(p)) * step
+    keep = weights * np.exp(-0.5 * (nodes**2).sum(1)) > 1e-14
+    return nodes[keep], weights[keep]
+
+
+def _softmax_outputs(skip: float, resolution: float) -> Nodes:
+    """u- > 0 on a logarithmic grid (doubled: u and -u are one output), u+ on a linear one."""
+    step_log = 0.2 / resolution
+    log_m = np.arange(-14.0 if skip >= 0.05 else -24.0, np.log(6.5 * (skip + 1)), step_log)
+    half = 6.5 * np.hypot(skip + 1, 1)
+    count = int(np.ceil(48 * resolution))
+    p = half * (-1 + 2 * (np.arange(count) + 0.5) / count)
+    m = np.exp(log_m)
+    nodes = np.stack([np.repeat(m, count), np.tile(p, len(m))], 1)
+    return nodes, np.repeat(2 * m * step_log, count) * (2 * half / count)
+
+
+def _polar_plane(resolution: float) -> Nodes:
+    x, w = np.polynomial.legendre.leggauss(int(300 * resolution))
+    radius, radial = 4.5 * (x + 1), 4.5 * w
+    count = 2 * int(120 * resolution)
+    angle = 2 * np.pi * np.arange(count) / count
+    nodes = np.stack([np.outer(radius, np.cos(angle)).ravel(), np.outer(radius, np.sin(angle)).ravel()], 1)
+    return nodes, np.repeat(radial * radius, count) * (2 * np.pi / count)
+
+
+def _polar_axis(skip: float, resolution: float) -> Nodes:
+    """|u| on a logarithmic grid along one direction: the linear model is rotation invariant."""
+    step = 0.04 / resolution
+    rho = np.exp(np.arange(-9.0, np.log(9 * (skip + 81)), step))
+    return np.stack([rho, 0 * rho], 1), 2 * np.pi * rho**2 * step

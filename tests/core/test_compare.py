@@ -1,0 +1,176 @@
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from asymptotix.core.compare import compare
+from asymptotix.core.problem import Outcome
+from asymptotix.core.verbs import simulate, solve, thresholds
+from toy import ToyLearning, ToyRegression, ToyRun
+
+mpl.use("agg")
+PROBLEM = ToyLearning(ToyRegression(indices=2))
+THEORY = solve(PROBLEM, alpha=[0.2, 0.5, 1.5])
+
+
+@dataclass(frozen=True)
+class Counting(ToyLearning):
+    """Remembers at which points it was solved."""
+
+    def solve_points(self, points, **options):
+        SOLVED.extend((point["alpha"], self.model.noise) for point in points)
+        yield from super().solve_points(points, **options)
+
+
+SOLVED: list[tuple[float, float]] = []
+
+
+def test_scores_are_mean_sem_and_z():
+    runs = simulate(PROBLEM, ToyRun(), alpha=[0.2, 1.5], dim=400, seeds=8)
+    comparison = compare(THEORY, runs)
+    assert comparison.names == ("overlap", "test_error")
+    samples = runs.test_error.values
+    mean, sem = samples.mean(1), samples.std(1, ddof=1) / np.sqrt(8)
+    np.testing.assert_allclose(comparison.ds.test_error_mean, mean, rtol=1e-12)  # rounding only
+    np.testing.assert_allclose(comparison.ds.test_error_sem, sem, rtol=1e-12)
+    np.testing.assert_allclose(comparison.ds.test_error_z, (mean - [0.8, 0.0]) / sem, rtol=1e-10)
+    assert comparison.ds.overlap_runs.values.max() == 8
+    assert comparison.ds.theory_converged.all()
+
+
+def test_theory_error_enters_z_and_bias_is_removed():
+    runs = simulate(PROBLEM, ToyRun(), alpha=[0.2], dim=50, seeds=8)
+    ds = compare(THEORY, runs).ds
+    unbiased = runs.overlap.values[0, :, 0, 0] - 1 / 50
+    sem = unbiased.std(ddof=1) / np.sqrt(8)
+    expected = (unbiased.mean() - 0.2) / np.sqrt(sem**2 + 1e-12)  # the toy states an error of 1e-6
+    np.testing.assert_allclose(ds.overlap_z[0, 0, 0], expected, rtol=1e-10)
+
+
+def test_agreement_and_disagreement_are_told_apart():
+    options = {"alpha": [0.2, 0.5], "dim": 1000, "seeds": 32}
+    # 10 Student z-scores, 31 degrees of freedom: one above 4.5 has probability below 0.1 %; seeds are fixed
+    assert compare(THEORY, simulate(PROBLEM, ToyRun(), **options)).max_abs_z < 4.5
+    assert compare(THEORY, simulate(PROBLEM, ToyRun(shift=0.1), **options)).max_abs_z > 10
+
+
+def test_only_what_is_not_on_the_grid_is_solved_anew():
+    problem = Counting(ToyRegression())
+    theory = solve(problem, alpha=[0.2, 0.3, 1.5], noise=[0.0, 0.1])
+    SOLVED.clear()
+    runs = simulate(problem, ToyRun(), alpha=[0.7, 0.1 + 0.2, 0.2], noise=[0.1], dim=100, seeds=2)
+    comparison = compare(theory, runs)
+    assert SOLVED == [(0.7, 0.1)]
+    assert comparison.ds.alpha.values.tolist() == [0.7, 0.1 + 0.2, 0.2]
+    np.testing.assert_allclose(comparison.ds.test_error_theory[:, 0], 1.1 - np.array([0.7, 0.3, 0.2]) / 1.1)
+    SOLVED.clear()
+    compare(theory, runs.sel(alpha=[0.2]))
+    compare(theory, runs.sel(alpha=0.2).isel(noise=0))
+    assert SOLVED == []
+
+
+def test_new_start_is_the_old_one(monkeypatch):
+    starts = []
+    original = ToyLearning.solve_points
+
+    def spy(self, points, *, start, **options):
+        starts.append(start)
+        return original(self, points, start=start, **options)
+
+    monkeypatch.setattr(ToyLearning, "solve_points", spy)
+    theory = solve(PROBLEM, alpha=[0.2], start="informed")
+    compare(theory, simulate(PROBLEM, ToyRun(), alpha=[0.9], dim=100, seeds=2))
+    assert starts == ["informed", "informed"]
+
+
+def test_field_grids_of_either_side():
+    runs = simulate(PROBLEM, ToyRun(), alpha=0.5, noise=[0.0, 0.25], dim=100, seeds=2)
+    ds = compare(THEORY, runs).ds
+    np.testing.assert_allclose(ds.test_error_theory, [0.5, 1.25 - 0.5 / 1.25])
+    theory = solve(PROBLEM, alpha=[0.5], noise=[0.0, 0.25])
+    noisy = ToyLearning(ToyRegression(noise=0.25))
+    ds = compare(theory, simulate(noisy, ToyRun(), alpha=[0.5], dim=100, seeds=2)).ds
+    assert ds.test_error_theory.dims == ("alpha",)
+    np.testing.assert_allclose(ds.test_error_theory, [1.25 - 0.5 / 1.25])
+
+
+def test_different_problems_are_refused():
+    runs = simulate(ToyLearning(ToyRegression(noise=0.1)), ToyRun(), alpha=0.5, dim=100, seeds=2)
+    with pytest.raises(ValueError, match=r"model\.noise is 0\.0 in the theory and 0\.1 in the experiment"):
+        compare(THEORY, runs)
+    with pytest.raises(TypeError, match=r"theory must be a result of kind 'theory', got .* 'experiment'"):
+        compare(runs, THEORY)
+    with pytest.raises(
+        TypeError, match="experiment must be a result of kind 'experiment', got a result of kind"
+    ):
+        compare(THEORY, thresholds(PROBLEM))
+    with pytest.raises(ValueError, match="by must be None or 'iteration', got 'step'"):
+        compare(THEORY, simulate(PROBLEM, ToyRun(), alpha=0.5, dim=100, seeds=2), by="step")
+
+
+@dataclass(frozen=True)
+class Other(ToyRun):
+    def run_points(self, problem, points, *, dim, seeds, progress):
+        yield from (
+            (i, j, Outcome({"overlap": np.eye(2)})) for i in range(len(points)) for j in range(len(seeds))
+        )
+
+    def trace_options(self, problem):
+        raise ValueError("it has no iterations")
+
+
+def test_one_run_has_no_z_and_equal_runs_without_spread_agree():
+    one = compare(THEORY, simulate(PROBLEM, ToyRun(), alpha=[0.5], dim=100, seeds=1))
+    assert np.isnan(one.ds.overlap_sem).all()
+    assert np.isnan(one.max_abs_z)
+    assert "nan" in one.table()
+    picked = simulate(PROBLEM, ToyRun(), alpha=[0.5], dim=100, seeds=3).isel(seed=1)
+    assert np.isnan(compare(THEORY, picked).max_abs_z)
+
+
+def test_by_iteration_follows_the_dynamics():
+    runs = simulate(
+        PROBLEM, ToyRun(iterations=6), alpha=[0.2, 0.9], noise=[0.0, 0.25], dim=[100, 400], seeds=8
+    )
+    ds = compare(THEORY, runs, by="iteration").ds
+    assert ds.overlap_theory.dims == ("alpha", "noise", "iteration", "index", "index_other")
+    expected = 0.9 / 1.25 * (1 - 0.5 ** np.arange(1, 7))
+    np.testing.assert_allclose(ds.overlap_theory.sel(alpha=0.9, noise=0.25)[:, 0, 0], expected, rtol=1e-12)
+    assert ds.overlap_runs.values.min() == 8  # runs that stopped early count with their last value
+    stopped = runs.overlap_trace.sel(alpha=0.9, noise=0.25, dim=400)
+    last = np.where(np.isnan(stopped[:, -1, 0, 0]), stopped[:, -2, 0, 0], stopped[:, -1, 0, 0])
+    got = ds.overlap_mean.sel(alpha=0.9, noise=0.25, dim=400)[-1, 0, 0]
+    np.testing.assert_allclose(got, last.mean(), rtol=1e-12)
+
+
+def test_by_iteration_gives_the_reason_where_it_cannot():
+    runs = simulate(PROBLEM, Other(), alpha=[0.2], dim=100, seeds=2)
+    with pytest.raises(ValueError, match="it has no iterations"):
+        compare(THEORY, runs, by="iteration")
+
+
+def test_table_and_repr():
+    comparison = compare(THEORY, simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=100, seeds=4))
+    lines = comparison.table().splitlines()
+    assert lines[0].split() == ["alpha", "dim", "observable", "theory", "experiment", "runs", "z"]
+    assert len(lines) == 1 + 2 * (4 + 1)
+    assert lines[1].split()[:5] == ["0.2", "100", "overlap[0,", "0]", "0.2"]
+    assert f"{comparison.max_abs_z:.2f}" in repr(comparison)
+
+
+def test_plots():
+    runs = simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=[100, 400], seeds=4)
+    comparison = compare(THEORY, runs)
+    labels = comparison.plot("overlap").get_legend_handles_labels()[1]
+    assert labels[:3] == ["index 1, theory", "index 2, theory", "index 1, $D = 100$"]
+    assert len(labels) == 6
+    with pytest.raises(ValueError, match="name must be one of overlap, test_error, got 'status'"):
+        comparison.plot("status")
+    by_iteration = compare(THEORY, runs, by="iteration")
+    with pytest.raises(ValueError, match="varies with alpha, iteration"):
+        by_iteration.plot("overlap")
+    ax = by_iteration.sel(alpha=0.5, dim=400).plot("overlap")
+    assert ax.lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
+    ax = runs.sel(dim=400).plot("test_error")
+    assert ax.get_legend_handles_labels()[1] == ["experiment"]

@@ -1,0 +1,312 @@
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from asymptotix import cli
+from asymptotix.core.result import Result, load
+from asymptotix.core.verbs import simulate, solve, thresholds
+from toy import ToyLearning, ToyRegression, ToyRun
+
+ROOT = Path(__file__).parents[1]
+
+TOY = """
+imports = ["toy"]
+
+[problem]
+type = "ToyLearning"
+weight_decay = 0.25
+
+[problem.model]
+type = "ToyRegression"
+indices = 2
+noise = 0.5
+
+[solve]
+alpha = { start = 0.25, stop = 1.0, num = 4 }
+
+[simulate]
+algorithm = { type = "ToyRun", iterations = 3 }
+alpha = [0.5, 2.0]
+dim = 100
+seeds = 2
+
+[thresholds]
+"""
+PROBLEM = ToyLearning(ToyRegression(indices=2, noise=0.5), weight_decay=0.25)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text=TOY, *, replace=("", "")):
+        file = tmp_path / "problem.toml"
+        file.write_text(text.replace(*replace), encoding="utf-8")
+        return file
+
+    return write
+
+
+def assert_one_sentence(result, *parts):
+    """Exit code 2 and one line on standard error that holds all the parts."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    for part in parts:
+        assert part in line
+
+
+# ------------------------------------------------------------------------- the same numbers as in Python
+
+
+def test_solve_gives_the_same_numbers_as_python(toml, tmp_path):
+    out = tmp_path / "curve.nc"
+    result = run("solve", toml(), "--out", out)
+    assert result.exit_code == 0, result.output
+    assert load(out).ds.equals(solve(PROBLEM, alpha=np.linspace(0.25, 1.0, 4)).ds)
+    assert load(out).problem == PROBLEM
+
+
+def test_simulate_gives_the_same_numbers_as_python(toml, tmp_path):
+    out = tmp_path / "runs.nc"
+    result = run("simulate", toml(), "--out", out)
+    assert result.exit_code == 0, result.output
+    expected = simulate(PROBLEM, ToyRun(iterations=3), alpha=[0.5, 2.0], dim=100, seeds=2)
+    assert load(out).ds.equals(expected.ds)
+    assert load(out).algorithm == ToyRun(iterations=3)
+
+
+def test_thresholds_give_the_same_numbers_as_python_over_a_field(toml, tmp_path):
+    out = tmp_path / "thresholds.nc"
+    file = toml(replace=("[thresholds]", "[thresholds]\nnoise = [0.0, 0.5]"))
+    result = run("thresholds", file, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert load(out).ds.equals(thresholds(PROBLEM, noise=[0.0, 0.5]).ds)
+
+
+def test_thresholds_need_no_section_of_their_own(toml):
+    assert run("thresholds", toml(replace=("[thresholds]", ""))).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("0.3", 0.3),
+        ("[0.3, 0.6]", [0.3, 0.6]),
+        ("{ start = 0.1, stop = 10, num = 3, spacing = 'log' }", [0.1, 1.0, 10.0]),
+        ("{ start = 1, stop = 2, num = 3, spacing = 'linear' }", [1.0, 1.5, 2.0]),
+    ],
+)
+def test_controls_are_numbers_lists_or_grids(toml, written, expected):
+    file = toml(replace=("{ start = 0.25, stop = 1.0, num = 4 }", written))
+    _, section = cli.read_problem(file, "solve")
+    np.testing.assert_allclose(section["alpha"], expected, rtol=1e-15)  # rounding of geomspace
+
+
+# ------------------------------------------------------------------------- what is printed
+
+
+def test_table_has_a_row_per_point_with_errors_and_status(toml):
+    lines = run("solve", toml(replace=("noise = 0.5", "noise = 0.0")).resolve()).stdout.splitlines()
+    assert "ToyLearning" in lines[0]
+    header = next(line for line in lines if "status" in line)
+    for name in ("alpha", "overlap[0,0]", "overlap[1,1]", "test_error"):
+        assert name in header
+    row = next(line for line in lines if re.match(r"│ +0\.5 ", line))
+    assert "0.4000000 ± 0.0000010" in row  # 0.5 / (1 + weight_decay), toy's error 1e-6
+    assert "converged" in row
+
+
+def test_status_of_every_point_is_shown_and_warnings_take_one_line(toml, tmp_path):
+    (tmp_path / "failing.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from asymptotix.core.problem import Outcome, Problem\n"
+        "@dataclass(frozen=True)\n"
+        "class FailingToy(Problem):\n"
+        "    controls = ('alpha',)\n"
+        "    def solve_points(self, points, *, start, tolerance, progress):\n"
+        "        yield 0, Outcome({'overlap': 0.5}, status='still moving [after 9 steps]', converged=False)\n"
+        "        yield 1, Outcome({'overlap': 0.6})\n"
+    )
+    text = 'imports = ["failing"]\n[problem]\ntype = "FailingToy"\n[solve]\nalpha = [1, 2]\n'
+    result = run("solve", toml(text))
+    assert result.exit_code == 0
+    assert "still moving [after 9 steps]" in result.stdout
+    (warning,) = result.stderr.splitlines()
+    assert warning.startswith("Warning: 1 of 2 points did not converge")
+
+
+def test_single_point_is_a_list_of_quantities(toml):
+    lines = run("thresholds", toml()).stdout.splitlines()
+    assert any(re.search(r"│ weak_recovery\[1\] +│ +0\.3 │", line) for line in lines)
+    assert any(re.search(r"│ exact_recovery +│ +inf │", line) for line in lines)
+    assert any(re.search(r"│ status +│ +converged │", line) for line in lines)
+
+
+def test_numbers_are_shown_even_if_they_cannot_be_written(toml, tmp_path, monkeypatch):
+    def disk_is_full(self, path):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Result, "save", disk_is_full)
+    result = run("solve", toml(), "--out", tmp_path / "curve.nc")
+    assert result.exit_code == 2
+    assert result.stdout.count("converged") == 4
+    assert result.stderr == "Error: no space left on device\n"
+
+
+def test_narrow_terminal_gets_several_tables_and_no_cut_number(toml, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    problem, section = cli.read_problem(toml(), "solve")
+    result = solve(problem, **section)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    cli.show(result)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum("status" in line for line in lines) > 1
+    overlap = "0.1333333 ± 0.0000010"  # 0.25 / (1 + noise) / (1 + weight_decay)
+    assert sum(line.count(overlap) for line in lines) == 2
+
+
+def test_what_does_not_fit_into_the_table_is_named(toml):
+    assert "not shown, but written by --out: overlap_trace" in run("simulate", toml()).stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.712345, 0.00123, "0.7123 ± 0.0012"),
+        (1234.5, 21.0, "1234 ± 21"),
+        (1e-9, 3e-15, "1e-09 ± 3.0e-15"),
+        (0.25, 0.0, "0.25"),
+        (0.25, float("nan"), "0.25"),
+        (float("inf"), 0.1, "inf"),
+        (float("nan"), 0.1, "nan"),
+    ],
+)
+def test_numbers_end_where_their_error_begins(value, error, text):
+    assert cli.format_number(value, error) == text
+
+
+# ------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("[solve]", "[slove]", ["unknown section", "slove", "solve"]),
+        ("[solve]", "tolerance = 1\n[solve]", ["ToyRegression", "tolerance"]),
+        ("alpha = {", "alhpa = {", ["alpha"]),
+        ("alpha = {", "skip = 1.0\nalpha = {", ["skip", "noise"]),
+        ("indices = 2", "indexes = 2", ["ToyRegression", "indexes", "indices"]),
+        ('"ToyLearning"', '"ToyLearner"', ["ToyLearner", "ToyLearning"]),
+        ("num = 4", "nmu = 4", ["solve.alpha", "nmu", "num"]),
+        ("num = 4", "spacing = 'log'", ["solve.alpha", "num"]),
+        ("num = 4", "num = 0", ["solve.alpha.num", "at least 1", "0"]),
+        ("num = 4", "num = 4, spacing = 'cubic'", ["solve.alpha.spacing", "cubic", "linear"]),
+        ("start = 0.25", "start = 0, spacing = 'log'", ["solve.alpha.start", "positive"]),
+        ("start = 0.25", "start = -1", ["alpha must be positive", "-1"]),
+        ("start = 0.25", "start = nan", ["solve.alpha.start", "nan"]),
+        ("noise = 0.5", "noise = -0.5", ["noise must be non-negative", "-0.5"]),
+        ("indices = 2", "indices 2", ["problem.toml", "not valid TOML", "line"]),
+        ('imports = ["toy"]', 'imports = ["no_such_module"]', ["no_such_module"]),
+        ('imports = ["toy"]', 'imports = "toy"', ["imports must be a list", "toy"]),
+        ("[problem]", "[thresholds.problem]", ["has no section [problem]"]),
+    ],
+)
+def test_bad_file_is_one_sentence_that_names_the_culprit(toml, old, new, parts):
+    text = TOY.replace("\n[thresholds]\n", "")
+    if old == "[problem]":
+        text = text.replace("[problem.model]", "[thresholds.model]")
+    assert old in text
+    assert_one_sentence(run("solve", toml(text, replace=(old, new))), *parts)
+
+
+def test_section_of_the_verb_must_be_there(toml):
+    text = TOY[: TOY.index("[solve]")]
+    assert_one_sentence(run("solve", toml(text)), "problem.toml has no section [solve]", "[problem]")
+    assert_one_sentence(run("solve", toml("solve = 3\n" + text)), "must be a section [solve]", "3")
+
+
+@pytest.mark.parametrize("name", ["algorithm", "seeds"])
+def test_simulate_says_what_it_needs(toml, name):
+    text = re.sub(rf"^{name} = .*$", "", TOY, flags=re.MULTILINE)
+    assert_one_sentence(run("simulate", toml(text)), "[simulate]", f"needs {name}")
+
+
+def test_missing_file_and_unwritable_output_are_refused_before_any_work(toml, tmp_path):
+    assert_one_sentence(run("solve", tmp_path / "none.toml"), "there is no file", "none.toml")
+    assert_one_sentence(run("solve", toml(), "--out", tmp_path / "no" / "x.nc"), "there is no folder", "no")
+    assert_one_sentence(run("solve", toml(), "--out", tmp_path), "is a folder")
+
+
+def test_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert_one_sentence(run("solve", tmp_path / "binary.toml"), "binary.toml is not valid TOML")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_lets_the_traceback_through(tmp_path, place):
+    arguments = ["solve", tmp_path / "none.toml"]
+    result = run("--debug", *arguments) if place == "before" else run(*arguments, "--debug")
+    assert isinstance(result.exception, FileNotFoundError)
+
+
+# ------------------------------------------------------------------------- help, version, the program
+
+
+def test_help_shows_a_whole_file_and_every_command(monkeypatch):
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    shown = run("--help").stdout
+    squeezed = [line.strip() for line in shown.splitlines()]
+    for line in cli.EXAMPLE.splitlines():
+        assert line in squeezed, "a line of the example is wrapped or missing"
+    for command in ("demo", "solve", "simulate", "thresholds"):
+        assert f"asymptotix {command}" in shown
+
+
+def test_example_file_is_the_one_in_the_help():
+    assert (ROOT / "examples" / "two_layers.toml").read_text(encoding="utf-8") == cli.EXAMPLE
+
+
+def test_no_arguments_show_the_help():
+    assert "Usage" in run().output
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_program_answers_at_once_without_importing_jax(option):
+    program = (
+        "import sys, asymptotix.cli\n"
+        "try: asymptotix.cli.main()\n"
+        "finally: sys.exit('jax was imported' if 'jax' in sys.modules else 0)"
+    )
+    begun = time.perf_counter()
+    finished = subprocess.run([sys.executable, "-c", program, option], capture_output=True, text=True)
+    took = time.perf_counter() - begun
+    assert finished.returncode == 0, finished.stderr
+    assert "asymptotix" in finished.stdout
+    assert took < 3  # measured 0.3 s; a loaded machine is slower, importing JAX alone would show above
+
+
+def test_program_in_a_process_of_its_own(toml):
+    file = toml()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    command = [sys.executable, "-c", "from asymptotix.cli import main; main()"]
+    good = subprocess.run([*command, "solve", file], capture_output=True, text=True, env=environment)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.count("converged") == 4
+    file.write_text("alpha = [")
+    bad = subprocess.run([*command, "solve", file], capture_output=True, text=True, env=environment)
+    assert bad.returncode == 2
+    assert "Traceback" not in bad.stderr
+    assert len(bad.stderr.splitlines()) == 1
