@@ -41,7 +41,7 @@ class BayesOptimal(Problem):
 
     def __post_init__(self) -> None:
         if not hasattr(self.model, "bayes_optimal_theory"):
-            raise TypeError(f"model must be a model with a Bayes-optimal theory such as DeepAttention, got {self.model!r}")
+            raise TypeError(f"model must have a Bayes-optimal theory, as DeepAttention has, got {self.model!r}")
         side = float(checks.probability("side_information", self.side_information))
         object.__setattr__(self, "side_information", side)
         _ = self.theory  # what is not covered is said now, not when a verb is called

@@ -84,8 +84,6 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
     TypeError
         For a missing or an unknown name.
     """
-    if missing := [name for name in own if name not in given]:
-        raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")
     legal = [*own, *(name for name in numeric_fields(problem) if name not in problem.controls)]
     for name in given:
         if name not in legal:
@@ -95,6 +93,8 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
                 f"{name!r} is no control of {type(problem).__name__}{hint}; "
                 f"accepted are {', '.join(legal) or 'none'}"
             )
+    if missing := [name for name in own if name not in given]:
+        raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")
     return Grid({name: _control(problem, name, values, own=name in own) for name, values in given.items()})
 
 

@@ -86,14 +86,15 @@ def preactivation_from_output(y: Any, activation: str) -> Any:
 
 
 def log_output_volume(u: Any, activation: str) -> Any:
-    """log |dy/du| for two tokens (u rotated): y -> (y12, y21) for softmax, (y11, y12) for linear.
+    """Log |dy/du| for two tokens (u rotated): y -> (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
 
-    log Z_out as a density of y is that of u (both signs) minus this; it does not depend on the overlap.
+    log Z_out as a density of y is that of u (both signs) minus this; it does not depend on the overlap. For linear
+    activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
     """
     xp = _namespace(u)
     if activation == "linear":
-        first = (u @ ROTATION)[..., 0]
-        return xp.log(2 * first**2)
+        tokens = u @ ROTATION
+        return xp.log(2 * abs(tokens[..., 0] * tokens[..., 1]))
     l1 = u[..., 0] ** 2 + u[..., 0] * u[..., 1]
     l2 = u[..., 0] ** 2 - u[..., 0] * u[..., 1]
     saturation = -(abs(l1) + abs(l2)) - 2 * (xp.log1p(xp.exp(-abs(l1))) + xp.log1p(xp.exp(-abs(l2))))

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, ndtri
+from scipy.special import gammaln
 
 from ..core.average import sobol_uniforms
 from ..core.linalg import psd_sqrt
@@ -35,14 +35,11 @@ class Averages(NamedTuple):
         E log Z_out, as a density of the output y.
     curvature : array (randomisations, P)
         f_l = E |G_ll|_F^2, G = d g_out / d omega: an unlearned index l is unstable where alpha f_l > 1.
-    drive : array (randomisations, P)
-        E |G_ll z_l|^2, which fixes how far a spectral start gets.
     """
 
     second_moment: np.ndarray
     log_evidence: np.ndarray
     curvature: np.ndarray
-    drive: np.ndarray
 
 
 class Averager(abc.ABC):
@@ -71,8 +68,7 @@ class QuasiRandomAverager(Averager):
         uniforms = np.concatenate(
             [sobol_uniforms(self._count, 2 * size, (self._seed, r)) for r in range(self._randomisations)]
         )
-        Z, weights = self._channel.draw_indices(uniforms[:, :size])
-        return Z, ndtri(uniforms[:, size:]).reshape(Z.shape), weights
+        return self._channel.draw_nodes(uniforms)
 
     @cached_property
     def _control(self) -> np.ndarray:
@@ -96,12 +92,17 @@ class QuasiRandomAverager(Averager):
             raise FloatingPointError(f"the channel lost {lost.sum()} samples at V={V.tolist()}")
         return posterior
 
-    def __call__(self, V: np.ndarray) -> Averages:
+    def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
+        """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors."""
         channel, (Z, noise, weights) = self._channel, self._nodes
         Q = np.eye(channel.indices) - V
         omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
         observation = channel.observe(Z)
-        posterior = self._posterior(observation, omega, V)
+        return Z, weights, observation, self._posterior(observation, omega, V)
+
+    def __call__(self, V: np.ndarray) -> Averages:
+        channel, Q = self._channel, np.eye(self._channel.indices) - V
+        _, weights, observation, posterior = self.samples(V)
         g, G = score(posterior, V), score_jacobian(posterior, V)
         own = np.einsum("npmpk->npmk", G)
         square = np.einsum("npm,nqm->npq", g, g)
@@ -111,7 +112,6 @@ class QuasiRandomAverager(Averager):
             square + learned * (nishimori - square),
             posterior.log_evidence - np.asarray(channel.log_output_volume(observation)),
             (own**2).sum((-1, -2)),
-            (np.einsum("npmk,npk->npm", own, Z) ** 2).sum(-1),
         )
         second_moment, *rest = (self._mean(value, weights) for value in values)
         # Each row of the weights may change its sign on its own, so the true off-diagonal average is zero.
@@ -143,7 +143,7 @@ class SignAverager(Averager):
         q = 1 - v
         if q <= 0:
             exact = np.array([[M * (M + 1.0)]])
-            return Averages(np.zeros((1, 1, 1)), self._log_evidence(v, 0.0), exact, exact * (M + 2.0))
+            return Averages(np.zeros((1, 1, 1)), self._log_evidence(v, 0.0), exact)
         mass, w, x = self._field_mass(q, v)
         bump = np.sqrt(2 / np.pi) * np.exp(-0.5 * (x**2 + w**2)) / np.cosh(w * x)
         left = (mass * bump * (x**2 + M - 1)).sum()
@@ -152,8 +152,7 @@ class SignAverager(Averager):
         both = np.exp(-0.5 * (x - w) ** 2) * softplus
         both = both + np.exp(-0.5 * (x + w) ** 2) * np.logaddexp(0.0, 2 * w * x)
         missing = (mass * both).sum() / np.sqrt(2 * np.pi)
-        nan = np.full((1, 1), np.nan)
-        return Averages(moment, self._log_evidence(v, missing), nan, nan)
+        return Averages(moment, self._log_evidence(v, missing), np.full((1, 1), np.nan))
 
     def _field_mass(self, q: float, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""

@@ -50,7 +50,7 @@ def score(posterior: Posterior, V: Any) -> Any:
 
 
 def score_jacobian(posterior: Posterior, V: Any) -> Any:
-    """d g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
+    """D g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
     xp = attention._namespace(posterior.shift)
     precision = xp.linalg.inv(V)
     tokens = posterior.shift.shape[-1]
@@ -71,7 +71,7 @@ class Channel(abc.ABC):
         """The observation of index matrices Z (n, P, M), in the channel's token basis."""
 
     @abc.abstractmethod
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
         """Posterior of Z given the observation (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
 
     @abc.abstractmethod
@@ -79,7 +79,7 @@ class Channel(abc.ABC):
         """The model's output y (n, ...) whose squared error is reported."""
 
     def log_output_volume(self, observation: Any) -> Any:
-        """log |dy / d observation|: turns the density of the observation into that of y."""
+        """Log |dy / d observation|: turns the density of the observation into that of y."""
         return np.zeros(observation.shape[0])
 
     def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,6 +88,16 @@ class Channel(abc.ABC):
         A channel with symmetries folds them here: the integrands of state evolution have them too.
         """
         return ndtri(uniforms).reshape(-1, self.indices, self.tokens), np.ones(len(uniforms))
+
+    def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Z, the noise of omega ~ N(0, I) of the same shape, and weights, from uniforms (n, 2 P M) in (0, 1).
+
+        The first coordinates of a Sobol sequence are the most even: a channel may give them to what matters
+        most.
+        """
+        size = self.indices * self.tokens
+        Z, weights = self.draw_indices(uniforms[:, :size])
+        return Z, ndtri(uniforms[:, size:]).reshape(Z.shape), weights
 
 
 class SignChannel(Channel):
@@ -107,7 +117,7 @@ class SignChannel(Channel):
     def output(self, Z: Any) -> Any:
         return attention.output(Z, 0.0, self._activation)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
         xp = attention._namespace(omega)
         z, w = observation, omega[:, 0]
         v = V[..., 0, 0]
@@ -142,7 +152,7 @@ class TwoLayerChannel(Channel):
     def log_output_volume(self, observation: Any) -> Any:
         return attention.log_output_volume(observation, self._activation)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: float) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
         n = omega.shape[0]
         if self.backend == "numba":
             from . import quadtree
@@ -180,9 +190,21 @@ class TwoLayerChannel(Channel):
         Z[:, 1, 0], Z[:, 1, 1] = ndtri(0.5 + 0.5 * uniforms[:, 2]), ndtri(uniforms[:, 3])
         return Z, 2 / (1 + s)
 
+    def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Coordinates in the order of their share of the variance: z2-, |z1|, angle of z1, then the noise.
+
+        The noise of omega_1 is taken in the frame of z1, for it acts mostly through omega_1 . z1. This order
+        and this frame take the error of E|g_1|^2 down by 1.5 to 2.
+        """
+        Z, weights = self.draw_indices(uniforms[:, [1, 2, 0, 7]])
+        along, across, minus, plus = ndtri(uniforms[:, [3, 6, 4, 5]]).T
+        cos, sin = (Z[:, 0] / np.linalg.norm(Z[:, 0], axis=1, keepdims=True)).T
+        first = np.stack([cos * along - sin * across, sin * along + cos * across], 1)
+        return Z, np.stack([first, np.stack([minus, plus], 1)], 1), weights
+
 
 def fastest_backend() -> str:
-    """ "numba" where it is installed and JAX would run on a CPU, else "jax"."""
+    """Name "numba" where it is installed and JAX would run on a CPU, else "jax"."""
     if jax.default_backend() != "cpu":
         return "jax"
     try:
@@ -207,9 +229,10 @@ def channel_of(model: DeepAttention, backend: str = "auto") -> Channel:
     if model.layers == 1:
         return SignChannel(model.tokens, activation)
     if model.layers == 2 and model.tokens == 2:
-        if activation == "linear" and model.skip == 0:
+        if model.skip == 0:
             raise NotImplementedError(
-                f"no channel for two linear layers without skip (the mixing matrix is singular), got skip=0; {covered}"
+                f"no channel for two layers without skip (the mixing matrix can be singular), got skip=0; {covered}"
+                " with skip > 0"
             )
         return TwoLayerChannel(model.skip, activation, backend)
     raise NotImplementedError(f"no channel for layers={model.layers}, tokens={model.tokens} yet; {covered}")

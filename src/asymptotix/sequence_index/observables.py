@@ -59,4 +59,4 @@ def free_entropy(v: np.ndarray, alpha: float, averages: Averages, side_informati
     evidence = averages.log_evidence
     value = 0.5 * (np.log(ratio) + 1 - ratio).sum() + alpha * evidence.mean()
     error = alpha * evidence.std(ddof=1) / np.sqrt(len(evidence)) if len(evidence) > 1 else 1e-9
-    return Estimate(np.float64(value), np.float64(error))
+    return Estimate(np.asarray(value), np.asarray(error))

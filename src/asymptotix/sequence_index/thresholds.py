@@ -69,7 +69,7 @@ class _Branch:
         self._evolution, self._learned, self._index = evolution, learned, index
 
     def at(self, x: float, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """log alpha(q) and log(alpha f) at logit x, one value per randomisation."""
+        """Log alpha(q) and log(alpha f) at logit x, one value per randomisation."""
         v = np.ones(self._evolution.channel.indices)
         v[self._learned] = from_logit(x)[1]
         averager = self._evolution.coarse if count is None else self._evolution.at(count, 4)
@@ -83,8 +83,7 @@ def _next_threshold(evolution: StateEvolution, learned: int, index: int, toleran
     bracket = _first_crossing(branch)
     if bracket is None:
         return Threshold(np.inf, 0.0)
-    low, high, slope_alpha, slope_growth = bracket
-    x = low
+    x, slope_alpha, slope_growth = bracket
     for level in range(12, 17):
         log_alpha, growth = branch.at(x, 2**level)
         x_r = x - growth / slope_growth
@@ -96,18 +95,18 @@ def _next_threshold(evolution: StateEvolution, learned: int, index: int, toleran
     return Threshold(float(alpha_r.mean()), float(error))
 
 
-def _first_crossing(branch: _Branch) -> tuple[float, float, float, float] | None:
-    """Walk up the branch to the first x with alpha f = 1; (x, x, slopes of log alpha and log alpha f there)."""
-    step = 0.5
+def _first_crossing(branch: _Branch) -> tuple[float, float, float] | None:
+    """Walk up the branch to the first x with alpha f = 1; x and the slopes of log alpha and log alpha f there."""
     previous = None
-    for x in np.arange(float(to_logit(0.02)), float(-to_logit(NEARLY_EXACT)) + 3, step):
+    start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
+    for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
         log_alpha, growth = (float(value.mean()) for value in branch.at(x))
         if growth > 0:
             if previous is None:
-                return x, x, 1e-6, 1.0
+                return x, 1e-6, 1.0
             x0, a0, g0 = previous
             root = x0 - g0 * (x - x0) / (growth - g0)
-            return root, root, (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
+            return root, (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
         previous = (x, log_alpha, growth)
     return None
 

@@ -38,7 +38,7 @@ def _two_layers(skip: float, activation: str) -> Estimate:
 
 
 def _curvatures(skip: float, activation: str, resolution: float) -> np.ndarray:
-    """f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
+    """Curvatures f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
     if activation == "linear":
         inner, outer = _polar_plane(resolution), _polar_axis(skip, resolution)
     else:

@@ -1,0 +1,297 @@
+"""Generalised approximate message passing: the algorithm that state evolution describes, at finite size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..core import checks
+from ..core.average import sobol_normals
+from ..core.memory import refuse_beyond_memory
+from ..core.problem import Algorithm, Outcome, Problem
+from . import message_passing as mp
+from .averages import averager
+from .channel import Channel, TwoLayerChannel
+from .schedule import Stage, joint_stage, learning_stages
+from .spectral import spectral_start
+from .theory import SequenceIndexTheory
+
+STARTS = ("auto", "staged", "side_information", "random")
+VARIANCES = ("state_evolution", "empirical")
+#: Seeds are run together as long as their data stay below this many bytes.
+_BATCH_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class GAMP(Algorithm):
+    """Message passing for ``BayesOptimal`` problems with a channel.
+
+    Parameters
+    ----------
+    start : "auto", "staged", "side_information" or "random"
+        "staged": indices enter one after the other, each from the spectral vector conditional on what is learned
+        already. "side_information": all at once from the problem's side information. "random": all at once from
+        W ~ N(0, 1), V = I. "auto" is side information where the problem has some, else staged.
+    variances : "state_evolution" or "empirical"
+        Prescribe A (in the variances and in the reaction terms) by state evolution, or measure it on the data as
+        Algorithm 1 is printed. The other one is kept as a diagnostic.
+    iterations : int
+        Of the last stage, in which all indices are iterated; earlier ones end when state evolution is steady.
+    damping : float
+        Share of a new iterate in (0, 1]; 1 is undamped.
+    jitter : float
+        Added to V inside g_out.
+
+    Notes
+    -----
+    Without side information Algorithm 1 as printed never learns the first layer of a two-layer model, at any size:
+    its variances leave the Nishimori line and that mode outruns the growth of the overlap. Learning in stages with
+    prescribed variances does. The overlap that is reported is
+
+        overlap[i, j] = (w_i.w*_j)(w_i.w*_i) / (|w_i|^2 |w*_i| |w*_j|),
+
+    which needs no choice of signs, tends to Q in the limit of large D, and whose diagonal is the squared cosine.
+    """
+
+    start: str = "auto"
+    variances: str = "state_evolution"
+    iterations: int = 60
+    damping: float = 1.0
+    jitter: float = 0.0
+
+    needs_dim: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        checks.one_of("start", self.start, STARTS)
+        checks.one_of("variances", self.variances, VARIANCES)
+        object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
+        damping = checks.positive("damping", self.damping)
+        if damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
+        checks.non_negative("jitter", self.jitter)
+        if self.start == "random" and self.variances == "state_evolution":
+            raise ValueError(
+                "start='random' needs variances='empirical': state evolution knows no overlap to start from"
+            )
+
+    @classmethod
+    def algorithm1(cls, iterations: int = 40) -> GAMP:
+        """Algorithm 1 as published: random start, variances from the data, damping 0.8, V + 1e-3."""
+        return cls(start="random", variances="empirical", iterations=iterations, damping=0.8, jitter=1e-3)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what is not a Bayes-optimal sequence-index problem, and a start it cannot have."""
+        theory = getattr(problem, "theory", None)
+        if not isinstance(theory, SequenceIndexTheory):
+            raise TypeError(f"GAMP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        side = theory.problem.side_information
+        if self.start == "side_information" and side == 0:
+            raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
+        if self.start == "staged" and side > 0:
+            raise ValueError(f"start='staged' is for problems without side information, got side_information={side}")
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        per_index = ("iteration", "index")
+        own = {"variance_trace": per_index, "empirical_variance_trace": per_index, "stage_trace": ("iteration",)}
+        spectral = dict.fromkeys(("eigenvalue", "eigenvalue_gap", "spectral_overlap"), ("index",))
+        return {**problem.dimensions(), **own, **spectral, "variance": ("index",), "empirical_variance": ("index",)}
+
+    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+        if self._start_of(problem) != "side_information":
+            raise ValueError(
+                "state evolution follows message passing iteration by iteration from side information only; run "
+                "BayesOptimal(model, side_information=0.05), say"
+            )
+        return {"iterations": self.iterations, "damping": self.damping}
+
+    def _start_of(self, problem: Any) -> str:
+        if self.start != "auto":
+            return self.start
+        return "side_information" if problem.side_information > 0 else "staged"
+
+    def run_points(
+        self,
+        problem: Any,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Any,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """Seeds of a point run together as far as memory allows."""
+        assert dim is not None
+        theory: SequenceIndexTheory = problem.theory
+        for position, point in enumerate(points):
+            alpha = float(point["alpha"])
+            samples = max(round(alpha * dim), 1)
+            progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
+            stages = self._stages(problem, samples / dim)
+            one = 4 * theory.channel.tokens * samples * dim
+            refuse_beyond_memory(one, f"the data of one run (alpha={alpha:g}, dim={dim})", "a smaller dim")
+            together = max(int(_BATCH_BYTES // one), 1)
+            for first in range(0, len(seeds), together):
+                batch = list(seeds[first : first + together])
+                run = _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+                for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
+                    yield position, first + k, outcome
+
+    def _stages(self, problem: Any, alpha: float) -> list[Stage]:
+        theory: SequenceIndexTheory = problem.theory
+        channel, evolution = theory.channel, theory.state_evolution
+        quick = isinstance(channel, TwoLayerChannel) and channel.backend == "numba"
+        averages = averager(channel, 2**11 if quick else 2**14, 1, seed=5)
+        start, options = self._start_of(problem), {"iterations": self.iterations, "damping": self.damping}
+        if start == "staged":
+            return learning_stages(evolution, averages, alpha, **options)
+        if self.variances == "state_evolution":
+            return [joint_stage(evolution, averages, alpha, **options)]
+        active = np.ones(channel.indices, bool)
+        v = np.full((self.iterations + 1, channel.indices), np.nan)
+        return [Stage(None, active, np.nan, np.nan, np.nan, v, v[1:])]
+
+
+class _Run:
+    """One batch of seeds at one point."""
+
+    def __init__(
+        self, options: GAMP, channel: Channel, side: float, samples: int, dim: int, seeds: Sequence[int]
+    ) -> None:
+        self.options, self.channel, self.side, self.dim, self.seeds = options, channel, side, dim, seeds
+        self.data = mp.draw_data(channel, samples, dim, seeds, side)
+        S, P = len(seeds), channel.indices
+        self.state = mp.State(
+            W=jnp.zeros((S, P, dim), jnp.float32),
+            g=jnp.zeros((S, samples, P, channel.tokens), jnp.float32),
+            V=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
+            reaction=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
+        )
+        self.traces: dict[str, list[np.ndarray]] = {name: [] for name in ("overlap", "variance", "empirical", "stage")}
+        self.spectral = np.full((3, S, P), np.nan)
+        self.lost = np.zeros(S, int)
+
+    def __call__(self, stages: Sequence[Stage], progress: Any, label: str) -> list[Outcome]:
+        if stages[0].row is None:
+            self._start_jointly()
+        total = sum(stage.iterations for stage in stages)
+        done = 0
+        for number, stage in enumerate(stages):
+            if stage.row is not None:
+                self._enter(stage)
+            for t in range(stage.iterations):
+                self._iterate(stage, t, number)
+                done += 1
+                progress.message(f"{label}: iteration {done} of {total}")
+        return [self._outcome(k, stages) for k in range(len(self.seeds))]
+
+    def _start_jointly(self) -> None:
+        if self.side > 0:
+            self.state.W = np.float32(np.sqrt(self.side)) * self.data.side
+            self.state.V = (1 - self.side) * self.state.V
+            return
+        draws = [np.random.default_rng([seed, self.dim, 1]).normal(size=self.state.W.shape[1:]) for seed in self.seeds]
+        self.state.W = jnp.asarray(np.array(draws), jnp.float32)
+
+    def _enter(self, stage: Stage) -> None:
+        """Start the row of this stage at its spectral vector, scaled to the overlap that theory gives it."""
+        row, before = stage.row, stage.active.copy()
+        assert row is not None
+        before[row] = False
+        posterior = mp.posterior_at(self.channel, self.data, self.state, before)
+        for k, seed in enumerate(self.seeds):
+            found = spectral_start(self.data.X[k], posterior.covariance[k, :, row, :, row, :], seed)
+            scale = np.float32(np.sqrt(stage.start_overlap * self.dim))
+            self.state.W = self.state.W.at[k, row].set(scale * found.vector)
+            self.state.g = self.state.g.at[k, :, row].set(scale / np.float32(np.sqrt(self.dim)) * found.scores)
+            self.state.reaction[k, row, row] = stage.start_reaction
+            self.state.V[k, row, row] = 1 - stage.start_overlap
+            teacher = self.data.teacher[k, row]
+            cosine = float(jnp.dot(found.vector, teacher) / jnp.linalg.norm(teacher))
+            self.spectral[:, k, row] = found.eigenvalue, found.gap, cosine**2
+
+    def _iterate(self, stage: Stage, t: int, number: int) -> None:
+        prescribed = stage.precision[t] if self.options.variances == "state_evolution" else None
+        step = mp.iterate(
+            self.channel, self.data, self.state,
+            active=stage.active, precision=prescribed,
+            damping=self.options.damping if t > 0 or stage.row is None else 1.0,
+            side_information=self.side, jitter=self.options.jitter,
+        )  # fmt: skip
+        self.lost = np.maximum(self.lost, step.lost)
+        self.traces["overlap"].append(overlaps(self.state.W, self.data.teacher))
+        self.traces["variance"].append(np.einsum("spp->sp", self.state.V).copy())
+        self.traces["empirical"].append(step.empirical_variance)
+        self.traces["stage"].append(np.full(len(self.seeds), number))
+
+    def _outcome(self, k: int, stages: Sequence[Stage]) -> Outcome:
+        trace = {name: np.array(rows)[:, k] for name, rows in self.traces.items()}
+        W, teacher = (np.asarray(x[k], float) for x in (self.state.W, self.data.teacher))
+        bayes, plugin = fresh_errors(self.channel, W, teacher, np.asarray(self.state.V[k], float))
+        values = {
+            "overlap": trace["overlap"][-1],
+            "overlap_trace": trace["overlap"],
+            "test_error": bayes,
+            "plugin_error": plugin,
+            "estimation_error": estimation_error(W, teacher),
+            "variance": trace["variance"][-1],
+            "empirical_variance": trace["empirical"][-1],
+            "variance_trace": trace["variance"],
+            "empirical_variance_trace": trace["empirical"],
+            "stage_trace": trace["stage"],
+            "eigenvalue": self.spectral[0, k],
+            "eigenvalue_gap": self.spectral[1, k],
+            "spectral_overlap": self.spectral[2, k],
+        }
+        return Outcome(values, *self._verdict(k, stages, trace))
+
+    def _verdict(self, k: int, stages: Sequence[Stage], trace: Mapping[str, np.ndarray]) -> tuple[str, bool]:
+        if not np.isfinite(trace["overlap"]).all():
+            return "failed: not finite", False
+        if self.lost[k]:
+            return f"finished, but the channel lost up to {self.lost[k]} samples in an iteration", False
+        recent = trace["overlap"][-4:]
+        moving = abs(np.diff(np.einsum("tpp->tp", recent), axis=0)).max() if len(recent) > 1 else np.inf
+        status = "converged" if moving < 1e-2 else f"finished, still moving by {moving:.1e} per iteration"
+        for stage in stages:
+            gap = np.nan if stage.row is None else self.spectral[1, k, stage.row]
+            if stage.growth > 1 and gap < 0.03:
+                status += f"; the spectral start of index {stage.row} is not detached from the bulk (gap {gap:.1%})"
+        return status, True
+
+
+def overlaps(W: Any, teacher: Any) -> np.ndarray:
+    """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|) of every seed; zero for an estimate that is zero."""
+    cross = np.asarray(jnp.einsum("spd,sqd->spq", W, teacher, precision="highest"), float)
+    size = np.asarray(jnp.einsum("spd,spd->sp", W, W, precision="highest"), float)
+    norm = np.sqrt(np.asarray(jnp.einsum("spd,spd->sp", teacher, teacher, precision="highest"), float))
+    own = np.einsum("spp->sp", cross)
+    scale = np.where(size > 0, size, np.inf)[:, :, None] * norm[:, :, None] * norm[:, None, :]
+    return cross * own[:, :, None] / scale
+
+
+def estimation_error(W: np.ndarray, teacher: np.ndarray) -> float:
+    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2."""
+    grams = [a @ b.T / W.shape[1] for a, b in ((teacher, teacher), (W, W), (W, teacher))]
+    return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
+
+
+def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
+    """Errors of the posterior-mean prediction and of the plug-in one on fresh data.
+
+    Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
+    exactly Gaussian: drawing those is drawing new data, at no cost in D.
+    """
+    P, M = channel.indices, channel.tokens
+    both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
+    root = np.linalg.cholesky(both @ both.T + 1e-12 * np.eye(2 * P))
+    nodes = sobol_normals(2**12, 2 * P * M, 11).reshape(-1, 2 * P, M)
+    projected = np.einsum("pq,nqm->npm", root, nodes)
+    omega, Z = projected[:, :P], projected[:, P:]
+    noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**6, P * M, 12).reshape(-1, P, M))
+    y = np.asarray(channel.output(Z))
+    mean = np.mean([channel.output(omega + sign * n) for n in noise for sign in (1, -1)], axis=0)
+    plain = np.asarray(channel.output(omega))
+    return tuple(float(((y - guess) ** 2).reshape(len(y), -1).sum(1).mean()) for guess in (mean, plain))  # type: ignore

@@ -1,0 +1,141 @@
+"""Data of one size and one iteration of generalised approximate message passing, batched over seeds.
+
+    omega = X W / sqrt(D) - C g_old,    g = g_out(y, omega, V),    A = -(alpha/N) sum (d g_out)_mm,
+    b = X^T g / sqrt(D) + A W,          C = (I/(1-l) + A)^{-1},    W = C (b + sqrt(l)/(1-l) S).
+
+The reaction term takes g of the step before and C of the present one; the side information S = sqrt(l) W* +
+sqrt(1-l) noise enters exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.linalg import psd_project
+from .channel import Channel, Posterior
+from .schedule import SMALLEST_VARIANCE
+
+
+class Data(NamedTuple):
+    """Data sets of several seeds: tokens X (S, M, N, D), teachers (S, P, D), side information, observations."""
+
+    X: Any
+    teacher: Any
+    side: Any
+    observation: Any
+
+    @property
+    def alpha(self) -> float:
+        """Samples per dimension."""
+        return self.X.shape[2] / self.X.shape[3]
+
+
+def draw_data(channel: Channel, samples: int, dim: int, seeds: Any, side_information: float) -> Data:
+    """Draw the data of every seed; what a seed gives depends on (seed, samples, dim) only."""
+    parts = [_draw_one(channel, samples, dim, seed, side_information) for seed in seeds]
+    return Data(*(jnp.stack(column) for column in zip(*parts, strict=True)))
+
+
+def _draw_one(channel: Channel, samples: int, dim: int, seed: int, side_information: float) -> tuple[Any, ...]:
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), samples), dim)
+    tokens, teacher, noise = jax.random.split(key, 3)
+    X = jax.random.normal(tokens, (channel.tokens, samples, dim), jnp.float32)
+    W = jax.random.normal(teacher, (channel.indices, dim), jnp.float32)
+    extra = jax.random.normal(noise, W.shape, jnp.float32)
+    S = np.sqrt(side_information) * W + np.sqrt(1 - side_information) * extra
+    return X, W, S, channel.observe(fields(X[None], W[None])[0])
+
+
+@jax.jit
+def fields(X: Any, W: Any) -> Any:
+    """X W / sqrt(D) as (S, N, P, M)."""
+    return jnp.einsum("smnd,spd->snpm", X, W, precision="highest") / jnp.sqrt(jnp.float32(X.shape[-1]))
+
+
+@jax.jit
+def gather(X: Any, g: Any) -> Any:
+    """X^T g / sqrt(D) as (S, P, D)."""
+    return jnp.einsum("smnd,snpm->spd", X, g, precision="highest") / jnp.sqrt(jnp.float32(X.shape[-1]))
+
+
+@dataclass
+class State:
+    """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""
+
+    W: Any
+    g: Any
+    V: np.ndarray
+    reaction: np.ndarray
+
+
+def posterior_at(channel: Channel, data: Data, state: State, active: np.ndarray, jitter: float = 0.0) -> Posterior:
+    """Posterior of all samples of all seeds at the present fields; ``jitter`` is added to V."""
+    omega = fields(data.X, state.W) - jnp.einsum("spq,snqm->snpm", jnp.asarray(state.reaction, jnp.float32), state.g)
+    omega = omega * jnp.asarray(active, jnp.float32)[:, None]
+    seeds, samples = omega.shape[:2]
+    V = state.V + jitter * np.eye(len(active))
+    V = np.broadcast_to(V[:, None], (seeds, samples, *state.V.shape[1:])).reshape(-1, *state.V.shape[1:])
+    observation = data.observation.reshape(seeds * samples, -1)
+    found = channel.posterior(observation, omega.reshape(seeds * samples, *omega.shape[2:]), V.astype(np.float32))
+    return Posterior(*(jnp.asarray(x, jnp.float32).reshape(seeds, samples, *x.shape[1:]) for x in found))
+
+
+@jax.jit
+def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any, Any]:
+    """g, the mean over samples of sum_m Cov_mm (S, P, P), and the number of samples that were lost."""
+    lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
+    shift = jnp.where(lost[..., None, None], 0.0, shift)
+    traced = jnp.einsum("snpmqm->snpq", covariance)
+    traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
+    g = jnp.einsum("spq,snqm->snpm", jnp.linalg.inv(V), shift) * active[:, None]
+    return g, traced.mean(1), lost.sum(1)
+
+
+def _times(matrix: np.ndarray, W: Any) -> Any:
+    return jnp.einsum("spq,sqd->spd", jnp.asarray(matrix, jnp.float32), W, precision="highest")
+
+
+class Step(NamedTuple):
+    """What an iteration measured: empirical variance (S, P), lost samples (S,)."""
+
+    empirical_variance: np.ndarray
+    lost: np.ndarray
+
+
+def iterate(
+    channel: Channel,
+    data: Data,
+    state: State,
+    *,
+    active: np.ndarray,
+    precision: np.ndarray | None,
+    damping: float,
+    side_information: float,
+    jitter: float = 0.0,
+) -> Step:
+    """One iteration, in place. ``precision`` (P,) prescribes A; None takes the data's own."""
+    posterior = posterior_at(channel, data, state, active, jitter)
+    V = np.asarray(state.V, float)
+    seen = V + jitter * np.eye(len(active))
+    mask = jnp.asarray(active, jnp.float32)
+    g, traced, lost = _scores(posterior.shift, posterior.covariance, jnp.asarray(seen, jnp.float32), mask)
+    inverse = np.linalg.inv(seen)
+    measured = data.alpha * (channel.tokens * inverse - inverse @ np.asarray(traced, float) @ inverse)
+    measured = 0.5 * (measured + measured.transpose(0, 2, 1)) * np.outer(active, active)
+    A = measured if precision is None else np.broadcast_to(np.diag(precision), measured.shape)
+    prior = np.eye(len(active)) / (1 - side_information)
+    # A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
+    C = np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
+    side = np.sqrt(side_information) / (1 - side_information)
+    b = gather(data.X, g) + _times(A, state.W) + np.float32(side) * data.side
+    W = _times(C, b) * mask[:, None]
+    state.W = damping * W + (1 - damping) * state.W
+    state.V = psd_project(damping * C + (1 - damping) * V, SMALLEST_VARIANCE)
+    state.reaction, state.g = state.V, g
+    own = np.einsum("spp->sp", measured)
+    return Step(1 / (1 / (1 - side_information) + own), np.asarray(lost))
