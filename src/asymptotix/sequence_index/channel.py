@@ -138,10 +138,14 @@ class TwoLayerChannel(Channel):
 
     indices = tokens = outputs = 2
 
-    def __init__(self, skip: float, activation: str, backend: str = "auto") -> None:
-        self.skip, self._activation = skip, activation
+    def __init__(self, skip: float, activation: str, backend: str = "auto", single: bool = False) -> None:
+        self.skip, self._activation, self._single = skip, activation, single
         self._kind = LINEAR if activation == "linear" else SOFTMAX
         self.backend = fastest_backend() if backend == "auto" else backend
+
+    def in_single_precision(self) -> TwoLayerChannel:
+        """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
+        return TwoLayerChannel(self.skip, self._activation, self.backend, single=True)
 
     def observe(self, Z: Any) -> Any:
         return attention.canonical_sign(attention.rotated_preactivation(Z, self.skip, self._activation))
@@ -165,12 +169,13 @@ class TwoLayerChannel(Channel):
         else:
             from . import grid
 
-            # The grid has one accuracy; float64 in, float64 out. Theory runs in double precision, GAMP may not.
-            double = np.dtype(omega.dtype) == np.float64
+            # Float64 in, float64 out: theory runs in double precision, message passing need not.
+            double = np.dtype(omega.dtype) == np.float64 and not self._single
+            dtype = np.float64 if double else np.float32
             with double_precision() if double else contextlib.nullcontext():
                 moments = grid.posterior_moments(
-                    self._kind, self.skip, jnp.asarray(observation), jnp.asarray(omega).reshape(n, 4),
-                    jnp.asarray(V, omega.dtype),
+                    self._kind, self.skip, jnp.asarray(observation, dtype), jnp.asarray(omega, dtype).reshape(n, 4),
+                    jnp.asarray(V, dtype),
                 )  # fmt: skip
         log_evidence, shift, covariance = moments
         return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))

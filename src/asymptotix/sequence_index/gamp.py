@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -142,11 +143,12 @@ class GAMP(Algorithm):
     def _stages(self, problem: Any, alpha: float) -> list[Stage]:
         theory: SequenceIndexTheory = problem.theory
         channel, evolution = theory.channel, theory.state_evolution
-        quick = isinstance(channel, TwoLayerChannel) and channel.backend == "numba"
-        averages = averager(channel, 2**11 if quick else 2**14, 1, seed=5)
+        if isinstance(channel, TwoLayerChannel):
+            channel = channel.in_single_precision()
+        averages = averager(channel, 2**11 if jax.default_backend() == "cpu" else 2**13, 1, seed=5)
         start, options = self._start_of(problem), {"iterations": self.iterations, "damping": self.damping}
         if start == "staged":
-            return learning_stages(evolution, averages, alpha, **options)
+            return learning_stages(evolution, averages, channel, alpha, **options)
         if self.variances == "state_evolution":
             return [joint_stage(evolution, averages, alpha, **options)]
         active = np.ones(channel.indices, bool)

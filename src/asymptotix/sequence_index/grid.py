@@ -31,6 +31,7 @@ _CUT, _LAST_CUT = 6.5, 10.5  # what is below exp(-cut) of the peak stays outside
 _ENLARGED = 1.3  # before the last pass, to get back what the lower cut of the earlier ones took off
 _BLUR = 0.4  # standard deviation of the averaging over a cell, in grid steps
 _TRUST = 0.15  # part of that within which a linearisation must come true
+_PIECE = 8192  # samples per compiled call; a sixteenth of it for small batches
 _STRETCH = 4.0  # how much denser than on average the rows of the last grid may be, about
 
 
@@ -193,6 +194,8 @@ def _next_box(kind, sample, box, cut):
     solution = _exact_solution(kind, sample.c, sample.u, sample.omega[2:])
     z1 = tuple(jnp.append(z, extra) for z, extra in zip(_plane(box.normal, x, y), solution, strict=True))
     log_w = _log_cells(kind, sample, z1, [(_BLUR * a, _BLUR * b) for a, b in steps])
+    # Without the barrier every sum that follows is compiled with a copy of the whole integrand.
+    z1, log_w = jax.lax.optimization_barrier((z1, log_w))
     return _box_around(z1, log_w - jnp.max(log_w), steps, cut)
 
 
@@ -251,7 +254,7 @@ def _row_ranges(kind, sample, box, x):
     y = box.middle + box.slope * (x - box.mean) + box.half * jnp.linspace(-1, 1, _SIDE, dtype=x.dtype)
     hy = 2 * box.half / (_SIDE - 1)
     blur = _plane(box.normal, jnp.zeros_like(hy), _BLUR * hy)
-    log_w = _log_cells(kind, sample, _plane(box.normal, x, y), [blur])
+    log_w = jax.lax.optimization_barrier(_log_cells(kind, sample, _plane(box.normal, x, y), [blur]))
     low, high = _extent(y, log_w - jnp.max(log_w, axis=1, keepdims=True), _LAST_CUT, 0.5 * hy, axis=1)
     return 0.5 * (low + high), 0.5 * (high - low)
 
@@ -280,35 +283,43 @@ def _one_sample(kind, points, refinements, c, u, omega, V):
     def of_sign(s):
         return _nodes(kind, points, refinements, _Sample(c, s * u, omega, v1, ratio, v2))
 
-    Z, *weights = jax.vmap(of_sign, out_axes=(1, 0, 0, 0))(jnp.array([1, -1], u.dtype))
+    nodes = jax.vmap(of_sign, out_axes=(1, 0, 0, 0))(jnp.array([1, -1], u.dtype))
+    Z, *weights = jax.lax.optimization_barrier(nodes)
     Z, (measure, here, there) = Z.reshape(4, -1), (x.ravel() for x in weights)
     mirrored = Z * jnp.array([-1, -1, 1, 1], u.dtype)[:, None]
     least = jnp.minimum(jnp.min(here), jnp.min(there))
     w, v = measure * jnp.exp(least - here), measure * jnp.exp(least - there)
     total = jnp.sum(w) + jnp.sum(v)
-    w, v = w / total, v / total
-    product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)  # accelerators would round to 10 bits
-    shift = product(Z - omega[:, None], w) + product(mirrored - omega[:, None], v)
+    w, v = jax.lax.optimization_barrier((w / total, v / total))
+    # Sums, not matrix products: those would be rounded to 10 bits on an accelerator, and take long to compile.
+    shift = jnp.sum((Z - omega[:, None]) * w + (mirrored - omega[:, None]) * v, axis=1)
     # Centred before it is squared: in float32 the posterior may be narrower than the rounding of E[Z]^2.
     d, e = Z - (omega + shift)[:, None], mirrored - (omega + shift)[:, None]
-    covariance = product(d * w, d.T) + product(e * v, e.T)
-    covariance = 0.5 * (covariance + covariance.T)
+    covariance = jnp.sum(d[:, None] * d[None] * w + e[:, None] * e[None] * v, axis=2)
     return jnp.log(total) - least - jnp.log(v1 * v2) - 2 * jnp.log(2 * jnp.pi), shift, covariance
 
 
 @partial(jax.jit, static_argnames=("kind", "points", "block"))
-def _all_samples(kind, c, u, omega, V, *, points, refinements, block):
-    n = u.shape[0]
-    fill = -n % block  # a remainder would be compiled as a second program
-
-    def padded(x):
-        return jnp.concatenate([x, jnp.broadcast_to(x[:1], (fill, *x.shape[1:]))])
-
+def _one_piece(kind, c, u, omega, V, *, points, refinements, block):
     def one(sample):
         return _one_sample(kind, points, refinements, c, *sample)
 
-    results = jax.lax.map(one, (padded(u), padded(omega), padded(V)), batch_size=block)
-    return tuple(result[:n] for result in results)
+    return jax.lax.map(one, (u, omega, V), batch_size=block)
+
+
+def _all_samples(kind, c, u, omega, V, *, points, refinements, block, piece):
+    """Pieces of one size, the last one filled up: a single program is compiled, whatever the number of samples."""
+    n = u.shape[0]
+
+    def filled(x, start):
+        part = x[start : start + piece]
+        return jnp.concatenate([part, jnp.broadcast_to(x[:1], (piece - len(part), *x.shape[1:]))])
+
+    results = [
+        _one_piece(kind, c, *(filled(x, a) for x in (u, omega, V)), points=points, refinements=refinements, block=block)
+        for a in range(0, n, piece)
+    ]
+    return tuple(jnp.concatenate(column)[:n] for column in zip(*results, strict=True))
 
 
 def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=None):
@@ -348,6 +359,10 @@ def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=N
     dtype = jnp.result_type(u, omega, V, jnp.float32)
     n = u.shape[0]
     V = jnp.broadcast_to(V, (n, 2, 2))
-    block = max(1, min(n, block or (64 if jax.default_backend() == "cpu" else 32768)))
+    cpu = jax.default_backend() == "cpu"
+    block = block or (64 if cpu else _PIECE)
+    piece = max(block, _PIECE if n > _PIECE // 16 else _PIECE // 16)
     c, u, omega, V = (jnp.asarray(x, dtype) for x in (c, u, omega, V))
-    return _all_samples(kind, c, u, omega, V, points=points, refinements=refinements, block=block)
+    piece += -piece % block
+    options = {"points": points, "refinements": refinements, "block": block, "piece": piece}
+    return _all_samples(kind, c, u, omega, V, **options)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.linalg import from_logit
 from .averages import Averager, QuasiRandomAverager
+from .channel import Channel
 from .spectral import spectral_theory
 from .state_evolution import NO_OVERLAP, StateEvolution
 from .unlearned import curvature_at_zero
@@ -71,11 +72,14 @@ def joint_stage(
 
 
 def learning_stages(
-    evolution: StateEvolution, averages: Averager, alpha: float, *, iterations: int, damping: float
+    evolution: StateEvolution, averages: Averager, channel: Channel, alpha: float, *, iterations: int, damping: float
 ) -> list[Stage]:
-    """One stage per index, the most unstable first; ``iterations`` bounds the last, joint one."""
+    """One stage per index, the most unstable first; ``iterations`` bounds the last, joint one.
+
+    ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
+    """
     P = evolution.channel.indices
-    nodes = QuasiRandomAverager(evolution.channel, 2**12, 1, seed=6)
+    nodes = QuasiRandomAverager(channel, 2**12, 1, seed=6)
     v, active, stages = np.ones(P), np.zeros(P, bool), []
     for position in range(P):
         if position == 0:

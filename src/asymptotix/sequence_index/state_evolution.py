@@ -256,7 +256,8 @@ class StateEvolution:
             x[active] += shift
             # The error falls about as fast as nodes are added; its estimate is rough, so do not overshoot.
             needed = level + (max(1, round(float(np.log2(error / tolerance)))) if error > tolerance else 0)
-            settled = (scale * abs(shift)).max() < max(0.5 * tolerance, 2 * error)
+            # A quasi-Newton step leaves at most a tenth of itself to go: no second look at small ones.
+            settled = (scale * abs(shift)).max() < max(4 * tolerance, 2 * error)
             if settled and (needed == level or level == len(_FINE) - 1):
                 break
             level = min(max(needed, level), len(_FINE) - 1)
