@@ -86,14 +86,14 @@ def posterior_at(channel: Channel, data: Data, state: State, active: np.ndarray,
 
 
 @jax.jit
-def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any, Any]:
-    """g, the mean over samples of sum_m Cov_mm (S, P, P), and the number of samples that were lost."""
+def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any, Any, Any]:
+    """g, the means over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)
     traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
     g = jnp.einsum("spq,snqm->snpm", jnp.linalg.inv(V), shift) * active[:, None]
-    return g, traced.mean(1), lost.sum(1)
+    return g, traced.mean(1), (g**2).sum(-1).mean(1), lost.sum(1)
 
 
 def _times(matrix: np.ndarray, W: Any) -> Any:
@@ -101,9 +101,20 @@ def _times(matrix: np.ndarray, W: Any) -> Any:
 
 
 class Step(NamedTuple):
-    """What an iteration measured: empirical variance (S, P), lost samples (S,)."""
+    """What an iteration measured on the data of every seed.
+
+    Attributes
+    ----------
+    empirical_variance : array (S, P)
+        1/(1/(1-l) + A) with the data's own A.
+    second_moment : array (S, P)
+        alpha times the mean of |g|^2; equals A as long as V is the true error (Nishimori).
+    lost : array (S,)
+        Samples whose posterior was not found.
+    """
 
     empirical_variance: np.ndarray
+    second_moment: np.ndarray
     lost: np.ndarray
 
 
@@ -113,29 +124,32 @@ def iterate(
     state: State,
     *,
     active: np.ndarray,
-    precision: np.ndarray | None,
-    damping: float,
+    precision: np.ndarray,
+    damping: np.ndarray,
     side_information: float,
     jitter: float = 0.0,
 ) -> Step:
-    """One iteration, in place. ``precision`` (P,) prescribes A; None takes the data's own."""
+    """One iteration, in place. ``precision`` (S, P) prescribes A; where it is nan the data's own is taken."""
     posterior = posterior_at(channel, data, state, active, jitter)
     V = np.asarray(state.V, float)
     seen = V + jitter * np.eye(len(active))
     mask = jnp.asarray(active, jnp.float32)
-    g, traced, lost = _scores(posterior.shift, posterior.covariance, jnp.asarray(seen, jnp.float32), mask)
+    g, traced, squares, lost = _scores(posterior.shift, posterior.covariance, jnp.asarray(seen, jnp.float32), mask)
     inverse = np.linalg.inv(seen)
     measured = data.alpha * (channel.tokens * inverse - inverse @ np.asarray(traced, float) @ inverse)
     measured = 0.5 * (measured + measured.transpose(0, 2, 1)) * np.outer(active, active)
-    A = measured if precision is None else np.broadcast_to(np.diag(precision), measured.shape)
+    prescribed = np.nan_to_num(precision)[:, :, None] * np.eye(len(active))
+    A = np.where(np.isnan(precision).any(1)[:, None, None], measured, prescribed)
     prior = np.eye(len(active)) / (1 - side_information)
     # A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
     C = np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
     side = np.sqrt(side_information) / (1 - side_information)
     b = gather(data.X, g) + _times(A, state.W) + np.float32(side) * data.side
     W = _times(C, b) * mask[:, None]
-    state.W = damping * W + (1 - damping) * state.W
-    state.V = psd_project(damping * C + (1 - damping) * V, SMALLEST_VARIANCE)
+    share = damping[:, None, None]
+    state.W = jnp.asarray(share, jnp.float32) * W + jnp.asarray(1 - share, jnp.float32) * state.W
+    state.V = psd_project(share * C + (1 - share) * V, SMALLEST_VARIANCE)
     state.reaction, state.g = state.V, g
     own = np.einsum("spp->sp", measured)
-    return Step(1 / (1 / (1 - side_information) + own), np.asarray(lost))
+    second_moment = data.alpha * np.asarray(squares, float)
+    return Step(1 / (1 / (1 - side_information) + own), second_moment, np.asarray(lost))

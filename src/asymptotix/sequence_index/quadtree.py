@@ -28,7 +28,8 @@ _BATCH = 64  # cells examined together
 _COARSE = 8  # cells per side before any splitting
 _TAIL = 0.12  # cells far down the tail may be coarser by this much per unit of energy
 _BEND = 0.15  # of the second-derivative bound; 1/2 is Taylor's, the bound itself is loose by more than three
-_BOX, _LARGEST_BOX = 6.0, 2000.0  # half width of the region, in prior standard deviations of z1
+_BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
+_MOST_CELLS = 20000  # a sample that needs more is far outside the model and counts as lost
 
 
 # The loops over cells and over nodes are written so that the compiler turns them into vector instructions: no
@@ -298,9 +299,14 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, box, fineness, cut, rule, stack
     out[:] = 0.0
     best, n = _lowest_energy(kind, c, um, up, om, v1, ratio, v2, box * math.sqrt(v1) / _COARSE, stack)
     reference = best
+    seen = 0
     while n > 0:
         count = min(n, _BATCH)
         n -= count
+        seen += count
+        if seen > _MOST_CELLS:
+            out[0] = 0.0
+            break
         for i in range(count):
             for k in range(4):
                 cells[k * _BATCH + i] = stack[n + i, k]
