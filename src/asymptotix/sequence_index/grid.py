@@ -158,7 +158,8 @@ def _log_cells(kind, sample, z1, steps):
         square = sum(way * way for way in ways) + unexplained
         return -0.5 * (_dot(d, d) / sample.v1 + square + jnp.log(det * volume**2))
 
-    return jnp.logaddexp(at(1), at(-1))
+    # One copy of the code for both signs: it is long to compile.
+    return jnp.logaddexp(*jax.vmap(at)(jnp.array([1, -1], v2.dtype)))
 
 
 # --- where the mass is --------------------------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""Message passing: its options, what is measured on a run, the spectral start, and runs against state evolution."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asymptotix import GAMP, BayesOptimal, DeepAttention, Result, compare, simulate, solve
+from asymptotix.sequence_index import message_passing as mp
+from asymptotix.sequence_index.averages import QuasiRandomAverager
+from asymptotix.sequence_index.channel import Channel, channel_of
+from asymptotix.sequence_index.gamp import estimation_error, fresh_errors, overlaps
+from asymptotix.sequence_index.observables import prediction_errors
+from asymptotix.sequence_index.spectral import SpectralTheory, spectral_start, spectral_theory
+from toy import ToyLearning, ToyRegression
+
+ONE_LAYER = DeepAttention(layers=1, tokens=2)
+TWO_LAYERS = DeepAttention(layers=2, tokens=2)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+# -- options -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": "warm"}, "start"),
+        ({"variances": "exact"}, "variances"),
+        ({"damping": 1.5}, "damping"),
+        ({"damping": 0.0}, "damping"),
+        ({"iterations": 0}, "iterations"),
+        ({"jitter": -1e-3}, "jitter"),
+        ({"start": "random"}, "variances='empirical'"),
+        ({"start": "random", "variances": "state_evolution"}, "variances='empirical'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GAMP(**options)
+
+
+def test_algorithm_1_is_what_was_published():
+    expected = GAMP(start="random", variances="empirical", iterations=7, damping=0.8, jitter=1e-3)
+    assert GAMP.algorithm1(iterations=7) == expected
+
+
+def test_other_problems_are_refused():
+    with pytest.raises(TypeError, match="ToyLearning"):
+        simulate(ToyLearning(ToyRegression()), GAMP(), alpha=1.0, dim=20, seeds=1, progress=False)
+
+
+def test_start_must_fit_the_side_information():
+    with pytest.raises(ValueError, match="side_information > 0"):
+        GAMP(start="side_information").check(BayesOptimal(ONE_LAYER))
+    with pytest.raises(ValueError, match="without side information"):
+        GAMP(start="staged").check(BayesOptimal(ONE_LAYER, side_information=0.1))
+
+
+def test_only_runs_from_side_information_are_followed_by_iteration():
+    with pytest.raises(ValueError, match="side information"):
+        GAMP().trace_options(BayesOptimal(ONE_LAYER))
+    options = GAMP(iterations=9, damping=0.7).trace_options(BayesOptimal(ONE_LAYER, side_information=0.1))
+    assert options == {"iterations": 9, "damping": 0.7}
+
+
+# -- what is measured ----------------------------------------------------------------------------------------
+
+
+def test_overlap_of_the_teacher_is_one(rng):
+    teacher = rng.normal(size=(3, 2, 400))
+    found = overlaps(jnp.asarray(2.5 * teacher), jnp.asarray(teacher))
+    assert np.allclose(np.einsum("spp->sp", found), 1, rtol=1e-5)  # single precision
+    cosine = (teacher[:, 0] * teacher[:, 1]).sum(1) / np.linalg.norm(teacher, axis=2).prod(1)
+    assert np.allclose(found[:, 0, 1], cosine, atol=1e-5)  # single precision
+
+
+def test_overlap_does_not_depend_on_signs(rng):
+    teacher, noise = rng.normal(size=(2, 1, 2, 400))
+    W = jnp.asarray(0.6 * teacher + 0.8 * noise)
+    expected = overlaps(W, teacher)
+    signs = jnp.asarray([[[-1.0], [1.0]]])
+    assert np.allclose(overlaps(-W, teacher), expected, atol=1e-6)  # single precision
+    assert np.allclose(overlaps(signs * W, teacher), expected, atol=1e-6)  # single precision
+    assert np.isfinite(expected).all()
+    assert (overlaps(0 * W, teacher) == 0).all()
+
+
+def test_estimation_error(rng):
+    teacher = rng.normal(size=(2, 20_000))
+    assert abs(estimation_error(teacher, teacher)) < 1e-12  # rounding of a difference of numbers of order one
+    assert abs(estimation_error(-teacher, teacher)) < 1e-12
+    assert abs(estimation_error(0 * teacher, teacher) - 2) < 0.08  # |W* W*^T / D|^2 = P + O(1/sqrt(D)), 4 sigma
+
+
+@pytest.mark.parametrize("model", [ONE_LAYER, TWO_LAYERS], ids=["one layer", "two layers"])
+def test_no_error_at_the_teacher(rng, model):
+    channel = channel_of(model)
+    teacher = rng.normal(size=(channel.indices, 2000))
+    bayes, plugin = fresh_errors(channel, teacher, teacher, 1e-12 * np.eye(channel.indices))
+    # The ridge 1e-12 of the covariance moves the fields by 1e-6. That flips few of the signs seen by one layer.
+    assert max(bayes, plugin) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model", "q"), [(ONE_LAYER, [0.7]), (TWO_LAYERS, [0.5, 0.8])], ids=["one layer", "two layers"]
+)
+def test_fresh_errors_agree_with_theory_on_the_nishimori_line(rng, model, q):
+    channel, q = channel_of(model), np.array(q)
+    teacher, noise = rng.normal(size=(2, len(q), 20_000))
+    W = q[:, None] * teacher + np.sqrt(q * (1 - q))[:, None] * noise
+    found = fresh_errors(channel, W, teacher, np.diag(1 - q))
+    expected = prediction_errors(channel, np.diag(1 - q)).value
+    # W at finite D gives 1 %, 2^12 fresh samples 1 %; 2^7 posterior draws add 1/2^7 of the Bayes error
+    np.testing.assert_allclose(found, expected, rtol=0.03)
+
+
+# -- the spectral start --------------------------------------------------------------------------------------
+
+
+def limit_of_spectral_start(channel: Channel, alpha: float) -> SpectralTheory:
+    Z, weights, _, posterior = QuasiRandomAverager(channel, 2**12, 1, seed=6).samples(np.eye(1))
+    return spectral_theory(alpha, posterior.covariance[:, 0, :, 0, :], Z[:, 0], weights)
+
+
+def test_spectral_start_against_theory():
+    channel, alpha, dim = channel_of(ONE_LAYER), 0.6, 1500
+    expected = limit_of_spectral_start(channel, alpha)
+    cosines, eigenvalues = [], []
+    for seed in range(3):
+        data = mp.draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
+        state = mp.State(
+            W=jnp.zeros((1, 1, dim), jnp.float32),
+            g=jnp.zeros((1, round(alpha * dim), 1, 2), jnp.float32),
+            V=np.eye(1)[None],
+            reaction=np.eye(1)[None],
+        )
+        posterior = mp.posterior_at(channel, data, state, np.zeros(1, bool))
+        found = spectral_start(data.X[0], posterior.covariance[0, :, 0, :, 0, :], seed)
+        teacher = np.asarray(data.teacher[0, 0], float)
+        assert abs(np.linalg.norm(found.vector) - 1) < 1e-5  # single precision
+        cosines.append((np.asarray(found.vector, float) @ teacher) ** 2 / (teacher @ teacher))
+        eigenvalues.append(found.eigenvalue)
+    assert expected.overlap > 0.2
+    assert abs(np.mean(cosines) - expected.overlap) < 0.08  # seeds differ by some 0.04 at this size
+    assert abs(np.mean(eigenvalues) / expected.eigenvalue - 1) < 0.1  # of order 1/sqrt(D) = 0.03
+
+
+def test_spectral_start_knows_nothing_below_threshold():
+    assert limit_of_spectral_start(channel_of(ONE_LAYER), 0.12).overlap == 0
+
+
+# -- runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_layer_runs() -> Result:
+    problem = BayesOptimal(ONE_LAYER)
+    return simulate(problem, GAMP(iterations=15), alpha=0.45, dim=600, seeds=4, progress=False)
+
+
+def test_one_layer_reaches_the_fixed_point(one_layer_runs):
+    expected = solve(BayesOptimal(ONE_LAYER), alpha=0.45, progress=False).overlap.item()
+    found = one_layer_runs.overlap.values.ravel()
+    sem = found.std(ddof=1) / np.sqrt(len(found))
+    assert abs(found.mean() - expected) < 4 * sem + 0.05  # a bias of about 1/sqrt(D) is left at D = 600
+
+
+def test_stages_and_traces_of_a_run(one_layer_runs):
+    trace = one_layer_runs.overlap_trace
+    assert trace.sizes["iteration"] <= 15
+    last = trace.ffill("iteration").isel(iteration=-1) if trace.isnull().any() else trace.isel(iteration=-1)
+    np.testing.assert_array_equal(last.values, one_layer_runs.overlap.values)
+    assert (one_layer_runs.variance > 0).all()
+    assert (one_layer_runs.plugin_error >= one_layer_runs.test_error).all()
+
+
+def test_a_seed_gives_the_same_run_in_any_batch():
+    problem, options = BayesOptimal(ONE_LAYER), {"alpha": 0.6, "dim": 200, "progress": False}
+    alone = simulate(problem, GAMP(iterations=5), seeds=[3], **options)
+    second = simulate(problem, GAMP(iterations=5), seeds=[2, 3], **options)
+    a, b = (runs.overlap.values.reshape(-1)[-1] for runs in (alone, second))
+    np.testing.assert_allclose(a, b, rtol=1e-4)  # single-precision sums, whose order depends on the batch
+
+
+def test_two_layers_follow_state_evolution_by_iteration():
+    problem = BayesOptimal(TWO_LAYERS, side_information=0.05)
+    theory = solve(problem, alpha=1.2, tolerance=0.05, progress=False)
+    runs = simulate(problem, GAMP(iterations=6), alpha=1.2, dim=300, seeds=3, progress=False)
+    found = compare(theory, runs, by="iteration").ds
+    assert found.sizes["iteration"] == 6
+    distance = abs(found.overlap_mean - found.overlap_theory).values.reshape(-1, 2, 2)
+    assert np.einsum("tpp->tp", distance).mean() < 0.08  # finite size: about 1/sqrt(D) = 0.06
