@@ -139,7 +139,8 @@ def iterate(
     measured = data.alpha * (channel.tokens * inverse - inverse @ np.asarray(traced, float) @ inverse)
     measured = 0.5 * (measured + measured.transpose(0, 2, 1)) * np.outer(active, active)
     prescribed = np.nan_to_num(precision)[:, :, None] * np.eye(len(active))
-    A = np.where(np.isnan(precision).any(1)[:, None, None], measured, prescribed)
+    own = np.isnan(precision).any(axis=1).reshape(-1, 1, 1)
+    A = np.where(own, measured, prescribed)
     prior = np.eye(len(active)) / (1 - side_information)
     # A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
     C = np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)

@@ -1,8 +1,8 @@
 """The plan of a message-passing run, from state evolution: which index enters when, and with what variances.
 
-With variances measured on the data (Algorithm 1 as printed) the state leaves the Nishimori line V = I - Q while an
-index is not learned, and that mode outruns the growth of its overlap at any size. The cure has two halves. Indices
-enter one after the other, each from a spectral start that is conditional on what is learned already. And the
+With variances measured on the data (Algorithm 1 as printed) and a small start, the state leaves the Nishimori line
+V = I - Q while an index is not learned, and that mode outruns the growth of its overlap. The cure has two halves.
+Indices enter one after the other, each from a spectral start that is conditional on what is learned already. And the
 variances, a deterministic sequence in the limit of large D, are prescribed by state evolution.
 """
 
