@@ -28,7 +28,7 @@ def main(out: Path, quick: bool = False) -> None:
     limits = asx.thresholds(problem, tolerance=3e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", asx.ConvergenceWarning)  # the table below shows every status
-        algorithm, dim, seeds = asx.GAMP(iterations=40), (400 if quick else 1000), (3 if quick else 4)
+        algorithm, dim, seeds = asx.GAMP(iterations=40), (400 if quick else 700), (3 if quick else 4)
         runs = asx.simulate(problem, algorithm, alpha=measured, dim=dim, seeds=seeds)
     comparison = asx.compare(theory, runs)
     _print_thresholds(limits)
