@@ -9,7 +9,6 @@ overlap (each may change its sign), so the state is the vector x = log(q/v) of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -277,16 +276,3 @@ class StateEvolution:
             moved[i] += 0.05
             columns.append((self._next(self.coarse, alpha, moved, active)[active] - base) / 0.05)
         return np.array(columns).T
-
-
-def follow(
-    points: Callable[[float, State | None], State], alphas: np.ndarray
-) -> list[tuple[int, State]]:
-    """Solve along increasing alpha, each point starting from the one before; positions are those of ``alphas``."""
-    hint, found = None, []
-    for position in np.argsort(alphas, kind="stable"):
-        state = points(float(alphas[position]), hint)
-        hint = state if state.converged and not state.exact else hint
-        found.append((int(position), state))
-    return found
-
