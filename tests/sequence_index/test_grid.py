@@ -140,7 +140,7 @@ def test_one_compilation_for_all_parameters():
     u, omega, V, _ = draw(SOFTMAX, 1.0, 0.4, 0.1)
     each = np.broadcast_to(V, (SAMPLES, 2, 2))
     double(SOFTMAX, 1.0, u, omega, V)
-    compiled: Any = grid._all_samples
+    compiled: Any = grid._one_piece
     count = compiled._cache_size()
     for c, scale in ((1.0, 1.0), (0.3, 1.0), (2.0, 0.1)):
         double(SOFTMAX, c, u, omega, scale * each, refinements=4)

@@ -29,7 +29,7 @@ _COARSE = 8  # cells per side before any splitting
 _TAIL = 0.12  # cells far down the tail may be coarser by this much per unit of energy
 _BEND = 0.15  # of the second-derivative bound; 1/2 is Taylor's, the bound itself is loose by more than three
 _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
-_MOST_CELLS = 20000  # a sample that needs more is far outside the model and counts as lost
+_MOST_CELLS = 200000  # a sample that needs more is far outside the model and counts as lost
 
 
 # The loops over cells and over nodes are written so that the compiler turns them into vector instructions: no
