@@ -122,8 +122,10 @@ class StateEvolution:
 
         As the start tends to zero the indices are learned one after the other: the most unstable one grows and
         settles while the others are still negligible, then the most unstable of the rest, and so on. ``hint`` is
-        the end point of a smaller alpha.
+        the end point of a smaller alpha: a start, or the answer where recovery was exact there.
         """
+        if hint is not None and hint.exact and "marginal" not in hint.status:
+            return self._recovered(self._contraction(alpha))  # more data cannot undo it
         if self.side_information > 0:
             return self._settle(alpha, np.full(self.channel.indices, self._side_logit), tolerance)
         x = np.full(self.channel.indices, -np.inf)
@@ -164,6 +166,10 @@ class StateEvolution:
         """Deterministic averages are solved to the end; noisy ones as far as they carry information."""
         return 1e-9 if isinstance(self.coarse, SignAverager) else 2e-3
 
+    def _recovered(self, status: str) -> State:
+        P = self.channel.indices
+        return State(np.ones(P), np.zeros(P), np.zeros(P), None, status, True, True)
+
     def _trivial(self) -> State:
         P = self.channel.indices
         averages = self.at(_FINE[0], _RANDOMISATIONS)(np.eye(P))
@@ -187,8 +193,7 @@ class StateEvolution:
         """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
         x, status, done = self._coarse_point(alpha, x)
         if status.startswith("exact"):
-            P = self.channel.indices
-            return State(np.ones(P), np.zeros(P), np.zeros(P), None, status, True, True)
+            return self._recovered(status)
         active = np.isfinite(x)
         if not active.any():
             return self._trivial()
@@ -233,7 +238,10 @@ class StateEvolution:
             return None
         if abs(contraction - 1) < MARGINAL:
             return f"exact recovery is marginal at alpha = {self.exact_recovery_bound:g}: 1-q falls algebraically only"
-        return f"exact recovery: 1-q contracts by {contraction:.3g} per iteration" if contraction < 1 else None
+        return self._contraction(alpha) if contraction < 1 else None
+
+    def _contraction(self, alpha: float) -> str:
+        return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
     def _next(self, averages: Averager, alpha: float, x_active: np.ndarray, active: np.ndarray) -> np.ndarray:
         x = np.full(len(active), -np.inf)

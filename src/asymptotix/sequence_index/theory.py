@@ -53,7 +53,7 @@ class SequenceIndexTheory:
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
             state = self._solve(alpha, start, tolerance, hint)
-            hint = state if state.converged and not state.exact else hint
+            hint = state if state.converged else hint
             yield int(position), self._outcome(alpha, state)
 
     def _check_start(self, start: Any) -> str | np.ndarray:
