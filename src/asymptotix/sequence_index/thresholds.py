@@ -102,7 +102,7 @@ def _first_crossing(branch: _Branch) -> tuple[float, float, float] | None:
     for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
         log_alpha, growth = (float(value.mean()) for value in branch.at(x))
         if growth > 0:
-            if previous is None:
+            if previous is None:  # unstable as soon as the branch exists: alpha(q) at its foot is the threshold
                 return x, 1e-6, 1.0
             x0, a0, g0 = previous
             root = x0 - g0 * (x - x0) / (growth - g0)
