@@ -40,7 +40,7 @@ def test_one_layer_is_stationary_at_the_fixed_point_only(tokens, alpha, side):
 
 def two_layer_slopes(v: np.ndarray, index: int, alpha: float, side: float) -> np.ndarray:
     """q v d Phi / d q (the slope in the logit), one value per randomisation of common nodes."""
-    average = QuasiRandomAverager(TwoLayerChannel(1.0, "softmax"), 2**9, 6, seed=20)
+    average = QuasiRandomAverager(TwoLayerChannel(1.0, "softmax"), 2**10, 6, seed=20)
     step = 0.1 * (v * (1 - v))[index] * np.eye(2)[index]
     ends = []
     for moved in (v - step, v + step):

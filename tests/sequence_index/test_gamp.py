@@ -139,7 +139,7 @@ def test_spectral_start_against_theory():
             reaction=np.eye(1)[None],
         )
         posterior = mp.posterior_at(channel, data, state, np.zeros(1, bool))
-        found = spectral_start(data.X[0], posterior.covariance[0, :, 0, :, 0, :], seed)
+        found = spectral_start(data.X[0], np.asarray(posterior.covariance)[0, :, 0, :, 0, :], seed)
         teacher = np.asarray(data.teacher[0, 0], float)
         assert abs(np.linalg.norm(found.vector) - 1) < 1e-5  # single precision
         cosines.append((np.asarray(found.vector, float) @ teacher) ** 2 / (teacher @ teacher))

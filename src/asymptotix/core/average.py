@@ -58,7 +58,7 @@ def gauss_hermite(order: int, dim: int = 1) -> tuple[NDArray[np.float64], NDArra
     return nodes, weights
 
 
-def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:
+def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: int = 0) -> NDArray[np.float64]:
     """Scrambled Sobol points in the open unit cube.
 
     The points are ``(k + 1/2) / 2**52`` with integer k, centred in their cell, so they are never 0 or 1.
@@ -72,6 +72,9 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[n
     seed : int or sequence of int
         Non-negative; a sequence folds coordinates into the seed, and (s, 0), (s, 1), ... are independent
         scramblings.
+    block : int
+        Which ``count`` points of a longer sequence to take: every block is a net, and together they fill the cube as
+        evenly as one long sequence.
 
     Returns
     -------
@@ -92,7 +95,10 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[n
     parts = list(seed) if isinstance(seed, Sequence) else [seed]
     generator = np.random.default_rng([checks.integer("seed", part, 0) for part in parts])
     sampler = qmc.Sobol(dim, scramble=True, bits=SOBOL_BITS, rng=generator)
-    return sampler.random(count) + 0.5 ** (SOBOL_BITS + 1)
+    points = sampler.random(count)
+    for _ in range(checks.integer("block", block, 0)):  # scipy's fast_forward fails with more than 32 bits
+        points = sampler.random(count)
+    return points + 0.5 ** (SOBOL_BITS + 1)
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from .unlearned import curvature_at_zero
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
 POSTERIOR_ACCURACY = {"fineness": 2.0, "cut": 9.0}
+_SMALL_OVERLAP = 0.25
 
 
 class Averages(NamedTuple):
@@ -55,18 +56,22 @@ class QuasiRandomAverager(Averager):
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
     vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
     with weights 1-q and q. The curvature at zero overlap, whose mean is known from deterministic quadrature, serves
-    as a control variate: near a threshold it removes most of the error.
+    as a control variate while all overlaps are small: near the first threshold it removes most of the error. It costs
+    as much as an evaluation, once per set of nodes, and is of no use far from zero overlap.
     """
 
-    def __init__(self, channel: Channel, count: int, randomisations: int, seed: int = 0) -> None:
+    def __init__(self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> None:
         self._channel, self._count, self._randomisations = channel, count, randomisations
-        self._seed = seed
+        self._seed, self._block = seed, block
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         size = self._channel.indices * self._channel.tokens
         uniforms = np.concatenate(
-            [sobol_uniforms(self._count, 2 * size, (self._seed, r)) for r in range(self._randomisations)]
+            [
+                sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
+                for r in range(self._randomisations)
+            ]
         )
         return self._channel.draw_nodes(uniforms)
 
@@ -113,17 +118,19 @@ class QuasiRandomAverager(Averager):
             posterior.log_evidence - np.asarray(channel.log_output_volume(observation)),
             (own**2).sum((-1, -2)),
         )
-        second_moment, *rest = (self._mean(value, weights) for value in values)
+        small = bool(np.diag(Q).max() < _SMALL_OVERLAP)
+        second_moment, *rest = (self._mean(value, weights, small) for value in values)
         # Each row of the weights may change its sign on its own, so the true off-diagonal average is zero.
         return Averages(second_moment * np.eye(channel.indices), *rest)
 
-    def _mean(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Mean of every randomisation, with the regression on the control variates taken out."""
+    def _mean(self, values: np.ndarray, weights: np.ndarray, controlled: bool) -> np.ndarray:
+        """Mean of every randomisation, with the regression on the control variates taken out where that pays."""
         weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
-        centred = weighted - weighted.mean(0)
-        slope = np.linalg.lstsq(self._control - self._control.mean(0), centred, rcond=1e-10)[0]
-        corrected = weighted - self._control @ slope
-        return corrected.reshape(self._randomisations, self._count, *values.shape[1:]).mean(1)
+        if controlled:
+            control = self._control - self._control.mean(0)
+            slope = np.linalg.lstsq(control, weighted - weighted.mean(0), rcond=1e-10)[0]
+            weighted = weighted - self._control @ slope
+        return weighted.reshape(self._randomisations, self._count, *values.shape[1:]).mean(1)
 
 
 class SignAverager(Averager):
@@ -176,8 +183,8 @@ class SignAverager(Averager):
         return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])
 
 
-def averager(channel: Channel, count: int, randomisations: int, seed: int = 0) -> Averager:
-    """The best averager of a channel."""
+def averager(channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> Averager:
+    """The best averager of a channel; ``block`` says which part of a long sequence of nodes it takes."""
     if isinstance(channel, SignChannel):
         return SignAverager(channel)
-    return QuasiRandomAverager(channel, count, randomisations, seed)
+    return QuasiRandomAverager(channel, count, randomisations, seed, block)

@@ -15,7 +15,6 @@ import contextlib
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import lambertw, ndtri
 
@@ -173,10 +172,8 @@ class TwoLayerChannel(Channel):
             double = np.dtype(omega.dtype) == np.float64 and not self._single
             dtype = np.float64 if double else np.float32
             with double_precision() if double else contextlib.nullcontext():
-                moments = grid.posterior_moments(
-                    self._kind, self.skip, jnp.asarray(observation, dtype), jnp.asarray(omega, dtype).reshape(n, 4),
-                    jnp.asarray(V, dtype),
-                )  # fmt: skip
+                observation, omega, V = (_cast(x, dtype) for x in (observation, omega, V))
+                moments = grid.posterior_moments(self._kind, self.skip, observation, omega.reshape(n, 4), V)
         log_evidence, shift, covariance = moments
         return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))
 
@@ -206,6 +203,11 @@ class TwoLayerChannel(Channel):
         cos, sin = (Z[:, 0] / np.linalg.norm(Z[:, 0], axis=1, keepdims=True)).T
         first = np.stack([cos * along - sin * across, sin * along + cos * across], 1)
         return Z, np.stack([first, np.stack([minus, plus], 1)], 1), weights
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """Leaves arrays where they are: on the host those of the theory, on the device those of message passing."""
+    return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
 
 
 def fastest_backend() -> str:

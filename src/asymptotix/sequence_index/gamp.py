@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import jax
@@ -136,16 +138,22 @@ class GAMP(Algorithm):
         for position, point in enumerate(points):
             alpha = float(point["alpha"])
             samples = max(round(alpha * dim), 1)
-            progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
-            stages = self._stages(problem, samples / dim)
             one = 4 * theory.channel.tokens * samples * dim
             refuse_beyond_memory(one, f"the data of one run (alpha={alpha:g}, dim={dim})", "a smaller dim")
             together = max(int(_BATCH_BYTES // one), 1)
-            for first in range(0, len(seeds), together):
-                batch = list(seeds[first : first + together])
-                run = _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+            batches = [list(seeds[first : first + together]) for first in range(0, len(seeds), together)]
+
+            def drawn(batch: Sequence[int], samples: int = samples) -> _Run:
+                return _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+
+            with ThreadPoolExecutor(1) as pool:
+                first_run = pool.submit(drawn, batches[0])  # compiles and draws while state evolution is computed
+                progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
+                stages = self._stages(problem, samples / dim)
+                runs = chain([first_run.result()], map(drawn, batches[1:]))
+            for number, run in enumerate(runs):
                 for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
-                    yield position, first + k, outcome
+                    yield position, number * together + k, outcome
 
     def _stages(self, problem: Any, alpha: float) -> list[Stage]:
         theory: SequenceIndexTheory = problem.theory
@@ -211,15 +219,17 @@ class _Run:
         assert row is not None
         before[row] = False
         posterior = mp.posterior_at(self.channel, self.data, self.state, before)
+        covariance = np.asarray(posterior.covariance)[:, :, row, :, row, :]
+        teachers = np.asarray(self.data.teacher, float)[:, row]
+        size = np.float32(np.sqrt(stage.start_overlap))
         for k, seed in enumerate(self.seeds):
-            found = spectral_start(self.data.X[k], posterior.covariance[k, :, row, :, row, :], seed)
-            scale = np.float32(np.sqrt(stage.start_overlap * self.dim))
-            self.state.W = self.state.W.at[k, row].set(scale * found.vector)
-            self.state.g = self.state.g.at[k, :, row].set(scale / np.float32(np.sqrt(self.dim)) * found.scores)
+            found = spectral_start(self.data.X[k], covariance[k], seed)
+            place = (np.int32(k), np.int32(row))
+            self.state.W = _with_row(self.state.W, found.vector * size * np.sqrt(self.dim), *place)
+            self.state.g = _with_scores(self.state.g, found.scores * size, *place)
             self.state.reaction[k, row, row] = stage.start_reaction
             self.state.V[k, row, row] = 1 - stage.start_overlap
-            teacher = self.data.teacher[k, row]
-            cosine = float(jnp.dot(found.vector, teacher) / jnp.linalg.norm(teacher))
+            cosine = found.vector @ teachers[k] / np.linalg.norm(teachers[k])
             self.spectral[:, k, row] = found.eigenvalue, found.gap, cosine**2
 
     def _iterate(self, stage: Stage, t: int, number: int) -> None:
@@ -291,14 +301,32 @@ class _Run:
         return status + note, True
 
 
+@jax.jit
+def _with_row(W: Any, vector: Any, seed: Any, row: Any) -> Any:
+    return W.at[seed, row].set(vector)
+
+
+@jax.jit
+def _with_scores(g: Any, scores: Any, seed: Any, row: Any) -> Any:
+    return g.at[seed, :, row].set(scores)
+
+
 def overlaps(W: Any, teacher: Any) -> np.ndarray:
     """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|) of every seed; zero for an estimate that is zero."""
-    cross = np.asarray(jnp.einsum("spd,sqd->spq", W, teacher, precision="highest"), float)
-    size = np.asarray(jnp.einsum("spd,spd->sp", W, W, precision="highest"), float)
-    norm = np.sqrt(np.asarray(jnp.einsum("spd,spd->sp", teacher, teacher, precision="highest"), float))
+    cross, size, square = (np.asarray(x, float) for x in _products(W, teacher))
+    norm = np.sqrt(square)
     own = np.einsum("spp->sp", cross)
     scale = np.where(size > 0, size, np.inf)[:, :, None] * norm[:, :, None] * norm[:, None, :]
     return cross * own[:, :, None] / scale
+
+
+@jax.jit
+def _products(W: Any, teacher: Any) -> tuple[Any, Any, Any]:
+    return (
+        jnp.einsum("spd,sqd->spq", W, teacher, precision="highest"),
+        jnp.einsum("spd,spd->sp", W, W, precision="highest"),
+        jnp.einsum("spd,spd->sp", teacher, teacher, precision="highest"),
+    )
 
 
 def estimation_error(W: np.ndarray, teacher: np.ndarray) -> float:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from asymptotix.sequence_index.activation_kinds import LINEAR, SOFTMAX
 
@@ -308,18 +309,21 @@ def _one_piece(kind, c, u, omega, V, *, points, refinements, block):
     return jax.lax.map(one, (u, omega, V), batch_size=block)
 
 
-def _all_samples(kind, c, u, omega, V, *, points, refinements, block, piece):
-    """Pieces of one size, the last one filled up: a single program is compiled, whatever the number of samples."""
-    n = u.shape[0]
+@partial(jax.jit, static_argnames=("dtype", "piece"))
+def _pieces(samples, *, dtype, piece):
+    """The samples cut into pieces of one size; the last one is filled up with copies of the first sample."""
+    n = samples[0].shape[0]
 
-    def filled(x, start):
-        part = x[start : start + piece]
-        return jnp.concatenate([part, jnp.broadcast_to(x[:1], (piece - len(part), *x.shape[1:]))])
+    def cut(x):
+        x = x.astype(dtype)
+        x = jnp.concatenate([x, jnp.broadcast_to(x[:1], (-n % piece, *x.shape[1:]))])
+        return [x[start : start + piece] for start in range(0, n, piece)]
 
-    results = [
-        _one_piece(kind, c, *(filled(x, a) for x in (u, omega, V)), points=points, refinements=refinements, block=block)
-        for a in range(0, n, piece)
-    ]
+    return list(zip(*map(cut, samples), strict=True))
+
+
+@partial(jax.jit, static_argnames="n")
+def _joined(results, *, n):
     return tuple(jnp.concatenate(column)[:n] for column in zip(*results, strict=True))
 
 
@@ -356,14 +360,13 @@ def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=N
     """
     if kind not in (SOFTMAX, LINEAR):
         raise ValueError(f"kind must be SOFTMAX ({SOFTMAX}) or LINEAR ({LINEAR}), got {kind!r}")
-    u, omega, V = jnp.asarray(u), jnp.asarray(omega), jnp.asarray(V)
     dtype = jnp.result_type(u, omega, V, jnp.float32)
     n = u.shape[0]
-    V = jnp.broadcast_to(V, (n, 2, 2))
-    cpu = jax.default_backend() == "cpu"
-    block = block or (64 if cpu else _PIECE)
+    V = np.broadcast_to(V, (n, 2, 2)) if V.ndim == 2 else V
+    block = block or (64 if jax.default_backend() == "cpu" else _PIECE)
     piece = max(block, _PIECE if n > _PIECE // 16 else _PIECE // 16)
-    c, u, omega, V = (jnp.asarray(x, dtype) for x in (c, u, omega, V))
     piece += -piece % block
-    options = {"points": points, "refinements": refinements, "block": block, "piece": piece}
-    return _all_samples(kind, c, u, omega, V, **options)
+    # One program, whatever the number of samples: it is the only one here that takes long to compile.
+    options = {"points": points, "refinements": refinements, "block": block}
+    pieces = _pieces((u, omega, V), dtype=dtype, piece=piece)
+    return _joined([_one_piece(kind, jnp.asarray(c, dtype), *part, **options) for part in pieces], n=n)

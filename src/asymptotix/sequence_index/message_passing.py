@@ -10,6 +10,7 @@ sqrt(1-l) noise enters exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -42,25 +43,33 @@ def draw_data(channel: Channel, samples: int, dim: int, seeds: Any, side_informa
 
 
 def _draw_one(channel: Channel, samples: int, dim: int, seed: int, side_information: float) -> tuple[Any, ...]:
+    X, W, S, z = _gaussians(seed, side_information, (channel.tokens, samples, dim, channel.indices))
+    return X, W, S, channel.observe(np.asarray(z))
+
+
+@partial(jax.jit, static_argnums=2)
+def _gaussians(seed: Any, side_information: Any, shape: tuple[int, int, int, int]) -> tuple[Any, Any, Any, Any]:
+    """Tokens, teacher, side information, and the teacher's fields."""
+    M, samples, dim, P = shape
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), samples), dim)
     tokens, teacher, noise = jax.random.split(key, 3)
-    X = jax.random.normal(tokens, (channel.tokens, samples, dim), jnp.float32)
-    W = jax.random.normal(teacher, (channel.indices, dim), jnp.float32)
+    X = jax.random.normal(tokens, (M, samples, dim), jnp.float32)
+    W = jax.random.normal(teacher, (P, dim), jnp.float32)
     extra = jax.random.normal(noise, W.shape, jnp.float32)
-    S = np.sqrt(side_information) * W + np.sqrt(1 - side_information) * extra
-    return X, W, S, channel.observe(fields(X[None], W[None])[0])
+    S = jnp.sqrt(side_information) * W + jnp.sqrt(1 - side_information) * extra
+    return X, W, S, fields(X[None], W[None])[0]
 
 
-@jax.jit
 def fields(X: Any, W: Any) -> Any:
     """X W / sqrt(D) as (S, N, P, M)."""
     return jnp.einsum("smnd,spd->snpm", X, W, precision="highest") / jnp.sqrt(jnp.float32(X.shape[-1]))
 
 
 @jax.jit
-def gather(X: Any, g: Any) -> Any:
-    """X^T g / sqrt(D) as (S, P, D)."""
-    return jnp.einsum("smnd,snpm->spd", X, g, precision="highest") / jnp.sqrt(jnp.float32(X.shape[-1]))
+def _corrected_fields(X: Any, W: Any, reaction: Any, g: Any, active: Any) -> Any:
+    """Fields omega of all samples of all seeds, (S N, P, M)."""
+    omega = (fields(X, W) - jnp.einsum("spq,snqm->snpm", reaction, g)) * active[:, None]
+    return omega.reshape(-1, *omega.shape[2:])
 
 
 @dataclass
@@ -75,14 +84,12 @@ class State:
 
 def posterior_at(channel: Channel, data: Data, state: State, active: np.ndarray, jitter: float = 0.0) -> Posterior:
     """Posterior of all samples of all seeds at the present fields; ``jitter`` is added to V."""
-    omega = fields(data.X, state.W) - jnp.einsum("spq,snqm->snpm", jnp.asarray(state.reaction, jnp.float32), state.g)
-    omega = omega * jnp.asarray(active, jnp.float32)[:, None]
-    seeds, samples = omega.shape[:2]
-    V = state.V + jitter * np.eye(len(active))
-    V = np.broadcast_to(V[:, None], (seeds, samples, *state.V.shape[1:])).reshape(-1, *state.V.shape[1:])
-    observation = data.observation.reshape(seeds * samples, -1)
-    found = channel.posterior(observation, omega.reshape(seeds * samples, *omega.shape[2:]), V.astype(np.float32))
-    return Posterior(*(jnp.asarray(x, jnp.float32).reshape(seeds, samples, *x.shape[1:]) for x in found))
+    reaction, mask = np.asarray(state.reaction, np.float32), np.asarray(active, np.float32)
+    omega = _corrected_fields(data.X, state.W, reaction, state.g, mask)
+    seeds, samples = state.g.shape[:2]
+    V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
+    found = channel.posterior(data.observation.reshape(seeds * samples, -1), omega, V)
+    return Posterior(*(x.reshape(seeds, samples, *x.shape[1:]) for x in found))
 
 
 @jax.jit
@@ -96,8 +103,16 @@ def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any,
     return g, traced.mean(1), (g**2).sum(-1).mean(1), lost.sum(1)
 
 
-def _times(matrix: np.ndarray, W: Any) -> Any:
-    return jnp.einsum("spq,sqd->spd", jnp.asarray(matrix, jnp.float32), W, precision="highest")
+@jax.jit
+def _moved(data: Data, W: Any, g: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
+    """(1 - share) W + share C (X^T g / sqrt(D) + A W + side S), zero in the rows that are not active."""
+
+    def times(matrix: Any, vectors: Any) -> Any:
+        return jnp.einsum("spq,sqd->spd", matrix, vectors, precision="highest")
+
+    gathered = jnp.einsum("smnd,snpm->spd", data.X, g, precision="highest") / jnp.sqrt(jnp.float32(W.shape[-1]))
+    new = times(C, gathered + times(A, W) + side * data.side) * active[:, None]
+    return share * new + (1 - share) * W
 
 
 class Step(NamedTuple):
@@ -133,8 +148,8 @@ def iterate(
     posterior = posterior_at(channel, data, state, active, jitter)
     V = np.asarray(state.V, float)
     seen = V + jitter * np.eye(len(active))
-    mask = jnp.asarray(active, jnp.float32)
-    g, traced, squares, lost = _scores(posterior.shift, posterior.covariance, jnp.asarray(seen, jnp.float32), mask)
+    mask = np.asarray(active, np.float32)
+    g, traced, squares, lost = _scores(posterior.shift, posterior.covariance, np.float32(seen), mask)
     inverse = np.linalg.inv(seen)
     measured = data.alpha * (channel.tokens * inverse - inverse @ np.asarray(traced, float) @ inverse)
     measured = 0.5 * (measured + measured.transpose(0, 2, 1)) * np.outer(active, active)
@@ -145,10 +160,8 @@ def iterate(
     # A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
     C = np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
     side = np.sqrt(side_information) / (1 - side_information)
-    b = gather(data.X, g) + _times(A, state.W) + np.float32(side) * data.side
-    W = _times(C, b) * mask[:, None]
     share = damping[:, None, None]
-    state.W = jnp.asarray(share, jnp.float32) * W + jnp.asarray(1 - share, jnp.float32) * state.W
+    state.W = _moved(data, state.W, g, *map(np.float32, (A, C, side, share)), mask)
     state.V = psd_project(share * C + (1 - share) * V, SMALLEST_VARIANCE)
     state.reaction, state.g = state.V, g
     own = np.einsum("spp->sp", measured)

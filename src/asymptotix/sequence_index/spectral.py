@@ -20,6 +20,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 #: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
 _LOWEST = -8.0
+#: Vectors kept by Lanczos between its restarts.
+_KRYLOV = 120
 
 
 class SpectralStart(NamedTuple):
@@ -36,7 +38,7 @@ class SpectralStart(NamedTuple):
         return (self.eigenvalue - self.runner_up) / abs(self.eigenvalue)
 
 
-def spectral_start(X: Any, covariance: Any, seed: int) -> SpectralStart:
+def spectral_start(X: Any, covariance: np.ndarray, seed: int) -> SpectralStart:
     """Top eigenvector of X^T T X / D by Lanczos, without building the matrix.
 
     Parameters
@@ -46,21 +48,18 @@ def spectral_start(X: Any, covariance: Any, seed: int) -> SpectralStart:
     covariance : array (n, M, M)
         Posterior covariance of the row's indices at w = 0, V = 1.
     """
-    dim = X.shape[-1]
-    T = jnp.asarray(_preprocessing(np.asarray(covariance, float)), X.dtype)
+    dim, T = X.shape[-1], _preprocessing(np.asarray(covariance, float)).astype(np.float32)
 
     def product(vector: np.ndarray) -> np.ndarray:
-        return np.asarray(_apply(X, T, jnp.asarray(vector.ravel(), X.dtype)), float)
+        return np.asarray(_apply(X, T, vector.ravel().astype(np.float32))[1], float)
 
     operator = LinearOperator((dim, dim), matvec=product, dtype=float)  # type: ignore[call-arg]
     first = np.random.default_rng([seed, dim]).normal(size=dim)
-    size = min(40, dim - 1)
+    size = min(_KRYLOV, dim - 1)
     values, vectors = eigsh(operator, k=2, which="LA", tol=1e-3, ncv=size, maxiter=400, v0=first)  # type: ignore[arg-type]
     top = int(values.argmax())
-    vector = jnp.asarray(vectors[:, top], X.dtype)
-    fields = jnp.einsum("mnd,d->nm", X, vector, precision="highest")
-    scores = jnp.einsum("nab,nb->na", T, fields)
-    return SpectralStart(vector, float(values[top]), float(values[1 - top]), scores)
+    vector = vectors[:, top].astype(np.float32)
+    return SpectralStart(vector, float(values[top]), float(values[1 - top]), np.asarray(_apply(X, T, vector)[0]))
 
 
 def _preprocessing(covariance: np.ndarray) -> np.ndarray:
@@ -73,10 +72,11 @@ def _transform(values: np.ndarray) -> np.ndarray:
 
 
 @jax.jit
-def _apply(X: Any, T: Any, vector: Any) -> Any:
+def _apply(X: Any, T: Any, vector: Any) -> tuple[Any, Any]:
+    """The scores T X w (n, M) and X^T T X w / D."""
     fields = jnp.einsum("mnd,d->nm", X, vector, precision="highest")
-    mixed = jnp.einsum("nab,nb->na", T, fields)
-    return jnp.einsum("mnd,nm->d", X, mixed, precision="highest") / X.shape[-1]
+    scores = jnp.einsum("nab,nb->na", T, fields)
+    return scores, jnp.einsum("mnd,nm->d", X, scores, precision="highest") / X.shape[-1]
 
 
 class SpectralTheory(NamedTuple):

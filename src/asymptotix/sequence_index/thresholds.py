@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.linalg import from_logit, to_logit
 from ..core.problem import Outcome
-from .state_evolution import NEARLY_EXACT, StateEvolution
+from .state_evolution import BLOCKS, NEARLY_EXACT, StateEvolution
 from .unlearned import curvature_at_zero
 
 _MARGIN = 0.005
@@ -68,11 +68,11 @@ class _Branch:
     def __init__(self, evolution: StateEvolution, learned: int, index: int) -> None:
         self._evolution, self._learned, self._index = evolution, learned, index
 
-    def at(self, x: float, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Log alpha(q) and log(alpha f) at logit x, one value per randomisation."""
+    def at(self, x: float, block: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Log alpha(q) and log(alpha f) at logit x, one value per randomisation of a block of nodes, or on a few."""
         v = np.ones(self._evolution.channel.indices)
         v[self._learned] = from_logit(x)[1]
-        averager = self._evolution.coarse if count is None else self._evolution.at(count, 4)
+        averager = self._evolution.coarse if block is None else self._evolution.block(block)
         averages = averager(np.diag(v))
         log_alpha = x - np.log(averages.second_moment[:, self._learned, self._learned])
         return log_alpha, log_alpha + np.log(averages.curvature[:, self._index])
@@ -84,15 +84,20 @@ def _next_threshold(evolution: StateEvolution, learned: int, index: int, toleran
     if bracket is None:
         return Threshold(np.inf, 0.0)
     x, slope_alpha, slope_growth = bracket
-    for level in range(12, 17):
-        log_alpha, growth = branch.at(x, 2**level)
+    ends: list[np.ndarray] = []
+    alpha, error = np.array([np.nan]), np.inf
+    for _ in range(BLOCKS[-1]):
+        log_alpha, growth = branch.at(x, len(ends))
         x_r = x - growth / slope_growth
-        alpha_r = np.exp(log_alpha + slope_alpha * (x_r - x))
-        error = alpha_r.std(ddof=1) / np.sqrt(len(alpha_r))
-        moved, x = abs(x_r.mean() - x), float(x_r.mean())
-        if error < 0.5 * tolerance * alpha_r.mean() and moved * slope_alpha < 0.1:
-            break
-    return Threshold(float(alpha_r.mean()), float(error))
+        if ends or abs(x_r.mean() - x) * slope_alpha < 0.1:  # otherwise too far for a linear step
+            ends.append(np.exp(log_alpha + slope_alpha * (x_r - x)))
+        x = float(x_r.mean())
+        if len(ends) in BLOCKS:
+            alpha = np.mean(ends, axis=0)
+            error = alpha.std(ddof=1) / np.sqrt(len(alpha))
+            if error < 0.5 * tolerance * alpha.mean():
+                break
+    return Threshold(float(alpha.mean()), float(error))
 
 
 def _first_crossing(branch: _Branch) -> tuple[float, float, float] | None:
