@@ -3,7 +3,13 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from asymptotix.core import average
-from asymptotix.core.average import confidence_factor, gauss_hermite, randomised_average, sobol_normals
+from asymptotix.core.average import (
+    confidence_factor,
+    gauss_hermite,
+    randomised_average,
+    sobol_normals,
+    sobol_uniforms,
+)
 
 
 @pytest.mark.parametrize("order", [1, 2, 5, 12, 40])
@@ -56,6 +62,14 @@ def test_sobol_uniforms_are_one_per_cell():
     cells = np.floor(ndtr(sobol_normals(256, 4, 11)) * 256)
     for column in cells.T:
         assert sorted(column) == list(range(256))
+
+
+def test_blocks_of_sobol_points_are_one_sequence():
+    whole = sobol_uniforms(2**6, 3, (4, 1))
+    blocks = [sobol_uniforms(2**4, 3, (4, 1), block=number) for number in range(4)]
+    np.testing.assert_array_equal(np.concatenate(blocks), whole)
+    for block in blocks:  # each is a net: one point in every interval of length 1/16
+        np.testing.assert_array_equal(np.sort((16 * block).astype(int), axis=0), np.tile(np.arange(16)[:, None], 3))
 
 
 def test_sobol_uniforms_are_centred_in_their_cell_so_never_zero_or_one(monkeypatch):

@@ -150,6 +150,17 @@ def test_errors_on_the_curve_are_those_at_its_overlaps(curve):
 # -- dynamics ------------------------------------------------------------------------------------------------
 
 
+def test_stated_errors_are_those_of_the_scatter_over_nodes():
+    channel = TwoLayerChannel(1.0, "softmax")
+    found = [
+        StateEvolution(channel, seed=10 * k).from_overlap(0.95, np.array([0.81, 0.998]), tolerance=3e-3)
+        for k in range(6)
+    ]
+    q, error = (np.array([getattr(state, name)[LAYER_1] for state in found]) for name in ("q", "error"))
+    chi_square = (((q - q.mean()) / error) ** 2).sum()
+    assert chi_square < 15.1  # five degrees of freedom: beyond it once in a hundred times
+
+
 def test_trajectory_with_side_information():
     row = REFERENCE["trajectory"]
     problem = BayesOptimal(DeepAttention(layers=2, tokens=2), side_information=row["side_information"])
