@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .attention_index.amp import MatrixAMP
+    from .attention_index.model import AttentionIndex
+    from .attention_index.risk import RiskMinimization
+    from .attention_index.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
+    from .attention_index.training import Adam
     from .bayes_optimal import BayesOptimal
     from .core.compare import Comparison, compare
+    from .core.gradient import gradient, optimum
     from .core.problem import Algorithm, Outcome, Problem
     from .core.result import ConvergenceWarning, Result, load
     from .core.verbs import simulate, solve, thresholds
@@ -37,21 +43,43 @@ _HOME = {
     "BayesOptimal": "bayes_optimal",
     "DeepAttention": "sequence_index.model",
     "GAMP": "sequence_index.gamp",
+    "AttentionIndex": "attention_index.model",
+    "RiskMinimization": "attention_index.risk",
+    "Target": "attention_index.targets",
+    "MarchenkoPastur": "attention_index.targets",
+    "Atoms": "attention_index.targets",
+    "PowerLaw": "attention_index.targets",
+    "Empirical": "attention_index.targets",
+    "Adam": "attention_index.training",
+    "MatrixAMP": "attention_index.amp",
+    "gradient": "core.gradient",
+    "optimum": "core.gradient",
 }
 
 __all__ = [
     "GAMP",
+    "Adam",
     "Algorithm",
+    "Atoms",
+    "AttentionIndex",
     "BayesOptimal",
     "Comparison",
     "ConvergenceWarning",
     "DeepAttention",
+    "Empirical",
+    "MarchenkoPastur",
+    "MatrixAMP",
     "Outcome",
+    "PowerLaw",
     "Problem",
     "Result",
+    "RiskMinimization",
+    "Target",
     "__version__",
     "compare",
+    "gradient",
     "load",
+    "optimum",
     "simulate",
     "solve",
     "thresholds",

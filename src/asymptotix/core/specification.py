@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import numbers
 import typing
@@ -237,11 +238,13 @@ def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
 
 def _fields(obj: Any) -> dict[str, Any]:
     """Name and annotation of every field that the constructor takes."""
-    cls = obj if isinstance(obj, type) else type(obj)
+    return _fields_of(obj if isinstance(obj, type) else type(obj))
+
+
+@functools.cache
+def _fields_of(cls: type) -> dict[str, Any]:
     if not dataclasses.is_dataclass(cls):
-        raise TypeError(
-            f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)"
-        )
+        raise TypeError(f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)")
     try:
         hints = typing.get_type_hints(cls)
     except (NameError, TypeError):  # a name that only a type checker can see: fall back on what is written

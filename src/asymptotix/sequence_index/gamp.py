@@ -144,10 +144,12 @@ class GAMP(Algorithm):
             batches = [list(seeds[first : first + together]) for first in range(0, len(seeds), together)]
 
             def drawn(batch: Sequence[int], samples: int = samples) -> _Run:
-                return _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+                run = _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+                mp.compile_ahead(run.data, run.state)
+                return run
 
             with ThreadPoolExecutor(1) as pool:
-                first_run = pool.submit(drawn, batches[0])  # compiles and draws while state evolution is computed
+                first_run = pool.submit(drawn, batches[0])  # draws and compiles while state evolution is computed
                 progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
                 stages = self._stages(problem, samples / dim)
                 runs = chain([first_run.result()], map(drawn, batches[1:]))

@@ -72,6 +72,15 @@ def _corrected_fields(X: Any, W: Any, reaction: Any, g: Any, active: Any) -> Any
     return omega.reshape(-1, *omega.shape[2:])
 
 
+def compile_ahead(data: Data, state: State) -> None:
+    """Compile what an iteration needs besides the channel; to be called in a thread of its own."""
+    P = data.teacher.shape[1]
+    square, mask = np.zeros((len(data.X), P, P), np.float32), np.zeros(P, np.float32)
+    share = np.zeros((len(data.X), 1, 1), np.float32)
+    _corrected_fields(data.X, state.W, square, state.g, mask)
+    _moved(data, state.W, state.g, square, square, np.float32(0), share, mask)
+
+
 @dataclass
 class State:
     """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .core.result import Result
+    from ..core.result import Result
 
 PICTURE = "two_layers.png"
 

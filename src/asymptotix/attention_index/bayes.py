@@ -1,0 +1,148 @@
+"""Bayes-optimal learning of attention-indexed data.
+
+The posterior of S is that of a matrix seen through Gaussian noise, S_0 + GOE/sqrt(qhat), whose denoiser keeps the
+eigenvectors and moves the eigenvalues. With mu_delta the law of what is seen, delta = 1/sqrt(qhat),
+
+    Q_0 - q = 1/qhat - (4 pi^2 / (3 qhat^2)) int mu_delta^3,        qhat = 2 alpha E|f|^2,
+
+where f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output y given a field z ~ N(0, q) in every visible
+direction, z_0 | z ~ N(z, Q_0' - q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..core import checks
+from ..core.problem import Outcome
+from .hardmax import hardmax_score_square
+from .model import AttentionIndex
+from .thresholds import exact_recovery_bayes
+
+#: Scan of log qhat for the fixed points; beyond the last one recovery counts as exact.
+_LOG_FIELDS = np.arange(np.log(1e-6), np.log(1e9), 0.35)
+
+
+class AttentionIndexTheory:
+    """Theory of ``BayesOptimal(AttentionIndex(...))``."""
+
+    def __init__(self, problem: Any) -> None:
+        self.problem, self.model = problem, problem.model
+        if problem.side_information > 0:
+            raise NotImplementedError(
+                f"side information is covered for DeepAttention, not for AttentionIndex; got {problem.side_information}"
+            )
+        if self.model.activation == "hardmax" and self.model.tokens != 2:
+            raise NotImplementedError(f"hardmax is covered for two tokens, got tokens={self.model.tokens}")
+        # Neither side depends on alpha: one scan of the fields serves a whole curve.
+        self.error = lru_cache(maxsize=4096)(self._error)
+        self._log_score = lru_cache(maxsize=4096)(self._log_score_at)
+
+    # -- the two sides -----------------------------------------------------------------------------------------
+
+    def _error(self, qhat: float) -> float:
+        """Q_0 - q, the error of the denoiser at field qhat."""
+        cube = self.model.target.convolution(1 / np.sqrt(qhat)).cube()
+        return max(1 / qhat - 4 * np.pi**2 / (3 * qhat**2) * cube, 0.0)
+
+    def score_square(self, error: float) -> float:
+        """E|f|^2 per alpha and factor two, at Q_0 - q = error."""
+        spread = error + 0.5 * self.model.noise
+        if self.model.activation == "hardmax":
+            return hardmax_score_square(self.model.signal - error, spread)
+        return self.model.visible / spread  # the output tells all visible directions of the noisy pre-activation
+
+    def _log_score_at(self, log_qhat: float) -> float:
+        error = self.error(float(np.exp(log_qhat)))
+        if error + 0.5 * self.model.noise <= 0:
+            return np.inf
+        return float(np.log(2 * self.score_square(error)))
+
+    def _balance(self, log_qhat: float, alpha: float) -> float:
+        """Log of the field that the data return, minus the one given: positive where the field grows."""
+        return np.log(alpha) + self._log_score(log_qhat) - log_qhat
+
+    def field(self, alpha: float, start: str) -> float | None:
+        """The fixed point qhat reached from nothing (uninformed) or from everything; None where recovery is exact."""
+        grid = _LOG_FIELDS if start == "uninformed" else _LOG_FIELDS[::-1]
+        before = float(grid[0])
+        inside = self._balance(before, alpha)
+        if start == "informed" and inside > 0:
+            return None
+        for x in map(float, grid[1:]):
+            value = self._balance(x, alpha)
+            if (value > 0) != (inside > 0):
+                return float(np.exp(brentq(self._balance, before, x, args=(alpha,), xtol=1e-12)))  # type: ignore[arg-type]
+            before, inside = x, value
+        return None
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    def dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
+
+    def index_labels(self) -> Sequence[str]:
+        return ()
+
+    def comparable(self, experiment: Any) -> Any:
+        return experiment
+
+    def check_control(self, name: str, values: Any) -> np.ndarray:
+        grid = checks.finite_grid(name, values)
+        for value in grid:
+            checks.positive(name, float(value))
+        return grid
+
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+    ) -> Iterator[tuple[int, Outcome]]:
+        start = checks.one_of("start", start, ("uninformed", "informed"))
+        for position, point in enumerate(points):
+            progress.message(f"alpha = {point['alpha']:.4g}")
+            yield position, self._outcome(self.field(float(point["alpha"]), start))
+
+    def _outcome(self, qhat: float | None) -> Outcome:
+        Q0 = self.model.signal
+        if qhat is None:
+            values = {"q": Q0, "qhat": np.inf, "estimation_error": 0.0, "test_error": 0.0}
+            status = "exact recovery"
+        else:
+            error = self.error(qhat)
+            values = {"q": Q0 - error, "qhat": qhat, "estimation_error": error, "test_error": self._test_error(error)}
+            status = "converged"
+        return Outcome(values | {f"{name}_err": 1e-9 * abs(value) for name, value in values.items()}, status)
+
+    def _test_error(self, error: float) -> float:
+        """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""
+        model: AttentionIndex = self.model
+        q, total = model.signal - error, model.noisy_signal
+        if model.activation == "hardmax":
+            return float(2 * np.arccos(np.clip(q / total, -1, 1)) / np.pi)
+        if model.activation == "linear":
+            return 2 * model.visible * (total - q)
+        from .loss_average import SquaredSoftmax
+
+        average = SquaredSoftmax(model.tokens, model.teacher_beta, model.teacher_beta)
+        return 0.5 * average(total, q, total, 1e-9, multi_start=False).test
+
+    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+        if self.model.noise > 0 or self.model.activation == "hardmax":
+            exact = np.inf
+        else:
+            exact = exact_recovery_bayes(self.model.target, self.model.visible)
+        return Outcome({"exact_recovery": exact, "exact_recovery_err": 0.0})
+
+    def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
+        """Q after 1, 2, ... iterations of matrix message passing from the prior mean."""
+        error = self.model.signal - self.model.target.mean**2
+        rows = []
+        for _ in range(iterations):
+            qhat = 2 * alpha * self.score_square(error)
+            error = self.error(qhat)
+            rows.append((self.model.signal - error, qhat))
+        return dict(zip(("q", "Lambda"), np.array(rows).T, strict=True))

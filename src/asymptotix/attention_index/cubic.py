@@ -1,0 +1,139 @@
+"""Marchenko-Pastur spectrum plus a semicircle: the Stieltjes transform is a root of a cubic."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from .convolution import Array, ComplexArray, Convolution, adaptive_rule, cut_panels, increasing_root
+
+ORDER = 60
+
+
+class CubicConvolution(Convolution):
+    """mu_delta for the target :class:`MarchenkoPastur`.
+
+    With s = sqrt(kappa0), g(x) is inverse to
+
+        x(g) = 1/g + kappa0/(s - g) + delta^2 g,
+
+    a root of delta^2 g^3 - (delta^2 s + x) g^2 + (1 - kappa0 + x s) g - s = 0. Inside a bulk two roots are complex and
+    the third is real, above s.
+
+    Parameters
+    ----------
+    kappa0 : float
+        Rank ratio of the target.
+    delta : float
+        Positive.
+    """
+
+    def __init__(self, kappa0: float, delta: float) -> None:
+        super().__init__(delta)
+        self.kappa0 = kappa0
+        self._root = float(np.sqrt(kappa0))
+
+    @property
+    def edges(self) -> Array:
+        return self._x(self._edge_g)
+
+    @cached_property
+    def _edge_g(self) -> Array:
+        """Values g at the edges, (bulks, 2): the real roots of dx/dg = 0.
+
+        They solve delta^2 g^2 + kappa0 g^2/(s - g)^2 = 1. The left side is infinite at s and has no other extrema than
+        zero at 0 and a minimum at s + s delta^{-2/3}, so that every root has a bracket.
+        """
+        s, far, lowest = self._root, 1.0 / self.delta, self._cusp_g
+        left, right = self._critical(-far, 0.0), self._critical(0.0, s)
+        if self._criticality(lowest) >= 0:
+            return np.array([[left, right]])
+        # Outside the bulks x decreases with g: of the two in the gap, the larger g is the end of the left bulk.
+        return np.array([[left, self._critical(lowest, far)], [self._critical(s, lowest), right]])
+
+    @property
+    def _cusp_g(self) -> float:
+        """Where a gap that is about to open or has just closed lies, as a value of g."""
+        return self._root * (1 + self.delta ** (-2 / 3))
+
+    def _criticality(self, g: float) -> float:
+        """-g^2 (s - g)^2 dx/dg, negative where g is a value outside the bulks."""
+        away = (self._root - g) ** 2
+        return (self.delta * g) ** 2 * away + self.kappa0 * g**2 - away
+
+    def _critical(self, low: float, high: float) -> float:
+        return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
+
+    def _x(self, g: Array) -> Array:
+        return 1 / g + self.kappa0 / (self._root - g) + self.delta**2 * g
+
+    def stieltjes(self, x: Any) -> ComplexArray:
+        x = np.asarray(x, dtype=float)
+        flat, g = x.ravel(), np.empty(x.size, dtype=complex)
+        position = np.searchsorted(self.edges.ravel(), flat)
+        inside = position % 2 == 1
+        g[inside] = self._inside(flat[inside])
+        g[~inside] = self._outside(flat[~inside], position[~inside] // 2)
+        return g.reshape(x.shape)
+
+    def _inside(self, x: Array) -> ComplexArray:
+        """The complex root, from the real one R: what remains is g^2 + b g + c with c = s/(delta^2 R) = |g|^2."""
+        variance, s = self.delta**2, self._root
+        linear = 1 - self.kappa0 + x * s
+        real = self._real_root(x, linear)
+        square = s / (variance * real)
+        # Two expressions for b = -2 Re g; each loses digits where its terms are large, in one of the two bulks.
+        by_product, by_sum = (square - linear / variance) / real, real - s - x / variance
+        losses = (square + np.abs(linear) / variance) / real, real + s + np.abs(x) / variance
+        b = np.where(losses[0] < losses[1], by_product, by_sum)
+        return -0.5 * b - 1j * np.sqrt(np.maximum(square - 0.25 * b**2, 0))
+
+    def _real_root(self, x: Array, linear: Array) -> Array:
+        """Cardano's formula, whose digits cancel for small delta, and Newton's method on the cubic itself."""
+        variance, s = self.delta**2, self._root
+        quadratic = -(variance * s + x)
+        shift = quadratic / (3 * variance)
+        p = linear / variance - 3 * shift**2
+        half_q = shift**3 - 0.5 * shift * linear / variance - 0.5 * s / variance
+        spread = np.sqrt(np.maximum(half_q**2 + (p / 3) ** 3, 0))
+        outer = np.cbrt(np.where(half_q > 0, -half_q - spread, -half_q + spread))
+        outer = np.where(outer == 0, np.finfo(float).tiny, outer)
+        root = np.maximum(outer - p / (3 * outer) - shift, s)
+        for _ in range(5):
+            value = ((variance * root + quadratic) * root + linear) * root - s
+            slope = (3 * variance * root + 2 * quadratic) * root + linear
+            root = np.maximum(root - value / np.where(slope == 0, np.inf, slope), s)
+        return root
+
+    def _outside(self, x: Array, gap: Array) -> Array:
+        """The real root on the branch where x decreases with g; ``gap`` counts the bulks to the left of x."""
+        ends = np.concatenate([[0.0], self._edge_g.ravel(), [0.0]]).reshape(-1, 2)
+        high, low = ends[gap, 0], ends[gap, 1]
+
+        def shortfall(g: Array, active: Array) -> tuple[Array, Array]:
+            with np.errstate(divide="ignore"):
+                return x[active] - self._x(g), 1 / g**2 - self.kappa0 / (self._root - g) ** 2 - self.delta**2
+
+        return increasing_root(shortfall, low, high)
+
+    def mass_above(self, x: Any) -> Array:
+        """(1/pi) Im int g dx, integrated by parts: int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
+        x = np.asarray(x, dtype=float)
+        g = self.stieltjes(x)
+        p, q = g.real, np.abs(g.imag)
+        angles = np.arctan2(q, p) + self.kappa0 * np.arctan2(q, self._root - p)
+        return np.clip((angles - q * (x - self.delta**2 * p)) / np.pi, 0.0, 1.0)
+
+    def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
+        cusp = float(self._x(np.array(self._cusp_g)))
+        panels = cut_panels(self.edges, low, np.array([cusp]))
+        size = float(np.sqrt(1 + self.kappa0 + self.delta**2))
+
+        def evaluate(x: Array) -> tuple[Array, Array, ComplexArray]:
+            g = self._inside(x)
+            return x, -g.imag / np.pi, g
+
+        return adaptive_rule(panels, evaluate, order or ORDER, size=size, delta=self.delta)

@@ -1,0 +1,314 @@
+"""Parts of a target spectrum, with the integrals over them that the free convolution with a semicircle needs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .convolution import Array, ComplexArray
+
+DEGREE = 24
+"""Degree of the polynomial on a piece of a density, and order of the Gauss rule that replaces it at a distance."""
+
+FAR = 2.2 + 1 / 2.2
+"""Sum of the distances to both ends of a piece, in units of half its length, beyond which the Gauss rule replaces it.
+
+That is a Bernstein ellipse of parameter 2.2, where the rule has an error of 2.2^{-48} = 4e-17.
+"""
+
+AXIS = 1e-7
+"""Distance to the real axis, relative to that to the support, that stands for zero where G_0 is real."""
+
+
+@cache
+def compiled_kernels() -> ModuleType | None:
+    """The module of compiled kernels, or None without numba: the same numbers then come from NumPy, more slowly."""
+    try:
+        from . import spectrum_kernels
+    except ImportError:
+        return None
+    return spectrum_kernels
+
+
+class Sums(NamedTuple):
+    """Integrals at w = u + iv, all with |w - s|^2 = (u - s)^2 + v^2 and G_0(w) = int mu_0(ds)/(w - s)."""
+
+    F: Array
+    """int mu_0(ds) / |w - s|^2 = -Im G_0 / v."""
+    H: Array
+    """int mu_0(ds) (u - s) / |w - s|^2 = Re G_0."""
+    A: Array
+    """int mu_0(ds) / |w - s|^4."""
+    B: Array
+    """int mu_0(ds) (u - s) / |w - s|^4."""
+
+
+class Measure(abc.ABC):
+    """A part of mu_0."""
+
+    @property
+    @abc.abstractmethod
+    def islands(self) -> Array:
+        """Intervals of the support, (count, 2), ascending; both ends are equal for an atom."""
+
+    @property
+    @abc.abstractmethod
+    def island_masses(self) -> Array:
+        """Mass of every island."""
+
+    @property
+    @abc.abstractmethod
+    def second_moment(self) -> float:
+        """Integral of s^2."""
+
+    @abc.abstractmethod
+    def sums(self, u: Array, height: Array) -> Sums:
+        """The integrals at u + i sqrt(height). Where height = 0 and u is off the support, A may be wrong."""
+
+    @abc.abstractmethod
+    def argument(self, u: Array, v: Array) -> Array:
+        """Integral of arg(w - s) over the measure."""
+
+
+class Atomic(Measure):
+    """Point masses.
+
+    Parameters
+    ----------
+    values, weights : arrays
+        Distinct values, ascending.
+    """
+
+    def __init__(self, values: Array, weights: Array) -> None:
+        self.values, self.weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+
+    @property
+    def islands(self) -> Array:
+        return np.stack([self.values, self.values], axis=1)
+
+    @property
+    def island_masses(self) -> Array:
+        return self.weights
+
+    @property
+    def second_moment(self) -> float:
+        return float(self.weights @ self.values**2)
+
+    def sums(self, u: Array, height: Array) -> Sums:
+        if kernels := compiled_kernels():
+            return Sums(*kernels.atom_sums(u, height, self.values, self.weights))
+        return Sums(*_blockwise_atom_sums(u, height, self.values, self.weights))
+
+    def argument(self, u: Array, v: Array) -> Array:
+        angles = np.empty(len(u))
+        for part in _blocks(len(u), len(self.values)):
+            angles[part] = np.arctan2(v[part, None], u[part, None] - self.values) @ self.weights
+        return angles
+
+
+def _blocks(points: int, atoms: int) -> Iterator[slice]:
+    """Parts of the points whose tables (points, atoms) stay in the cache."""
+    block = max(1, 2**16 // atoms)
+    return (slice(start, start + block) for start in range(0, points, block))
+
+
+def _blockwise_atom_sums(u: Array, height: Array, values: Array, weights: Array) -> Array:
+    """What :func:`spectrum_kernels.atom_sums` computes."""
+    sums = np.empty((4, len(u)))
+    for part in _blocks(len(u), len(values)):
+        distance = u[part, None] - values
+        inverse = 1 / (distance**2 + height[part, None])
+        first, second = weights * inverse, weights * inverse**2
+        sums[0, part], sums[2, part] = first.sum(axis=1), second.sum(axis=1)
+        sums[1, part], sums[3, part] = (first * distance).sum(axis=1), (second * distance).sum(axis=1)
+    return sums
+
+
+class _Continuous(Measure):
+    """A density, given by G_0 and its derivative off the real axis."""
+
+    @abc.abstractmethod
+    def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        """G_0(w) and G_0'(w), Im w > 0."""
+
+    def sums(self, u: Array, height: Array) -> Sums:
+        low, high = self.islands[:, 0], self.islands[:, 1]
+        away = np.maximum(np.maximum(low - u[:, None], u[:, None] - high), 0).min(axis=1)
+        # Off the support G_0 is real on the axis, and Im G_0 at a small height gives G_0' without loss of digits.
+        v = np.maximum(np.sqrt(height), AXIS * away)
+        g, slope = self.transform(u + 1j * v)
+        total = -g.imag / v
+        # The difference loses its digits close to the axis, but not the bounds of Cauchy and Schwarz.
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            fourth = np.clip((slope.real + total) / (2 * v**2), total**2 / self.island_masses.sum(), total / v**2)
+        return Sums(F=total, H=g.real, A=fourth, B=slope.imag / (2 * v))
+
+
+class ChebyshevBulk(_Continuous):
+    """One interval with square-root edges: with y in [-1, 1] along it, the density is
+
+        sqrt(1 - y^2) sum_k c_k U_k(y),    for which    G_0 = pi sum_k c_k (zeta - sqrt(zeta^2 - 1))^{k+1}
+
+    at the point zeta of the same coordinate: exact down to the real axis.
+
+    Parameters
+    ----------
+    density : callable
+        On the interval.
+    low, high : float
+        Its ends.
+    degree : int
+        Number of terms c_k.
+    """
+
+    def __init__(self, density: Callable[[Array], Array], low: float, high: float, degree: int) -> None:
+        self._mid, self._half = 0.5 * (low + high), 0.5 * (high - low)
+        theta = np.pi * np.arange(1, degree + 1) / (degree + 1)
+        self._nodes = self._mid + self._half * np.cos(theta)
+        values = density(self._nodes)
+        sines = np.sin(np.outer(np.arange(1, degree + 1), theta))
+        self._coefficients = 2 / (degree + 1) * (sines @ values)
+        self._masses = np.pi / (degree + 1) * np.sin(theta) * values * self._half
+
+    @property
+    def islands(self) -> Array:
+        return np.array([[self._mid - self._half, self._mid + self._half]])
+
+    @property
+    def island_masses(self) -> Array:
+        return np.array([self._masses.sum()])
+
+    @property
+    def second_moment(self) -> float:
+        return float(self._masses @ self._nodes**2)
+
+    def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        power, root = self._inward(w)
+        if kernels := compiled_kernels():
+            value, slope = kernels.power_series(power, self._coefficients)
+        else:
+            value, slope = _power_series(power, self._coefficients)
+        return np.pi * value, -np.pi * slope * power / (root * self._half)
+
+    def argument(self, u: Array, v: Array) -> Array:
+        """Im of the integral of log(w - s): with zeta = (p + 1/p)/2, int p^{k+1} dzeta is elementary."""
+        power, _ = self._inward(u + 1j * v)
+        total = self._coefficients[0] * (0.25 * power**2 - 0.5 * np.log(power))
+        for k, c in enumerate(self._coefficients[1:], start=1):
+            total = total + 0.5 * c * (power ** (k + 2) / (k + 2) - power**k / k)
+        return np.pi * self._half * total.imag
+
+    def _inward(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        """The solution zeta - sqrt(zeta^2 - 1) of modulus below one, and the root."""
+        zeta = (w - self._mid) / self._half
+        root = np.sqrt(zeta - 1) * np.sqrt(zeta + 1)
+        return 1 / (zeta + root), root
+
+
+def _power_series(power: ComplexArray, coefficients: Array) -> tuple[ComplexArray, ComplexArray]:
+    value, slope = np.zeros_like(power), np.zeros_like(power)
+    for k in range(len(coefficients), 0, -1):
+        value = (value + coefficients[k - 1]) * power
+        slope = slope * power + k * coefficients[k - 1]
+    return value, slope
+
+
+class PiecewiseDensity(_Continuous):
+    """A density on adjacent intervals, on each a polynomial of degree 24; it may jump to zero at both ends.
+
+    With P_k along a piece, int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), the Legendre function of the second kind: exact down
+    to the real axis. Far from a piece a Gauss rule takes over, since the recurrence of Q_k loses digits there.
+
+    Parameters
+    ----------
+    density : callable
+        Analytic on every piece, with its nearest singularity well outside.
+    breaks : array
+        Ends of the pieces, ascending.
+    """
+
+    def __init__(self, density: Callable[[Array], Array], breaks: Array) -> None:
+        self._breaks = np.asarray(breaks, dtype=float)
+        self._mid, self._half = 0.5 * (self._breaks[1:] + self._breaks[:-1]), 0.5 * np.diff(self._breaks)
+        y, rule = np.polynomial.legendre.leggauss(DEGREE)
+        nodes = self._mid[:, None] + self._half[:, None] * y
+        # Rounding must not move a node across the end of the support.
+        values = density(np.clip(nodes, self._breaks[0], self._breaks[-1]))
+        degrees = np.arange(DEGREE)
+        legendre = np.polynomial.legendre.legvander(y, DEGREE - 1)
+        self._coefficients = (values * rule) @ legendre * (degrees + 0.5)
+        self._nodes, self._masses = nodes, values * rule * self._half[:, None]
+
+    @property
+    def islands(self) -> Array:
+        return self._breaks[[0, -1]][None]
+
+    @property
+    def island_masses(self) -> Array:
+        return np.array([self._masses.sum()])
+
+    @property
+    def second_moment(self) -> float:
+        return float(np.sum(self._masses * self._nodes**2))
+
+    def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        if kernels := compiled_kernels():
+            data = (self._mid, self._half, self._nodes, self._masses, self._coefficients)
+            return tuple(kernels.piecewise_transform(w, *data, FAR))
+        zeta, near = self._pieces(w)
+        value, slope = np.zeros_like(w), np.zeros_like(w)
+        point, piece = np.nonzero(near)
+        sums = self._second_kind(zeta[point, piece], piece)
+        np.add.at(value, point, sums[0])
+        np.add.at(slope, point, sums[1] / self._half[piece])
+        for k in range(len(self._half)):
+            far = ~near[:, k]
+            inverse = 1 / (w[far, None] - self._nodes[k])
+            value[far] += inverse @ self._masses[k]
+            slope[far] -= inverse**2 @ self._masses[k]
+        return value, slope
+
+    def argument(self, u: Array, v: Array) -> Array:
+        w = u + 1j * v
+        zeta, near = self._pieces(w)
+        total = np.zeros(len(w))
+        point, piece = np.nonzero(near)
+        np.add.at(total, point, self._log_integral(zeta[point, piece], piece).imag * self._half[piece])
+        for k in range(len(self._half)):
+            far = ~near[:, k]
+            total[far] += np.angle(w[far, None] - self._nodes[k]) @ self._masses[k]
+        return total
+
+    def _pieces(self, w: ComplexArray) -> tuple[ComplexArray, NDArray[np.bool_]]:
+        """Coordinate of every point along every piece, and whether the point is near the piece."""
+        zeta = (w[:, None] - self._mid) / self._half
+        return zeta, np.abs(zeta - 1) + np.abs(zeta + 1) < FAR
+
+    def _second_kind(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> tuple[ComplexArray, ComplexArray]:
+        """Sum over k of 2 c_k Q_k(zeta) and its derivative, from (zeta^2 - 1) Q_k' = k (zeta Q_k - Q_{k-1})."""
+        coefficients = 2 * self._coefficients[piece].T
+        before = 0.5 * np.log((zeta + 1) / (zeta - 1))
+        value, slope, q = coefficients[0] * before, -coefficients[0] + 0j, zeta * before - 1
+        for k in range(1, DEGREE):
+            value += coefficients[k] * q
+            slope += coefficients[k] * k * (zeta * q - before)
+            before, q = q, ((2 * k + 1) * zeta * q - k * before) / (k + 1)
+        return value, slope / ((zeta - 1) * (zeta + 1))
+
+    def _log_integral(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> ComplexArray:
+        """Sum over k of 2 c_k int Q_k, from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}; its constant is real."""
+        coefficients = 2 * self._coefficients[piece].T
+        above, below = np.log(zeta + 1), np.log(zeta - 1)
+        before, q = 0.5 * (above - below), 0.5 * zeta * (above - below) - 1
+        total = coefficients[0] * 0.5 * ((zeta + 1) * above - (zeta - 1) * below)
+        for k in range(1, DEGREE):
+            after = ((2 * k + 1) * zeta * q - k * before) / (k + 1)
+            total += coefficients[k] * (after - before) / (2 * k + 1)
+            before, q = q, after
+        return total

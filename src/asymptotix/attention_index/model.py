@@ -1,0 +1,114 @@
+"""Attention-indexed data: a teacher's attention matrix on Gaussian tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core import checks
+from ..core.specification import Specification
+from .targets import MarchenkoPastur, Target
+
+ACTIVATIONS = ("softmax", "hardmax", "linear")
+OUTPUTS = ("label", "sequence")
+CENTRINGS = ("trace", "empirical")
+
+
+@dataclass(frozen=True)
+class AttentionIndex(Specification):
+    """Sequences of Gaussian tokens labelled by a tied attention layer of rank proportional to the dimension.
+
+    Tokens x in R^{T x d} have rows x_a ~ N(0, I_d). With a symmetric S_0 whose eigenvalues follow ``target``,
+
+        h_ab(S) = (x_a^T S x_b - delta_ab Tr S) / sqrt(d),      R = h(S_0) + sqrt(noise) xi / sqrt(2 - delta_ab),
+
+    xi symmetric with entries N(0, 1): the noise has the profile of the signal, variance ``noise`` on the diagonal and
+    noise/2 off it. The label is y = sigma(target_beta R), sigma acting on rows; n = alpha d^2 samples are seen.
+
+    Parameters
+    ----------
+    tokens : int
+        Sequence length T.
+    target : Target
+        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw or Empirical.
+    noise : float
+        Delta >= 0.
+    beta : float
+        Inverse temperature of the learner's softmax.
+    target_beta : float, optional
+        Inverse temperature of the target's; by default equal to ``beta``.
+    activation : "softmax", "hardmax" or "linear"
+        sigma; "linear" observes R itself.
+    output : "label" or "sequence"
+        Observe y, or y x. The same in the limit, since x x^T / d -> I; at d = 60 they differ by one or two percent.
+    centring : "trace" or "empirical"
+        Subtract Tr S, or the mean of x x^T over the training set in its place. The same in the limit.
+    """
+
+    tokens: int = 2
+    target: Target = field(default_factory=lambda: MarchenkoPastur(0.5))
+    noise: float = 0.0
+    beta: float = 1.0
+    target_beta: float | None = None
+    activation: str = "softmax"
+    output: str = "label"
+    centring: str = "trace"
+
+    def __post_init__(self) -> None:
+        def clean(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        clean("tokens", checks.integer("tokens", self.tokens, 1))
+        clean("noise", float(checks.non_negative("noise", self.noise)))
+        clean("beta", float(checks.positive("beta", self.beta)))
+        if self.target_beta is not None:
+            clean("target_beta", float(checks.positive("target_beta", self.target_beta)))
+        checks.one_of("activation", self.activation, ACTIVATIONS)
+        checks.one_of("output", self.output, OUTPUTS)
+        checks.one_of("centring", self.centring, CENTRINGS)
+        if not isinstance(self.target, Target):
+            raise TypeError(
+                "target must be a Target: MarchenkoPastur(0.5), say, or Atoms, PowerLaw, Empirical; "
+                f"got {self.target!r}"
+            )
+        if self.tokens == 1 and self.activation != "linear":
+            raise ValueError(
+                f"tokens must be at least 2 with activation={self.activation!r}: the {self.activation} of one entry is "
+                "constant, got 1"
+            )
+
+    @property
+    def teacher_beta(self) -> float:
+        """Inverse temperature of the target's activation."""
+        return self.beta if self.target_beta is None else self.target_beta
+
+    @property
+    def beta_ratio(self) -> float:
+        """beta_0/beta: an S that fits the target's pre-activation is this much of S_0."""
+        return self.teacher_beta / self.beta
+
+    @property
+    def pairs(self) -> int:
+        """L = T(T+1)/2, the number of entries of a symmetric T x T matrix."""
+        return self.tokens * (self.tokens + 1) // 2
+
+    @property
+    def visible(self) -> int:
+        """Number N of directions that the output depends on: a softmax does not see a shift of all entries."""
+        return self.pairs if self.activation == "linear" else self.pairs - 1
+
+    @property
+    def signal(self) -> float:
+        """Q_0, the mean square of the target's eigenvalues."""
+        return self.target.mean_square
+
+    @property
+    def noisy_signal(self) -> float:
+        """Q_0' = Q_0 + noise/2, the variance per normalised entry of the noisy pre-activation."""
+        return self.target.mean_square + 0.5 * self.noise
+
+    def bayes_optimal_theory(self) -> type:
+        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
+        from .bayes import AttentionIndexTheory
+
+        return AttentionIndexTheory

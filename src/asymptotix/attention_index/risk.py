@@ -1,0 +1,136 @@
+"""Regularised training of single-head attention: the problem that the verbs act on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..core import checks
+from ..core.iterate import continuation_steps
+from ..core.problem import Outcome, Problem
+from .model import AttentionIndex
+
+if TYPE_CHECKING:
+    from .learned import LearnedSpectrum
+
+PARAMETERIZATIONS = ("factorized", "full")
+LOSSES = ("squared", "cross_entropy")
+
+
+@dataclass(frozen=True)
+class RiskMinimization(Problem):
+    """Full training of one attention layer on attention-indexed data, in the limit n = alpha d^2.
+
+    The learner S = W W^T / sqrt(m d), W in R^{d x m} ("factorized"), or a symmetric S ("full"), minimises
+
+        L = sum_mu loss(y_mu, h_mu(S)) + weight_decay |W|_F^2,      or      ... + d weight_decay |S|_F^2.
+
+    Parameters
+    ----------
+    model : AttentionIndex
+    weight_decay : float
+        lambda >= 0; zero is the limit 0+.
+    width_ratio : float
+        m/d of the factorised learner; the theory holds where it exceeds the learned ``rank``, and depends on it
+        through sqrt(width_ratio) weight_decay only.
+    parameterization : "factorized" or "full"
+    loss : "squared", "cross_entropy" or callable
+        Squared error |y - A|_F^2 of the attention matrix, cross entropy -sum y log A, or a JAX function loss(y, h) of
+        the target's output and the learner's pre-activation, both T x T.
+    penalty : callable, optional
+        A convex JAX function r(t): the penalty is d weight_decay Tr r(S) in the place of the norms above, on positive
+        semi-definite S ("factorized") or on all symmetric ones ("full").
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> task = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
+    >>> theory = asx.solve(asx.RiskMinimization(task, weight_decay=0.01), alpha=1.0)
+    >>> round(float(theory.test_error), 3)
+    0.102
+    """
+
+    controls: ClassVar[tuple[str, ...]] = ("alpha",)
+    readouts: ClassVar[tuple[str, ...]] = ("spectrum",)
+
+    model: AttentionIndex
+    weight_decay: float = 0.01
+    width_ratio: float = 1.0
+    parameterization: str = "factorized"
+    loss: str | Callable[..., Any] = "squared"
+    penalty: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, AttentionIndex):
+            raise TypeError(f"model must be an AttentionIndex, got {self.model!r}")
+        object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
+        object.__setattr__(self, "width_ratio", float(checks.positive("width_ratio", self.width_ratio)))
+        checks.one_of("parameterization", self.parameterization, PARAMETERIZATIONS)
+        if not callable(self.loss):
+            checks.one_of("loss", self.loss, LOSSES)
+        if self.model.activation == "hardmax":
+            raise NotImplementedError(
+                "activation='hardmax' has no gradient to train with; softmax and linear are covered"
+            )
+        if self.model.activation == "linear" and (self.model.beta, self.model.teacher_beta) != (1.0, 1.0):
+            raise ValueError("beta and target_beta must be 1 with activation='linear', where they only rescale S")
+        if self.weight_decay == 0 and (self.loss != "squared" or self.penalty is not None):
+            raise NotImplementedError("weight_decay=0 is covered for the squared loss without a penalty of your own")
+
+    @cached_property
+    def theory(self) -> Any:
+        """What solves the equations for this description; keeps its quadrature nodes between calls."""
+        from .training_theory import TrainingTheory
+
+        return TrainingTheory(self)
+
+    def check_control(self, name: str, values: Any) -> np.ndarray:
+        grid = checks.finite_grid(name, values)
+        for value in grid:
+            checks.positive(name, float(value))
+        return grid
+
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Points in order of decreasing alpha, each starting from the one before."""
+        first = self.theory.check_start(start)
+
+        def solve_at(alpha: float, before: Any) -> tuple[Any, Outcome]:
+            progress.message(f"alpha = {alpha:.4g}")
+            return self.theory.solve(alpha, before, tolerance)
+
+        alphas = [point["alpha"] for point in points]
+        yield from continuation_steps(solve_at, alphas, first, descending=True)
+
+    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+        return self.theory.thresholds()
+
+    def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
+        return self.theory.trace(iterations=iterations, damping=damping, **controls)
+
+    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple[float, float]:
+        """Value and derivative of an observable with respect to a numeric field or to alpha."""
+        from .implicit import value_and_derivative
+
+        return value_and_derivative(self, observable, field, alpha=alpha, tolerance=tolerance)
+
+    def spectrum(self, result: Any) -> LearnedSpectrum:
+        """Law of the learned eigenvalues and singular values at one point of a theory result."""
+        from .learned import LearnedSpectrum
+
+        ds = result.ds
+        if result.kind != "theory" or "delta" not in ds:
+            raise ValueError(f"spectrum() belongs to a theory result; this one is of kind {result.kind!r}")
+        if ds["delta"].ndim:
+            raise ValueError(f"spectrum() is of one point: select {', '.join(map(str, ds['delta'].dims))} first")
+        delta, eps, scale = (float(ds[name]) for name in ("delta", "eps", "scale"))
+        if not delta > 0 or not np.isfinite(scale):
+            raise ValueError(
+                f"no learned law at this point (status: {ds['status'].item()}): delta = {delta}, scale = {scale}"
+            )
+        return LearnedSpectrum(self.model.target.convolution(delta), scale, eps, self.parameterization)

@@ -1,0 +1,120 @@
+"""Proximal map of the squared loss between two softmax attention matrices, two tokens, compiled with numba.
+
+The visible coordinates r = (s, t) give the logits u_1 = s + sqrt2 t and u_2 = -s + sqrt2 t of the two rows, and the
+objective is
+
+    |r - z|^2 / (2 Sigma) + 2 (sg(beta u_1) - y_1)^2 + 2 (sg(beta u_2) - y_2)^2,        sg(u) = 1/(1 + exp(-u)).
+
+With the curvatures c_i of the two terms in u_i, the Hessian H of the loss in r has trace 3 (c_1 + c_2) and
+determinant 8 c_1 c_2, so that every Newton step and every derivative of the minimiser is explicit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .newton_limits import ARMIJO, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, ROUNDING, SINGULAR
+
+_options: dict = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "arcp"}}
+_compiled = njit(**_options)
+_inlined = njit(inline="always", **_options)
+
+_ROOT2 = math.sqrt(2.0)
+
+
+@_inlined
+def _logistic(x):
+    return 1.0 / (1.0 + math.exp(-x))
+
+
+@_inlined
+def _value(s, t, zs, zt, a, b, y1, y2, precision):
+    return 2 * ((a - y1) ** 2 + (b - y2) ** 2) + 0.5 * precision * ((s - zs) ** 2 + (t - zt) ** 2)
+
+
+@_inlined
+def _slopes(a, y, beta):
+    """First and second derivative of 2 (sg(beta u) - y)^2."""
+    rise = beta * a * (1 - a)
+    pull = 4 * (a - y)
+    return pull * rise, 4 * rise * rise + pull * beta * rise * (1 - 2 * a)
+
+
+@_inlined
+def _step(c1, c2, gs, gt, precision):
+    """M^{-1} g for M = H + 1/Sigma, or |M|^{-1} g where M is not positive definite: downhill, and away from saddles."""
+    ss, st, tt = c1 + c2 + precision, _ROOT2 * (c1 - c2), 2 * (c1 + c2) + precision
+    det = 8 * c1 * c2 + precision * (3 * (c1 + c2) + precision)
+    if not (ss > 0 and det > SINGULAR * ss * tt):
+        # |M| = (M^2)^{1/2} = (M^2 + |det M|) / (tr M^2 + 2 |det M|)^{1/2}
+        size = abs(det)
+        scale = 1 / math.sqrt(ss * ss + tt * tt + 2 * st * st + 2 * size)
+        floor = FLATTEST * precision
+        ss, tt, st = (
+            (ss * ss + st * st + size) * scale + floor,
+            (tt * tt + st * st + size) * scale + floor,
+            st * (ss + tt) * scale,
+        )
+        det = ss * tt - st * st
+    return (tt * gs - st * gt) / det, (ss * gt - st * gs) / det
+
+
+@_inlined
+def _descend_one(s, t, zs, zt, y1, y2, precision, beta):
+    """Newton steps, cut to LONGEST, with backtracking."""
+    a, b = _logistic(beta * (_ROOT2 * t + s)), _logistic(beta * (_ROOT2 * t - s))
+    value = _value(s, t, zs, zt, a, b, y1, y2, precision)
+    for _ in range(MOST_STEPS):
+        g1, c1 = _slopes(a, y1, beta)
+        g2, c2 = _slopes(b, y2, beta)
+        gs, gt = g1 - g2 + precision * (s - zs), _ROOT2 * (g1 + g2) + precision * (t - zt)
+        ds, dt = _step(c1, c2, gs, gt, precision)
+        gain = gs * ds + gt * dt
+        if not gain > RELATIVE * value + ROUNDING * math.sqrt(value):
+            # the value no longer resolves the gain, but a Newton step still squares the error
+            return s - ds, t - dt, value - 0.5 * gain
+        size = min(1.0, LONGEST / (beta * (abs(ds) + _ROOT2 * abs(dt))))
+        for _ in range(MOST_HALVINGS):
+            trial_s, trial_t = s - size * ds, t - size * dt
+            a, b = _logistic(beta * (_ROOT2 * trial_t + trial_s)), _logistic(beta * (_ROOT2 * trial_t - trial_s))
+            trial = _value(trial_s, trial_t, zs, zt, a, b, y1, y2, precision)
+            if trial <= value - ARMIJO * size * gain:
+                break
+            size *= 0.5
+        else:
+            return s, t, value
+        s, t, value = trial_s, trial_t, trial
+    return s, t, value
+
+
+@_compiled
+def descend(y, z, start, sigma, beta):
+    """Minimisers reached from the starting points (n, 2), and the objective there (n,)."""
+    n = len(z)
+    p, value = np.empty((n, 2)), np.empty(n)
+    for i in range(n):
+        p[i, 0], p[i, 1], value[i] = _descend_one(
+            start[i, 0], start[i, 1], z[i, 0], z[i, 1], y[i, 0], y[i, 1], 1 / sigma, beta
+        )
+    return p, value
+
+
+@_compiled
+def derivative(y, p, sigma, beta):
+    """Trace of dp/dz = (1 + Sigma H)^{-1} and squared norm of (dp/dz - 1)/Sigma = -H (1 + Sigma H)^{-1}."""
+    n = len(p)
+    trace, response = np.empty(n), np.empty(n)
+    for i in range(n):
+        s, t = p[i, 0], p[i, 1]
+        _, c1 = _slopes(_logistic(beta * (_ROOT2 * t + s)), y[i, 0], beta)
+        _, c2 = _slopes(_logistic(beta * (_ROOT2 * t - s)), y[i, 1], beta)
+        trace_H, det_H = 3 * (c1 + c2), 8 * c1 * c2
+        det = max(1 + sigma * (trace_H + sigma * det_H), SINGULAR)
+        trace[i] = (2 + sigma * trace_H) / det
+        # H (1 + Sigma H)^{-1} = (H + Sigma det H) / det(1 + Sigma H), and |H|^2 = (tr H)^2 - 2 det H
+        square = trace_H * trace_H - 2 * det_H + 2 * sigma * det_H * (trace_H + sigma * det_H)
+        response[i] = square / (det * det)
+    return trace, response

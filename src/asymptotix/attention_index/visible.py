@@ -1,0 +1,48 @@
+"""Coordinates in which a row softmax of a symmetric matrix has no flat direction.
+
+A symmetric T x T pre-activation is written h_ab = sqrt(1 + delta_ab) z_ab with z = (z_ab), a <= b, row by row: L =
+T(T+1)/2 numbers of equal variance. The softmax of its rows does not change under h -> h + c, which moves z along v_ab =
+1/sqrt(1 + delta_ab). No other direction is invisible, so r = E^T z with an orthonormal basis E of the N = L - 1
+dimensions orthogonal to v holds all that the softmax sees.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def pair_weights(tokens: int) -> np.ndarray:
+    """sqrt(1 + delta_ab) for the pairs a <= b, the factor from z to h (L,)."""
+    first, second = np.triu_indices(tokens)
+    return np.sqrt(1.0 + (first == second))
+
+
+def symmetric(tokens: int, entries: np.ndarray) -> np.ndarray:
+    """Rows for pairs a <= b (L, k) repeated as rows for all (a, b), row by row (T*T, k)."""
+    position = np.zeros((tokens, tokens), dtype=int)
+    first, second = np.triu_indices(tokens)
+    position[first, second] = position[second, first] = np.arange(len(first))
+    return entries[position.ravel()]
+
+
+def visible_basis(tokens: int) -> np.ndarray:
+    """E (L, N) with orthonormal columns orthogonal to v.
+
+    Two tokens: the columns (1, 0, -1)/sqrt2 and (1/2, -1/sqrt2, 1/2), odd and even under exchange of the tokens.
+    Otherwise: the reflection that maps v to an axis, without that axis.
+    """
+    if tokens == 2:
+        root = math.sqrt(0.5)
+        return np.array([[root, 0.5], [0.0, -root], [-root, 0.5]])
+    invisible = 1 / pair_weights(tokens)
+    mirror = invisible / np.linalg.norm(invisible)
+    mirror[0] += 1.0
+    reflection = np.eye(len(mirror)) - 2 * np.outer(mirror, mirror) / (mirror @ mirror)
+    return np.ascontiguousarray(reflection[:, 1:])
+
+
+def logit_matrix(tokens: int) -> np.ndarray:
+    """B (T*T, N): pre-activations h = B r, row by row, of the visible coordinates r."""
+    return np.ascontiguousarray(symmetric(tokens, pair_weights(tokens)[:, None] * visible_basis(tokens)))

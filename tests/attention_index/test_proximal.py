@@ -1,0 +1,170 @@
+"""The proximal maps against brute force, and the kernels against one another."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from asymptotix.attention_index.generic_loss import GenericMap
+from asymptotix.attention_index.proximal import RowsMap, TwoTokenMap, UncompiledRowsMap, proximal_points, softmax_map
+from asymptotix.attention_index.visible import logit_matrix, pair_weights, symmetric, visible_basis
+
+SIGNAL = 1.75
+
+
+def draw(tokens, n, *, m=1.3, q=1.6, seed=0):
+    """Visible coordinates of target and learner with the covariance [[SIGNAL, m], [m, q]]."""
+    z0, noise = np.random.default_rng(seed).normal(size=(2, n, len(visible_basis(tokens)) - 1))
+    z0 *= np.sqrt(SIGNAL)
+    return z0, m / SIGNAL * z0 + np.sqrt(q - m * m / SIGNAL) * noise
+
+
+def objective(tokens, beta, target_beta, z0, z, Sigma):
+    """The objective of one sample, written from the definition in all T x T entries."""
+    B = logit_matrix(tokens)
+
+    def softmax(b, r):
+        A = np.exp(b * (B @ r).reshape(tokens, tokens))
+        return A / A.sum(axis=1, keepdims=True)
+
+    y = softmax(target_beta, z0)
+    return lambda r: np.sum((r - z) ** 2) / (2 * Sigma) + np.sum((softmax(beta, r) - y) ** 2)
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5])
+def test_the_basis_is_orthonormal_and_blind_to_the_shift_only(tokens):
+    E = visible_basis(tokens)
+    assert E.shape == (tokens * (tokens + 1) // 2, tokens * (tokens + 1) // 2 - 1)
+    np.testing.assert_allclose(E.T @ E, np.eye(E.shape[1]), atol=1e-14)
+    shift = 1 / pair_weights(tokens)
+    np.testing.assert_allclose(E.T @ shift, 0, atol=1e-14)
+    h = logit_matrix(tokens) @ np.arange(1.0, E.shape[1] + 1)
+    np.testing.assert_array_equal(h.reshape(tokens, tokens), h.reshape(tokens, tokens).T)
+    # a shift of all entries is what the other direction does
+    np.testing.assert_allclose(symmetric(tokens, (pair_weights(tokens) * shift)[:, None]), 1, atol=1e-14)
+
+
+def test_two_tokens_have_the_odd_and_the_even_coordinate():
+    s, t = 0.7, -0.4
+    h11, h12, h21, h22 = logit_matrix(2) @ [s, t]
+    assert h11 - h12 == pytest.approx(s + np.sqrt(2) * t, abs=1e-15)
+    assert h22 - h21 == pytest.approx(-s + np.sqrt(2) * t, abs=1e-15)
+
+
+@pytest.mark.parametrize("tokens", [2, 3])
+@pytest.mark.parametrize(("beta", "Sigma"), [(1.0, 0.1), (1.0, 10.0), (2.0, 3.0)])
+def test_no_descent_of_scipy_ends_lower(tokens, beta, Sigma):
+    """Also beyond Sigma = 1.04/beta^2, where the objective is not convex."""
+    z0, z = draw(tokens, 25)
+    p, _ = proximal_points(tokens, beta, 1.0, z0, z, Sigma)
+    for i in range(len(z)):
+        function = objective(tokens, beta, 1.0, z0[i], z[i], Sigma)
+        ends = [minimize(function, start, tol=1e-10) for start in (z[i], z0[i] / beta, 0 * z[i])]
+        best = min(ends, key=lambda end: end.fun)
+        # BFGS with differenced gradients leaves 1e-8 in the gradient, hence some 1e-10 in the value at Sigma = 10
+        assert function(p[i]) <= best.fun + 1e-12
+        if abs(function(p[i]) - best.fun) < 1e-8:
+            np.testing.assert_allclose(p[i], best.x, atol=1e-4)
+
+
+@pytest.mark.parametrize(("beta", "Sigma"), [(1.0, 60.0), (2.0, 0.7), (2.0, 4.0), (4.0, 1.0)])
+def test_the_lowest_minimum_is_found(beta, Sigma):
+    """A grid in the two logits, fine against the width 1/beta of a well, of samples many of which have two minima."""
+    z0, z = draw(2, 400, m=1.5, q=2.8, seed=3)
+    p, _ = proximal_points(2, beta, beta, z0, z, Sigma)
+    to_logits = np.array([[1, np.sqrt(2)], [-1, np.sqrt(2)]])
+    u = np.arange(-10, 10, 0.15)
+    r = np.stack(np.meshgrid(u, u, indexing="ij"), -1) @ np.linalg.inv(to_logits).T
+
+    def value(z0, z, r):
+        A, y = (1 / (1 + np.exp(-beta * (x @ to_logits.T))) for x in (r, z0))
+        return np.sum((r - z) ** 2, axis=-1) / (2 * Sigma) + 2 * np.sum((A - y) ** 2, axis=-1)
+
+    excess = [value(z0[i], z[i], p[i]) - value(z0[i], z[i], r).min() for i in range(len(z))]
+    assert max(excess) < 1e-12
+
+
+def test_a_long_step_would_leap_over_the_minimum():
+    """Row 1 is held on the slope of its well; a plain Newton step from the well lands in the other minimum."""
+    z0 = np.array([[(1.12 + 4.52) / 2, (1.12 - 4.52) / np.sqrt(8)]])
+    z = np.array([[(-2.18 + 5.96) / 2, (-2.18 - 5.96) / np.sqrt(8)]])
+    proximal = TwoTokenMap(2.0, 2.0)
+    _, beyond = proximal.descend(proximal.output(z0), z, z, 0.709)
+    assert beyond[0] > 1.55
+    assert proximal.solve(z0, z, 0.709, None, False).value[0] < 1.45
+
+
+@pytest.mark.parametrize(("beta", "Sigma"), [(1.0, 0.01), (2.0, 3.0), (1.0, 1000.0)])
+def test_the_kernel_for_any_number_of_tokens_equals_the_closed_form(beta, Sigma):
+    z0, z = draw(2, 500)
+    closed, rows = TwoTokenMap(beta, 0.7), RowsMap(2, beta, 0.7)
+    a, b = (proximal.solve(z0, z, Sigma, None, True) for proximal in (closed, rows))
+    # both stop at an error of rounding, amplified by the flattest of 500 minima
+    np.testing.assert_allclose(a.p, b.p, atol=1e-10)
+    np.testing.assert_allclose(a.value, b.value, rtol=1e-12, atol=1e-15)
+    np.testing.assert_array_equal(a.disagree, b.disagree)
+    np.testing.assert_allclose(closed.loss(a.y, z), rows.loss(b.y, z), rtol=1e-10, atol=1e-15)
+    for x, y in zip(closed.derivative(a.y, a.p, Sigma), rows.derivative(b.y, b.p, Sigma), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-7)
+
+
+def generic_map(tokens, beta, target_beta):
+    return GenericMap(
+        tokens,
+        lambda y, h: ((y - jax.nn.softmax(beta * h, axis=1)) ** 2).sum(),
+        lambda R: jax.nn.softmax(target_beta * R, axis=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "make", "basis"), [(2, generic_map, visible_basis(2)), (3, UncompiledRowsMap, np.eye(5))]
+)
+def test_automatic_differentiation_gives_the_same_points(tokens, make, basis):
+    """The generic path in all coordinates, and the softmax map of an installation without numba."""
+    Sigma = 5.0
+    z0, z = draw(tokens, 300)
+    compiled, differentiated = softmax_map(tokens, 1.5, 1.0), make(tokens, 1.5, 1.0)
+    expected = compiled.solve(z0, z, Sigma, None, True)
+    points = differentiated.solve(z0 @ basis.T, z @ basis.T, Sigma, None, True)
+    np.testing.assert_allclose(points.value, expected.value, rtol=1e-12)
+    # a minimum is known to the root of the rounding of its value, better where Newton's last step squares that
+    np.testing.assert_allclose(points.p @ basis, expected.p, atol=1e-8)
+    trace, response = compiled.derivative(expected.y, expected.p, Sigma)
+    own_trace, own_response = differentiated.derivative(points.y, points.p, Sigma)
+    invisible = basis.shape[0] - basis.shape[1]  # there p = z
+    np.testing.assert_allclose(own_trace - invisible, trace, atol=1e-6)
+    np.testing.assert_allclose(own_response, response, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_the_trace_is_that_of_the_derivative(tokens):
+    z0, z = draw(tokens, 50)
+    Sigma, step = 0.5, 1e-5
+    _, trace = proximal_points(tokens, 1.0, 1.0, z0, z, Sigma)
+    difference = np.zeros(len(z))
+    for k in range(z.shape[1]):
+        shift = step * np.eye(z.shape[1])[k]
+        plus, minus = (proximal_points(tokens, 1.0, 1.0, z0, z + sign * shift, Sigma)[0] for sign in (1, -1))
+        difference += (plus - minus)[:, k] / (2 * step)
+    np.testing.assert_allclose(trace, difference, atol=1e-7)  # step^2 times a third derivative
+
+
+@pytest.mark.parametrize("tokens", [2, 4])
+@pytest.mark.parametrize("Sigma", [1e-9, 1e9])
+def test_extreme_penalties(tokens, Sigma):
+    z0, z = draw(tokens, 200)
+    p, trace = proximal_points(tokens, 1.0, 2.0, z0, z, Sigma)
+    if Sigma < 1:
+        np.testing.assert_allclose(p, z, atol=1e-8)
+        np.testing.assert_allclose(trace, z.shape[1], atol=1e-7)
+    else:  # the loss vanishes where the learner's logits are the target's
+        loss = softmax_map(tokens, 1.0, 2.0).loss(softmax_map(tokens, 1.0, 2.0).output(z0), p)
+        assert np.max(loss) < 1e-8
+        assert np.isfinite(trace).all()
+
+
+def test_without_numba_the_maps_are_uncompiled(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert isinstance(softmax_map(2, 1.0, 1.0), UncompiledRowsMap)
