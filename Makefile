@@ -36,10 +36,10 @@ demo: $(STAMP)
 	$(BIN)/asymptotix demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not gpu"
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

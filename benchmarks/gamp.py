@@ -62,14 +62,15 @@ def success(dim: int, seeds: int, iterations: int) -> None:
     """Share of runs whose overlap of layer 1 is above half of state evolution's."""
     problem = BayesOptimal(MODEL)
     print(f"\nD = {dim}, no side information, {iterations} iterations; overlaps of layer 1")
-    print("alpha  state evolution  median  success")
+    print("alpha  state evolution    mean +- s.e.m.   median  success")
     for alpha in SUCCESS_ALPHAS:
         theory = solve(problem, alpha=alpha, tolerance=0.05, progress=False)
         exact = diagonal(theory.overlap.values.reshape(2, 2))[0]
         runs = simulate(problem, GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds, progress=False)
         found = diagonal(runs.overlap.values.reshape(seeds, 2, 2))[:, 0]
-        count = (found > exact / 2).sum()
-        print(f"{alpha:5.2f}  {exact:15.4f}  {np.median(found):6.4f}  {count:2d} of {seeds}", flush=True)
+        count, sem = (found > exact / 2).sum(), found.std(ddof=1) / np.sqrt(seeds)
+        columns = f"{exact:15.4f}  {found.mean():6.4f} +- {sem:6.4f}  {np.median(found):6.4f}"
+        print(f"{alpha:5.2f}  {columns}  {count:2d} of {seeds}", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -84,3 +84,22 @@ def test_what_is_not_covered_is_said():
         asx.BayesOptimal(asx.AttentionIndex(tokens=3, activation="hardmax"))
     with pytest.raises(NotImplementedError, match="side information"):
         asx.BayesOptimal(asx.AttentionIndex(), side_information=0.1)
+
+
+@pytest.mark.parametrize("start", ["uninformed", "informed"])
+def test_fields_are_found_however_small_or_large(start):
+    def field(alpha, **options):
+        problem = asx.BayesOptimal(asx.AttentionIndex(**options))
+        found = asx.solve(problem, alpha=alpha, start=start, progress=False)
+        assert found.status.item() == "converged"
+        return float(found.qhat)
+
+    # almost no data: qhat = 2 N alpha / (Q_0 - mean^2 + noise/2)
+    assert field(1e-7, noise=0.5) == pytest.approx(4e-7 / 1.25, rel=1e-5)
+    assert field(1e-6, noise=0.5, target=asx.Atoms((0.0, 100.0))) == pytest.approx(4e-6 / 2500.25, rel=1e-3)
+    assert field(1e3, noise=1e-7) == pytest.approx(4e3 / 5e-8, rel=1e-3)  # all data: the noise alone is left
+
+
+def test_errors_of_predictions_are_those_of_the_nodes():
+    found = solve(0.2, tokens=3, noise=0.5)
+    assert 2e-5 < float(found.test_error_err) < 1e-3  # four randomisations of 2^13 nodes

@@ -49,7 +49,7 @@ def test_a_penalty_between_the_two():
     found = solve(mixed)
     assert found.ok
     assert abs(float(found.potential - found.train_loss)) < 1e-8
-    with pytest.raises(ValueError, match="no learned law"):
+    with pytest.raises(ValueError, match="penalty of your own"):
         found.spectrum()
 
 
@@ -167,6 +167,17 @@ def test_fields_of_model_and_target_are_controls():
 def test_bad_input_names_the_argument(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_what_is_not_covered_is_said():
+    with pytest.raises(NotImplementedError, match="squared loss without a penalty"):
+        asx.thresholds(asx.RiskMinimization(TASK, penalty=lambda t: t**2), progress=False)
+    with pytest.raises(ValueError, match="weight_decay > 0"):
+        asx.simulate(asx.RiskMinimization(TASK, weight_decay=0), asx.MatrixAMP(), alpha=0.1, dim=10, seeds=1)
+    with pytest.raises(ValueError, match="cross_entropy"):
+        asx.RiskMinimization(asx.AttentionIndex(activation="linear"), loss="cross_entropy")
+    with pytest.raises(ValueError, match="one column of W"):
+        asx.simulate(asx.RiskMinimization(TASK, width_ratio=0.01), asx.Adam(), alpha=0.5, dim=30, seeds=1)
 
 
 def test_wrong_types():

@@ -180,3 +180,30 @@ def test_a_learner_narrower_than_its_rank_is_told_so():
     with pytest.warns(asx.ConvergenceWarning, match="width_ratio = 0.3 is below the learned rank"):
         theory = asx.solve(problem, alpha=1.0, progress=False)
     assert not theory.ok
+
+
+def test_little_data_leaves_little_of_the_matrix():
+    # The plain iteration lands on S = 0 here, which is not the solution: the fields there do lift it.
+    theory = asx.solve(asx.RiskMinimization(asx.AttentionIndex(noise=0.5)), alpha=[1e-3, 4e-3, 0.016], progress=False)
+    assert theory.ok
+    assert (np.diff(theory.q) > 0).all()
+    assert (np.diff(theory["rank"]) > 0).all()
+    np.testing.assert_allclose(theory.potential, theory.train_loss, rtol=1e-6)
+
+
+def test_strong_weight_decay_keeps_the_matrix_at_zero():
+    theory = [
+        asx.solve(asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=value), alpha=0.5, progress=False)
+        for value in (0.7, 1.0, 2.0)
+    ]
+    ranks = [float(point["rank"]) for point in theory]
+    assert ranks[0] > ranks[1] > ranks[2] == 0
+    assert "keeps S at zero" in theory[2].status.item()
+    assert float(theory[2].test_error) > float(theory[1].test_error)
+    assert float(theory[2].estimation_error) == 1.5
+
+
+def test_narrow_learners_are_told_so_at_vanishing_weight_decay_too():
+    narrow = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0, width_ratio=0.2)
+    with pytest.warns(asx.ConvergenceWarning, match=r"width_ratio = 0.2 is below the learned rank"):
+        asx.solve(narrow, alpha=0.1, progress=False)

@@ -89,6 +89,8 @@ class MatrixAMP(Algorithm):
             )
         if model.activation == "hardmax":
             raise TypeError("MatrixAMP needs activation='softmax' or 'linear', got 'hardmax'")
+        if isinstance(problem, RiskMinimization) and problem.weight_decay == 0:
+            raise ValueError("MatrixAMP needs weight_decay > 0: it does not take the limit of vanishing one, got 0")
         if isinstance(problem, RiskMinimization) and (problem.loss != "squared" or problem.penalty is not None):
             raise TypeError(
                 f"MatrixAMP needs loss='squared' and penalty=None, got {problem.loss!r}, {problem.penalty!r}"

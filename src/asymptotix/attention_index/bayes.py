@@ -11,6 +11,7 @@ direction, z_0 | z ~ N(z, Q_0' - q).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,11 +22,14 @@ from scipy.optimize import brentq
 from ..core import checks
 from ..core.problem import Outcome
 from .hardmax import hardmax_score_square
-from .model import AttentionIndex
+from .prediction import prediction_error
 from .thresholds import exact_recovery_bayes
 
-#: Scan of log qhat for the fixed points; beyond the last one recovery counts as exact.
-_LOG_FIELDS = np.arange(np.log(1e-6), np.log(1e9), 0.35)
+#: Fields qhat between which fixed points are looked for, times Q_0; beyond the last one recovery counts as exact.
+_FIELDS = (1e-6, 1e9)
+_STRIDE = 0.35
+#: Accuracy of the two scalar equations.
+_ROUNDING = 1e-9
 
 
 class AttentionIndexTheory:
@@ -68,17 +72,24 @@ class AttentionIndexTheory:
         return np.log(alpha) + self._log_score(log_qhat) - log_qhat
 
     def field(self, alpha: float, start: str) -> float | None:
-        """The fixed point qhat reached from nothing (uninformed) or from everything; None where recovery is exact."""
-        grid = _LOG_FIELDS if start == "uninformed" else _LOG_FIELDS[::-1]
-        before = float(grid[0])
-        inside = self._balance(before, alpha)
-        if start == "informed" and inside > 0:
+        """The fixed point qhat reached from nothing (uninformed) or from everything; None where recovery is exact.
+
+        The balance is positive at small fields, and with noise negative at large ones.
+        """
+        low, high = (float(np.log(bound / self.model.signal)) for bound in _FIELDS)
+        while self._balance(low, alpha) <= 0:
+            low -= _STRIDE
+        while self.model.noise > 0 and self._balance(high, alpha) >= 0:
+            high += _STRIDE
+        count = round((high - low) / _STRIDE) + 1
+        grid = np.linspace(low, high, count) if start == "uninformed" else np.linspace(high, low, count)
+        signs = [self._balance(float(grid[0]), alpha) > 0]
+        if start == "informed" and signs[0]:
             return None
-        for x in map(float, grid[1:]):
-            value = self._balance(x, alpha)
-            if (value > 0) != (inside > 0):
+        for before, x in itertools.pairwise(map(float, grid)):
+            signs.append(self._balance(x, alpha) > 0)
+            if signs[-1] != signs[-2]:
                 return float(np.exp(brentq(self._balance, before, x, args=(alpha,), xtol=1e-12)))  # type: ignore[arg-type]
-            before, inside = x, value
         return None
 
     # -- verbs -------------------------------------------------------------------------------------------------
@@ -110,25 +121,20 @@ class AttentionIndexTheory:
         Q0 = self.model.signal
         if qhat is None:
             values = {"q": Q0, "qhat": np.inf, "estimation_error": 0.0, "test_error": 0.0}
-            status = "exact recovery"
-        else:
-            error = self.error(qhat)
-            values = {"q": Q0 - error, "qhat": qhat, "estimation_error": error, "test_error": self._test_error(error)}
-            status = "converged"
-        return Outcome(values | {f"{name}_err": 1e-9 * abs(value) for name, value in values.items()}, status)
+            return Outcome(values | {f"{name}_err": 0.0 for name in values}, "exact recovery")
+        error = self.error(qhat)
+        test, test_err = self._test_error(error)
+        values = {"q": Q0 - error, "qhat": qhat, "estimation_error": error}
+        values |= {f"{name}_err": _ROUNDING * abs(value) for name, value in values.items()}
+        return Outcome(values | {"test_error": test, "test_error_err": test_err})
 
-    def _test_error(self, error: float) -> float:
+    def _test_error(self, error: float) -> tuple[float, float]:
         """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""
-        model: AttentionIndex = self.model
-        q, total = model.signal - error, model.noisy_signal
-        if model.activation == "hardmax":
-            return float(2 * np.arccos(np.clip(q / total, -1, 1)) / np.pi)
-        if model.activation == "linear":
-            return 2 * model.visible * (total - q)
-        from .loss_average import SquaredSoftmax
-
-        average = SquaredSoftmax(model.tokens, model.teacher_beta, model.teacher_beta)
-        return 0.5 * average(total, q, total, 1e-9, multi_start=False).test
+        q, total = self.model.signal - error, self.model.noisy_signal
+        if self.model.activation == "hardmax":
+            return float(2 * np.arccos(np.clip(q / total, -1, 1)) / np.pi), 0.0
+        value, numerical = prediction_error(self.model, q, total, beta=self.model.teacher_beta)
+        return 0.5 * value, 0.5 * numerical
 
     def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
         if self.model.noise > 0 or self.model.activation == "hardmax":

@@ -34,9 +34,9 @@ def value_and_derivative(
     def side(theta: float) -> tuple[RiskMinimization, float]:
         return (problem, theta) if field == "alpha" else (with_fields(problem, **{field: theta}), alpha)
 
-    start, _ = problem.theory.solve(alpha, None, tolerance)
+    start, outcome = problem.theory.solve(alpha, None, tolerance)
     if start is None:
-        raise ValueError(f"no fixed point with finite fields at alpha={alpha:g}: there is nothing to differentiate")
+        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.status}")
     here = problem.theory.evolution(**nodes)
     state = here.solve(alpha, start, tolerance=1e-10)
     x = here.variables(state.parameters)

@@ -129,7 +129,7 @@ class LearnedSpectrum:
         ----------
         histogram : array, optional
             Values of an experiment, of the kind that is drawn. Zeros (singular values below 0.1) are left out of the
-            bars, which are normalised by all values, and their fraction is written down.
+            bars, which are normalised by all values, and their fraction is in the legend.
         ax : matplotlib axes, optional
             A new figure if None.
         singular_values : bool
@@ -140,9 +140,9 @@ class LearnedSpectrum:
         of_w = singular_values and self.kind == "factorized"
         with _style():
             ax = _axes(ax)
-            peak = 0.0
+            peak, label = 0.0, f"theory, at zero: {self.atom:.3f}" if self.atom > 0 else "theory"
             for k, (x, density) in enumerate(self._curves(of_w)):
-                ax.plot(x, density, color=PALETTE[0], label="theory" if k == 0 else None)
+                ax.plot(x, density, color=PALETTE[0], label=label if k == 0 else None)
                 peak = max(peak, float(np.quantile(density, 0.98)))
             if self.atom > 0:
                 self._draw_atom(ax, peak, PALETTE[0])
@@ -150,7 +150,7 @@ class LearnedSpectrum:
                 self._draw_histogram(ax, checks.finite_grid("histogram", histogram), of_w, PALETTE[1])
             ax.set_xlabel(r"singular value $\rho$ of $W/(md)^{1/4}$" if of_w else r"eigenvalue $s$ of $S$")
             ax.set_ylabel("density")
-            ax.set_ylim(0, 1.25 * peak)
+            ax.set_ylim(0, 1.45 * peak)  # room for the legend
             return _finish(ax)
 
     def _refuse_full(self, name: str) -> None:
@@ -177,13 +177,11 @@ class LearnedSpectrum:
     def _draw_atom(self, ax: Axes, height: float, color: str) -> None:
         ax.plot([0, 0], [0, height], color=color)
         ax.plot([0], [height], "o", color=color)
-        ax.annotate(f"{self.atom:.3f}", (0, height), xytext=(6, 2), textcoords="offset points", color=color)
 
     def _draw_histogram(self, ax: Axes, values: np.ndarray, of_w: bool, color: str) -> None:
-        kept = values
+        kept, label = values, "experiment"
         if self.kind == "factorized":
             kept = values[values >= (ZEROS_BELOW if of_w else ZEROS_BELOW**2)]
-            words = f"zeros in the experiment: {1 - len(kept) / len(values):.3f}"
-            ax.annotate(words, (0.98, 0.80), xycoords="axes fraction", ha="right", color=color)
+            label = f"experiment, at zero: {1 - len(kept) / len(values):.3f}"
         counts, ends = np.histogram(kept, bins=max(10, round(np.sqrt(2 * len(values)))))
-        ax.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, alpha=0.35, color=color, label="experiment")
+        ax.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, alpha=0.35, color=color, label=label)

@@ -126,7 +126,7 @@ class SpectralPenalty(Penalty):
     Parameters
     ----------
     function : callable
-        r(t), elementwise on a NumPy array.
+        r(t), elementwise on a NumPy array; away from t = 0 it should be smooth.
     derivative : callable
         r'(t), likewise.
     positive : bool
@@ -165,7 +165,7 @@ class SpectralPenalty(Penalty):
             Sigma=2 / mhat * float(weight @ (t * h)),
             penalty=penalty,
             envelope=penalty + 0.25 * Sigmahat * q - 0.5 * mhat * float(weight @ (t * x)),
-            rank=float(weight.sum()) if self.positive else 1.0,
+            rank=float(weight @ (abs(t) > 1e-12 * abs(t).max())),
         )
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:

@@ -78,6 +78,10 @@ class RiskMinimization(Problem):
             )
         if self.model.activation == "linear" and (self.model.beta, self.model.teacher_beta) != (1.0, 1.0):
             raise ValueError("beta and target_beta must be 1 with activation='linear', where they only rescale S")
+        if self.model.activation == "linear" and self.loss == "cross_entropy":
+            raise ValueError(
+                "loss='cross_entropy' needs outputs that are probabilities: activation='softmax', got 'linear'"
+            )
         if self.weight_decay == 0 and (self.loss != "squared" or self.penalty is not None):
             raise NotImplementedError("weight_decay=0 is covered for the squared loss without a penalty of your own")
 
@@ -129,6 +133,8 @@ class RiskMinimization(Problem):
         if ds["delta"].ndim:
             raise ValueError(f"spectrum() is of one point: select {', '.join(map(str, ds['delta'].dims))} first")
         delta, eps, scale = (float(ds[name]) for name in ("delta", "eps", "scale"))
+        if self.penalty is not None:
+            raise ValueError("no learned law for a penalty of your own: the spectrum is offered for the built-in ones")
         if not delta > 0 or not np.isfinite(scale):
             raise ValueError(
                 f"no learned law at this point (status: {ds['status'].item()}): delta = {delta}, scale = {scale}"

@@ -28,7 +28,9 @@ from .targets import Target
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
-_POLISH, _CHECKS = 12, 4
+#: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
+_WIDTHS = 1e-6, 1e5
+_POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 12, 4, 500, 20
 
 
 class OrderParameters(NamedTuple):
@@ -107,10 +109,12 @@ class StateEvolution:
         averages = self.loss(self.noisy_signal, *parameters, multi_start=multi_start)
         fields = self.fields(alpha, parameters, averages)
         if not (fields.mhat > 0 and fields.Sigmahat > 0):
-            raise FloatingPointError(f"the data exert no field on S at {parameters}: got {fields}")
+            raise FloatingPointError(f"the data exert no field on S at {_words(parameters)}: {_words(fields)}")
+        if not _WIDTHS[0] < np.sqrt(fields.qhat) / fields.mhat < _WIDTHS[1]:
+            raise FloatingPointError(f"the iteration runs away: {_words(parameters)}, {_words(fields)}")
         estimate = self.penalty.estimate(self.target, *fields)
         if not (estimate.q > 0 and estimate.Sigma > 0):
-            raise FloatingPointError(f"the penalty leaves nothing of S at {parameters}: got {estimate}")
+            raise FloatingPointError(f"the penalty leaves nothing of S at {_words(parameters)}: {_words(fields)}")
         residual = float(abs(self.variables(OrderParameters(*estimate[:3])) - x).max())
         return State(parameters, fields, averages, estimate, residual)
 
@@ -173,6 +177,44 @@ class StateEvolution:
         found = self._iterate(alpha, self.variables(found.parameters), tolerance, multi_start=True)
         return replace(found, evaluations=evaluations + found.evaluations)
 
+    def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> State:
+        """The dynamics in short steps, shorter still where one would land on S = 0; one start of the proximal map."""
+        x, state = self._first_state(alpha, self.variables(start))
+        damping, best, before = 0.3, np.inf, np.inf
+        for evaluation in range(1, _CAUTIOUS):
+            if state.residual < tolerance:
+                return replace(state, evaluations=evaluation)
+            best = min(best, state.residual)
+            if evaluation % _WINDOW == 0:  # it oscillates: the response to a small S is strong
+                damping *= 0.5 if best > 0.5 * before else 1.0
+                before = best
+            move = damping * (self.image(state) - x).clip(-1, 1)
+            for _ in range(40):
+                try:
+                    state = self.at(alpha, x + move)
+                    break
+                except FloatingPointError:
+                    move *= 0.5
+            x = x + move
+        words = f"not converged after {_CAUTIOUS} steps (residual {state.residual:.1e})"
+        return replace(state, evaluations=_CAUTIOUS, status=words, converged=False)
+
+    def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, State]:
+        """From x towards S = 0 until the data exert a field that the penalty does not cancel."""
+        for _ in range(60):
+            try:
+                return x, self.at(alpha, x)
+            except FloatingPointError:
+                x = x - np.array([0.5, 0.0, 0.5])
+        return x, self.at(alpha, x)
+
+    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, Estimate]:
+        """Loss side, fields and estimate at S = 0, where the response vanishes."""
+        nothing = OrderParameters(0.0, 0.0, 1e-9)
+        averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
+        fields = self.fields(alpha, nothing, averages)
+        return averages, fields, self.penalty.estimate(self.target, fields.mhat, fields.qhat, abs(fields.Sigmahat))
+
     def image(self, state: State) -> np.ndarray:
         """Variables after one iteration."""
         return self.variables(OrderParameters(*state.estimate[:3]))
@@ -203,3 +245,7 @@ class StateEvolution:
     def replicon(self, alpha: float, state: State) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted."""
         return 2 * alpha * state.averages.response * self.penalty.squared_response(self.target, *state.fields)
+
+
+def _words(numbers: NamedTuple) -> str:
+    return ", ".join(f"{name} = {value:.3g}" for name, value in numbers._asdict().items())

@@ -104,7 +104,9 @@ class Adam(Algorithm):
 
     def _run(self, problem: Any, dim: int, samples: int, seed: int, progress: Any, label: str) -> Outcome:
         model = problem.model
-        width = max(round(problem.width_ratio * dim), 1)
+        width = round(problem.width_ratio * dim)
+        if width < 1:
+            raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
         settings = Settings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
         nuclear = problem.parameterization == "factorized" and problem.penalty is None
         # |W|_F^2 = d sqrt(m/d) Tr S

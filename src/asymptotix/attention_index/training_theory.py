@@ -9,8 +9,9 @@ import numpy as np
 
 from ..core import checks
 from ..core.problem import Outcome
-from .loss_average import LossAverage, QuadraticLinear, SquaredSoftmax
+from .loss_average import LossAverage, LossAverages, QuadraticLinear, SquaredSoftmax
 from .matrix_side import NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
+from .prediction import prediction_error
 from .ridgeless import Interpolator, least_norm, least_trace
 from .state_evolution import JUMPS, OrderParameters, State, StateEvolution
 from .thresholds import exact_recovery, exact_recovery_full, interpolation
@@ -18,6 +19,10 @@ from .thresholds import exact_recovery, exact_recovery_full, interpolation
 if TYPE_CHECKING:
     from .risk import RiskMinimization
 
+_OBSERVABLES = (
+    "test_error", "train_error", "train_loss", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
+    "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
+)  # fmt: skip
 _COARSE, _ORDERS = 12, (28, 22)
 _RANDOMISATIONS = 4
 _RESIDUAL = 1e-8
@@ -113,21 +118,25 @@ class TrainingTheory:
         try:
             states, evolutions = self._states(alpha, start, tolerance)
         except FloatingPointError as error:
-            return None, Outcome({}, f"failed: {error}", False)
+            return self._from_nothing(alpha, tolerance, str(error))
         outcome = self._outcome(alpha, states, evolutions)
         return (states[0].parameters if outcome.converged or states[0].converged else None), outcome
 
     def _states(
-        self, alpha: float, start: OrderParameters | None, tolerance: float
+        self, alpha: float, start: OrderParameters | None, tolerance: float, *, settled: bool = False
     ) -> tuple[list[State], list[StateEvolution]]:
+        """Solutions on several sets of nodes; ``settled`` says that the start is the end of the dynamics on few."""
         evolutions = self.replicas(tolerance)
         start = start or self._interpolating_start(alpha)
-        if not self._on_two_token_nodes:
+        few = self.evolution(order=_COARSE) if self._on_two_token_nodes else evolutions[0]
+        if not self._on_two_token_nodes and not (settled and start):
             return _solved(evolutions, alpha, start), evolutions
         # The dynamics are followed on few nodes; there is not far to go from their end.
-        coarse = self.evolution(order=_COARSE)
-        start = coarse.follow(alpha, start, tolerance=1e-6).parameters
-        inverse = np.linalg.inv(np.eye(3) - coarse.jacobian(alpha, start))
+        if not (settled and start):
+            start = few.follow(alpha, start, tolerance=1e-6).parameters
+        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, start))
+        if not self._on_two_token_nodes:
+            return [evolution.polish(alpha, start, inverse) for evolution in evolutions], evolutions
         fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
@@ -139,6 +148,32 @@ class TrainingTheory:
             evolutions = [*evolutions, self.evolution(order=_THIRD_ORDER)]
         others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
         return [fine, *others], evolutions
+
+    def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> tuple[OrderParameters | None, Outcome]:
+        """The point where a usual start fails: S is zero or small, and is approached from there."""
+        if self.problem.weight_decay == 0:
+            words = "close to interpolation the proximal map jumps and the theory at vanishing weight decay is unproven"
+            return None, Outcome({}, f"failed: {words}; {reason}", False)
+        evolution = self.evolution(order=_COARSE) if self._on_two_token_nodes else self.replicas(tolerance)[0]
+        averages, _, estimate = evolution.from_nothing(alpha)
+        if estimate.q <= 0:
+            return None, self._zero(alpha, averages)
+        try:
+            near = evolution.cautiously(alpha, OrderParameters(*estimate[:3]), tolerance=1e-6)
+            states, evolutions = self._states(alpha, near.parameters, tolerance, settled=True)
+        except FloatingPointError:
+            return None, Outcome({}, f"failed: {reason}", False)
+        return states[0].parameters, self._outcome(alpha, states, evolutions)
+
+    def _zero(self, alpha: float, averages: LossAverages) -> Outcome:
+        """S = 0: the penalty outweighs all that the data say."""
+        values = dict.fromkeys(_OBSERVABLES, 0.0) | {
+            "test_error": averages.test, "train_error": averages.test, "train_loss": alpha * averages.test,
+            "estimation_error": self.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
+            "potential": alpha * averages.test,
+        }  # fmt: skip
+        values |= {f"{name}_err": 0.0 for name in values if name != "jump_weight"}
+        return Outcome(values, "converged: the penalty keeps S at zero")
 
     @property
     def _on_two_token_nodes(self) -> bool:
@@ -197,12 +232,16 @@ class TrainingTheory:
             )
         elif values["replicon"] >= 1:
             doubts.append(f"unproven: replica symmetry is unstable, replicon = {values['replicon']:.3g}")
-        if self.factorized and values["rank"] > self.problem.width_ratio:
-            doubts.append(
-                f"the theory does not apply: width_ratio = {self.problem.width_ratio:g} is below the learned rank "
-                f"{values['rank']:.3g}, and the learner is confined to fewer directions than it needs"
-            )
+        doubts += self._too_narrow(values["rank"])
         return ("; ".join(doubts), False) if doubts else ("converged", True)
+
+    def _too_narrow(self, rank: float) -> list[str]:
+        if not self.factorized or rank <= self.problem.width_ratio:
+            return []
+        return [
+            f"the theory does not apply: width_ratio = {self.problem.width_ratio:g} is below the learned rank "
+            f"{rank:.3g}, and the learner is confined to fewer directions than it needs"
+        ]
 
     # -- vanishing weight decay --------------------------------------------------------------------------------
 
@@ -222,13 +261,16 @@ class TrainingTheory:
             found = least_trace(model.target, model.noisy_signal, samples)
         else:
             found = least_norm(model.target, model.noise, samples)
-        return Outcome(self._interpolator_values(found, factor), "converged: interpolation at vanishing weight decay")
+        values = self._interpolator_values(found, factor)
+        doubts = self._too_narrow(values["rank"])
+        return Outcome(
+            values, doubts[0] if doubts else "converged: interpolation at vanishing weight decay", not doubts
+        )
 
     def _interpolator_values(self, found: Interpolator, factor: float) -> dict[str, float]:
         model = self.model
         m, q = factor * found.m, factor**2 * found.q
-        loss = self.evolution(order=_ORDERS[0]) if self._on_two_token_nodes else self.evolution()
-        test = loss.loss(model.noisy_signal, m, q, 1e-9, multi_start=False).test
+        test, test_err = prediction_error(model, m, q, beta=model.beta)
         above = model.target.convolution(found.delta).mass_above(found.eps) if self.factorized else 1.0
         values = {
             "test_error": test, "train_error": 0.0, "train_loss": 0.0, "estimation_error": model.signal - 2 * m + q,
@@ -236,7 +278,7 @@ class TrainingTheory:
             "delta": found.delta, "eps": found.eps, "scale": factor * found.scale, "potential": 0.0,
             "replicon": np.nan, "jump_weight": 0.0,
         }  # fmt: skip
-        return values | {f"{name}_err": 0.0 for name in values if name != "jump_weight"}
+        return values | {f"{name}_err": 0.0 for name in values if name != "jump_weight"} | {"test_error_err": test_err}
 
     def _exact(self, factor: float) -> Outcome:
         Q0 = self.model.signal
@@ -246,13 +288,18 @@ class TrainingTheory:
             "scale": factor, "replicon": np.nan,
         }  # fmt: skip
         values |= {f"{name}_err": 0.0 for name in values if name != "jump_weight"}
-        return Outcome(values, "exact recovery: the target is the only interpolator")
+        doubts = self._too_narrow(values["rank"])
+        return Outcome(
+            values, doubts[0] if doubts else "exact recovery: the target is the only interpolator", not doubts
+        )
 
     # -- the rest ----------------------------------------------------------------------------------------------
 
     def thresholds(self) -> Outcome:
         """Interpolation and exact recovery of this parameterisation; without noise only the second is a recovery."""
         model = self.model
+        if self.problem.loss != "squared" or self.problem.penalty is not None:
+            raise NotImplementedError("thresholds are covered for the squared loss without a penalty of your own")
         if self.factorized:
             fits = interpolation(model.target, model.noise, model.visible)
             exact = exact_recovery(model.target, model.visible)

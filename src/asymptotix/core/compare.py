@@ -254,8 +254,9 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
         columns[f"{name}_mean"] = mean
         columns[f"{name}_sem"] = sem
         columns[f"{name}_runs"] = count
-        # No gap and no spread is agreement, not 0/0.
-        columns[f"{name}_z"] = xr.where((gap == 0) & (spread == 0), 0.0, gap / spread)
+        # No gap and no spread is agreement, not 0/0. Runs that all agree, as counts may, say nothing of their scatter.
+        z = (gap / spread).where((sem > 0) | (count < 2))
+        columns[f"{name}_z"] = xr.where((gap == 0) & (spread == 0), 0.0, z)
     ds = xr.Dataset(columns)
     return ds.drop_vars([name for name in ("seed", "iteration") if name in ds.coords])
 

@@ -153,6 +153,7 @@ class GAMP(Algorithm):
                 progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
                 stages = self._stages(problem, samples / dim)
                 runs = chain([first_run.result()], map(drawn, batches[1:]))
+                del first_run  # or it would keep the first data alive beside those of later batches
             for number, run in enumerate(runs):
                 for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
                     yield position, number * together + k, outcome

@@ -86,16 +86,16 @@ def _next_threshold(evolution: StateEvolution, learned: int, index: int, toleran
     x, slope_alpha, slope_growth = bracket
     ends: list[np.ndarray] = []
     alpha, error = np.array([np.nan]), np.inf
-    for _ in range(BLOCKS[-1]):
+    for _ in range(BLOCKS[-1] + 8):
         log_alpha, growth = branch.at(x, len(ends))
         x_r = x - growth / slope_growth
-        if ends or abs(x_r.mean() - x) * slope_alpha < 0.1:  # otherwise too far for a linear step
+        if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
             ends.append(np.exp(log_alpha + slope_alpha * (x_r - x)))
         x = float(x_r.mean())
-        if len(ends) in BLOCKS:
+        if ends:
             alpha = np.mean(ends, axis=0)
             error = alpha.std(ddof=1) / np.sqrt(len(alpha))
-            if error < 0.5 * tolerance * alpha.mean():
+            if len(ends) == BLOCKS[-1] or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
                 break
     return Threshold(float(alpha.mean()), float(error))
 
