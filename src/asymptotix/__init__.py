@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import tasks
     from .attention_index.amp import MatrixAMP
     from .attention_index.model import AttentionIndex
     from .attention_index.risk import RiskMinimization
     from .attention_index.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
     from .attention_index.training import Adam
+    from .attention_paths.heads import head_scores
+    from .attention_paths.network import AttendedInputs, AttentionPaths
+    from .attention_paths.posterior import PathPosterior
     from .bayes_optimal import BayesOptimal
     from .core.compare import Comparison, compare
     from .core.gradient import gradient, optimum
@@ -52,6 +56,10 @@ _HOME = {
     "Empirical": "attention_index.targets",
     "Adam": "attention_index.training",
     "MatrixAMP": "attention_index.amp",
+    "AttentionPaths": "attention_paths.network",
+    "AttendedInputs": "attention_paths.network",
+    "PathPosterior": "attention_paths.posterior",
+    "head_scores": "attention_paths.heads",
     "gradient": "core.gradient",
     "optimum": "core.gradient",
 }
@@ -61,7 +69,9 @@ __all__ = [
     "Adam",
     "Algorithm",
     "Atoms",
+    "AttendedInputs",
     "AttentionIndex",
+    "AttentionPaths",
     "BayesOptimal",
     "Comparison",
     "ConvergenceWarning",
@@ -70,6 +80,7 @@ __all__ = [
     "MarchenkoPastur",
     "MatrixAMP",
     "Outcome",
+    "PathPosterior",
     "PowerLaw",
     "Problem",
     "Result",
@@ -78,19 +89,23 @@ __all__ = [
     "__version__",
     "compare",
     "gradient",
+    "head_scores",
     "load",
     "optimum",
     "simulate",
     "solve",
+    "tasks",
     "thresholds",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "tasks":
+        return import_module(".tasks", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -37,8 +37,13 @@ class ProximalPoints(NamedTuple):
     disagree: np.ndarray  # whether the starts ended at different objectives (n,)
 
 
-WORST_CURVATURE = 0.9617
-"""The Hessian of the two-token loss has no eigenvalue below minus this, at beta = 1."""
+@functools.cache
+def _row_curvature() -> tuple[np.ndarray, np.ndarray]:
+    """The most negative second derivative of a row's loss 2 (sg(u) - y)^2, less its sign, on a grid of outputs y."""
+    y, sg = np.linspace(0, 1, 201), np.linspace(0, 1, 2001)[:, None]
+    slope = sg * (1 - sg)
+    curvature = 4 * slope**2 + 4 * (sg - y) * slope * (1 - 2 * sg)
+    return y, -curvature.min(axis=0) + 1e-3  # room for what lies between the points of both grids
 
 
 class ProximalMap(abc.ABC):
@@ -66,9 +71,9 @@ class ProximalMap(abc.ABC):
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers, from dp/dz = (1 + Sigma H)^{-1}."""
 
-    def convex(self, Sigma: float) -> bool:
-        """Whether the objective is known to have a single minimum, whatever the sample."""
-        return False
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        """Samples whose objective may have more than one minimum, (n,)."""
+        return np.ones(len(y), bool)
 
     def solve(
         self, z0: np.ndarray, z: np.ndarray, Sigma: float, previous: np.ndarray | None, multi_start: bool
@@ -77,13 +82,14 @@ class ProximalMap(abc.ABC):
         y = self.output(z0)
         starts = self.starts(z0, z)
         p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
-        highest = value
-        if multi_start and not self.convex(Sigma):
-            for start in starts if previous is None else self.starts(z0, z):
-                other, other_value = self.descend(y, z, start, Sigma)
-                highest = np.maximum(highest, other_value)
-                better = other_value < value - _TIE
-                p[better], value = other[better], np.where(better, other_value, value)
+        highest = value.copy()
+        at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
+        if at.size:
+            for start in self.starts(z0[at], z[at]):
+                other, other_value = self.descend(y[at], z[at], start, Sigma)
+                highest[at] = np.maximum(highest[at], other_value)
+                better = other_value < value[at] - _TIE
+                p[at[better]], value[at[better]] = other[better], other_value[better]
         return ProximalPoints(y, p, value, highest - value > DISAGREEMENT)
 
 
@@ -120,8 +126,11 @@ class TwoTokenMap(SoftmaxMap):
     def __init__(self, beta: float, target_beta: float) -> None:
         super().__init__(2, beta, target_beta)
 
-    def convex(self, Sigma: float) -> bool:
-        return Sigma * WORST_CURVATURE * self.beta**2 < 1
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        # The Hessian in visible coordinates is at most four times as negative as that of the worse row.
+        grid, worst = _row_curvature()
+        curvature = np.interp(y, grid, worst).max(axis=1)
+        return 4 * Sigma * self.beta**2 * 1.001 * curvature >= 1
 
     def output(self, z0: np.ndarray) -> np.ndarray:
         return _diagonal(self.target_beta, z0)

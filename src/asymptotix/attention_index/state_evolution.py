@@ -220,10 +220,10 @@ class StateEvolution:
         return self.variables(OrderParameters(*state.estimate[:3]))
 
     def jacobian(self, alpha: float, parameters: OrderParameters, step: float = 1e-3) -> np.ndarray:
-        """G', by central differences of the map."""
+        """G' by differences of the map, as good as quasi-Newton steps need it."""
         x = self.variables(parameters)
-        ends = [[self.image(self.at(alpha, x + sign * step * unit)) for sign in (1, -1)] for unit in np.eye(len(x))]
-        return np.stack([(ahead - behind) / (2 * step) for ahead, behind in ends], axis=1)
+        here = self.image(self.at(alpha, x))
+        return np.stack([(self.image(self.at(alpha, x + step * unit)) - here) / step for unit in np.eye(3)], axis=1)
 
     def _iterate(self, alpha: float, x: np.ndarray, tolerance: float, *, multi_start: bool) -> State:
         def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ _OBSERVABLES = (
     "test_error", "train_error", "train_loss", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
     "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
-_COARSE, _ORDERS = 12, (28, 22)
+_COARSE, _ORDERS = 10, (28, 22)
 _RANDOMISATIONS = 4
 _RESIDUAL = 1e-8
 #: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.

@@ -1,0 +1,1 @@
+"""Deep multi-head attention at finite width: Bayesian learning through attention paths."""

@@ -1,0 +1,171 @@
+"""Telling two hidden Markov chains apart by their flip rate, with hand-made attention heads.
+
+A chain of states q_t in {+, -} starts from a fair coin and flips with probability flip[0] where the label is +1, with
+flip[1] where it is -1. The network sees noisy features of the states,
+
+    x_t = (v_{q_t} + noise, e_t),      v_+ = sqrt(2) on the first 100 coordinates,  v_- = sqrt(2) on the last 100,
+
+where e_t is the one-hot position. Token 0 (bos) has no features and no noise, only its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..attention_paths.network import AttentionPaths
+from ..core import checks
+
+_FEATURES = 200
+_V_PLUS = np.repeat([np.sqrt(2.0), 0.0], _FEATURES // 2)
+_V_MINUS = np.repeat([0.0, np.sqrt(2.0)], _FEATURES // 2)
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenMarkovTask:
+    """Network and data of the hidden-Markov task.
+
+    Attributes
+    ----------
+    network : AttentionPaths
+        Two layers. Heads (2, 2), or (2, 1) with ``two_paths``; the first head of each layer is the good one.
+    inputs : array (examples, length + 1, 200 + length + 1)
+        Training tokens, bos first; the examples of label +1 come before those of label -1.
+    labels : array (examples,)
+        +1 or -1.
+    test_inputs, test_labels
+        The same for fresh chains.
+    """
+
+    network: AttentionPaths
+    inputs: np.ndarray
+    labels: np.ndarray
+    test_inputs: np.ndarray
+    test_labels: np.ndarray
+
+
+def hidden_markov(
+    examples: int = 100,
+    test_examples: int = 1000,
+    seed: int = 0,
+    *,
+    length: int = 30,
+    noise_parallel: float = 1.0,
+    noise_perpendicular: float = 1.0,
+    readout: int | str = 0,
+    two_paths: bool = False,
+    second_head: str = "random",
+    beta: float = 10.0,
+    flip: Sequence[float] = (0.3, 0.7),
+) -> HiddenMarkovTask:
+    """Make the hidden-Markov task: chains to be classified by how often they flip.
+
+    The good head of layer 1 compares a token with its predecessor, the good head of layer 2 averages over all tokens;
+    the path through both sees the flip rate. The second heads are random and lead to a path that helps to denoise
+    (random, then uniform) and to two that mislead.
+
+    Parameters
+    ----------
+    examples, test_examples : int
+        Half of each label; of an odd number label +1 gets one more.
+    seed : int
+        Training chains, test chains and random heads have independent streams of it.
+    length : int
+        States per chain, bos not counted.
+    noise_parallel, noise_perpendicular : float
+        Standard deviation per coordinate of the Gaussian noise, inside and outside the span of v_+ and v_-.
+    readout : int or "mean"
+        Token that is read, 0 being bos and -1 the last state, or the average over all.
+    two_paths : bool
+        Leave the random head of layer 2 out.
+    second_head : "random" or "uniform"
+        Second head of layer 1; "uniform" attends to all tokens equally.
+    beta : float
+        Scale of all scores.
+    flip : pair of float
+        Flip probabilities of the chains labelled +1 and -1.
+    """
+    length = checks.integer("length", length, 2)
+    sds = _finite("noise_parallel", noise_parallel), _finite("noise_perpendicular", noise_perpendicular)
+    rates = _flip_rates(flip)
+    seed = checks.integer("seed", seed, 0)
+    checks.one_of("two_paths", two_paths, (False, True))
+    checks.one_of("second_head", second_head, ("random", "uniform"))
+    if not isinstance(readout, str) and not -length - 1 <= checks.integer("readout", readout) <= length:
+        raise ValueError(f"readout must be 'mean' or a token from {-length - 1} to {length}, got {readout}")
+    count, test_count = checks.integer("examples", examples, 2), checks.integer("test_examples", test_examples, 2)
+
+    first, second = _heads(np.random.default_rng([seed, 3]), length, _finite("beta", beta))
+    if second_head == "uniform":
+        first[1] = 0.0
+    network = AttentionPaths(query_key=(first, second[:1] if two_paths else second), readout=readout)
+    train = _chains(np.random.default_rng([seed, 1]), count, length, rates, sds)
+    test = _chains(np.random.default_rng([seed, 2]), test_count, length, rates, sds)
+    return HiddenMarkovTask(network, *train, *test)
+
+
+def _chains(
+    rng: np.random.Generator, count: int, length: int, rates: tuple[float, float], sds: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens (count, length + 1, 200 + length + 1) and labels of fresh chains."""
+    labels = np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
+    rate = np.where(labels > 0, *rates)
+    plus = np.empty((count, length), dtype=bool)
+    plus[:, 0] = rng.integers(0, 2, count)
+    for t in range(1, length):
+        plus[:, t] = plus[:, t - 1] ^ (rng.random(count) < rate)
+    tokens = np.zeros((count, length + 1, _FEATURES + length + 1))
+    tokens[:, 1:, :_FEATURES] = np.where(plus[..., None], _V_PLUS, _V_MINUS) + _noise(rng, count, length, sds)
+    tokens[:, :, _FEATURES:] = np.eye(length + 1)
+    return tokens, labels
+
+
+def _noise(rng: np.random.Generator, count: int, length: int, sds: tuple[float, float]) -> np.ndarray:
+    noise = rng.standard_normal((count, _FEATURES, length)).transpose(0, 2, 1)
+    span = np.stack([_V_PLUS, _V_MINUS], axis=1) / np.sqrt(_FEATURES)  # orthonormal: |v|^2 = 200 and v_+ . v_- = 0
+    return sds[1] * noise + (sds[0] - sds[1]) * (noise @ span) @ span.T
+
+
+def _heads(rng: np.random.Generator, length: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
+    """W of both layers, (2, N0, N0) each: the good head, then a random one."""
+    positions = length + 1
+    direction = (_V_PLUS - _V_MINUS) / _FEATURES
+    place = np.eye(positions, k=1)  # rows are keys: 1 at the token before the query
+    place[0, 1:] = 1.5  # between the two kinds of neighbour, so that bos takes what finds no match
+    compare = _head(np.outer(direction, direction), place)
+    average = _head(np.zeros((_FEATURES, _FEATURES)), np.ones((positions, positions)))
+    random = [_random_head(rng, positions) for _ in range(2)]
+    return beta * np.stack([compare, random[0]]), beta * np.stack([average, random[1]])
+
+
+def _random_head(rng: np.random.Generator, positions: int) -> np.ndarray:
+    features = rng.standard_normal((_FEATURES, _FEATURES)) / _FEATURES
+    head = _head(features, rng.standard_normal((positions, positions)))
+    head[:_FEATURES, _FEATURES:] = rng.standard_normal((_FEATURES, positions)) / np.sqrt(_FEATURES)
+    head[_FEATURES:, :_FEATURES] = rng.standard_normal((positions, _FEATURES)) / np.sqrt(_FEATURES)
+    return head
+
+
+def _head(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """A query-key matrix without terms between features and positions."""
+    head = np.zeros((_FEATURES + len(positions),) * 2)
+    head[:_FEATURES, :_FEATURES] = features
+    head[_FEATURES:, _FEATURES:] = positions
+    return head
+
+
+def _finite(name: str, x: Any) -> float:
+    value = float(checks.non_negative(name, x))
+    if not np.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value
+
+
+def _flip_rates(flip: Any) -> tuple[float, float]:
+    rates = checks.array_of_shape("flip", flip, (2,))
+    for place, rate in enumerate(rates):
+        checks.probability(f"flip[{place}]", rate, closed=True)
+    return float(rates[0]), float(rates[1])

@@ -1,0 +1,188 @@
+"""Attended inputs and outputs of the network against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from asymptotix.attention_paths import network as module
+from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths, Weights
+from asymptotix.core.specification import build, describe, with_fields
+
+ROUNDING = 1e-12  # sums of at most some hundred terms of order one in float64
+
+
+def random_network(heads, readout: int | str = "mean", features=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return AttentionPaths(query_key=[rng.standard_normal((H, features, features)) for H in heads], readout=readout)
+
+
+def random_tokens(examples=3, length=4, features=5, seed=1):
+    return np.random.default_rng(seed).standard_normal((examples, length, features))
+
+
+def brute_force(tokens, attention, readout):
+    """Every path over heads, every path over tokens, one product each."""
+    examples, length, features = tokens.shape
+    ends = range(length) if readout == "mean" else [readout % length]
+    heads = [range(A.shape[1]) for A in attention]
+    xi = np.zeros((examples, math.prod(len(h) for h in heads), features))
+    for mu in range(examples):
+        for place, pi in enumerate(itertools.product(*heads)):
+            for route in itertools.product(*[range(length)] * len(attention), ends):
+                weight = 1.0
+                for layer, h in enumerate(pi):
+                    weight *= attention[layer][mu, h, route[layer], route[layer + 1]]
+                xi[mu, place] += weight * tokens[mu, route[0]] / len(ends)
+    return xi
+
+
+def random_weights(heads, widths, features, seed=2):
+    rng = np.random.default_rng(seed)
+    V = [rng.standard_normal((H, out, into)) for H, into, out in zip(heads, widths, widths[1:], strict=False)]
+    return Weights(rng.standard_normal((widths[0], features)), V, rng.standard_normal(widths[-1]))
+
+
+def path_formula(weights, xi, heads):
+    """f = sum_pi Veff^pi V0 xi^pi / sqrt(prod_l H_l N0 N_1), Veff^pi = a^T V^{L,h_L}..V^{1,h_1} / sqrt(N_2..N_a)."""
+    features = xi.shape[-1]
+    f = np.zeros(len(xi))
+    for place, pi in enumerate(itertools.product(*[range(H) for H in heads])):
+        row = weights.a / math.sqrt(len(weights.a))
+        for V, h in reversed(list(zip(weights.V, pi, strict=True))):
+            row = row @ V[h] / math.sqrt(V.shape[-1])
+        f += xi[:, place] @ weights.V0.T @ row
+    return f / math.sqrt(math.prod(heads) * features)
+
+
+@pytest.mark.parametrize("readout", ["mean", 0, 2, -1])
+@pytest.mark.parametrize("heads", [(3,), (2, 3), (2, 1, 3)])
+def test_attended_inputs_equal_enumeration(heads, readout):
+    network, tokens = random_network(heads, readout), random_tokens()
+    attention = network.attention(tokens)
+    expected = brute_force(tokens, attention, readout)
+    assert network.paths == math.prod(heads) == expected.shape[1]
+    np.testing.assert_allclose(network.attended(tokens), expected, atol=ROUNDING)
+    given = AttentionPaths(heads=heads, readout=readout)
+    np.testing.assert_allclose(given.attended(AttendedInputs(tokens, attention)), expected, atol=ROUNDING)
+
+
+def test_attention_is_a_softmax_over_keys_of_unscaled_scores():
+    network, tokens = random_network((2, 1)), random_tokens()
+    assert network.query_key is not None
+    for A, W in zip(network.attention(tokens), network.query_key, strict=True):
+        scores = np.einsum("bsi,hij,btj->bhst", tokens, W, tokens)
+        expected = np.exp(scores) / np.exp(scores).sum(axis=2, keepdims=True)
+        np.testing.assert_allclose(A, expected, atol=ROUNDING)
+        np.testing.assert_allclose(A.sum(axis=2), 1, atol=ROUNDING)
+
+
+def test_chunks_do_not_change_the_answer(monkeypatch):
+    network, tokens = random_network((2, 2)), random_tokens(examples=7)
+    whole = network.attended(tokens), *network.attention(tokens)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 2 * 8 * 2 * 4 * 9)  # two examples each
+    for one, other in zip(whole, (network.attended(tokens), *network.attention(tokens)), strict=True):
+        np.testing.assert_allclose(one, other, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("readout", ["mean", 1])
+@pytest.mark.parametrize(("heads", "widths"), [((2,), (6, 6)), ((2, 3), (6, 6, 6)), ((2, 1, 3), (6, 3, 5, 4))])
+def test_path_formula_equals_the_network(heads, widths, readout):
+    network, tokens = random_network(heads, readout), random_tokens()
+    weights = random_weights(heads, widths, tokens.shape[-1])
+    expected = path_formula(weights, network.attended(tokens), heads)
+    np.testing.assert_allclose(network.forward(weights, tokens), expected, atol=ROUNDING)
+    inputs = AttendedInputs(tokens, network.attention(tokens))
+    np.testing.assert_allclose(network.forward(weights, inputs), expected, atol=ROUNDING)
+
+
+def test_very_large_scores_do_not_overflow():
+    network, tokens = random_network((2,)), 1e3 * random_tokens()
+    A = network.attention(tokens)[0]
+    np.testing.assert_allclose(A.sum(axis=2), 1, atol=ROUNDING)
+    with pytest.raises(ValueError, match="overflow"):
+        network.attended(1e200 * tokens)
+
+
+def test_heads_and_layers():
+    assert AttentionPaths(layers=3, heads=2).heads == (2, 2, 2)
+    assert AttentionPaths(heads=(2, 1)).layers == 2
+    assert AttentionPaths(layers=2).paths == 1
+    assert random_network((2, 3)).heads == (2, 3)
+    assert random_network((2, 3)).paths == 6
+
+
+@pytest.mark.parametrize("network", [random_network((2, 1), 3), AttentionPaths(layers=2, heads=(2, 1))])
+@pytest.mark.parametrize("beside", [None, {}])
+def test_description_can_be_rebuilt(network, beside):
+    again = build(describe(network, arrays=beside), arrays=beside)
+    assert (again.heads, again.readout) == (network.heads, network.readout)
+    for one, other in zip(again.query_key or (), network.query_key or (), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert with_fields(network, readout=-1).readout == -1
+
+
+def test_attended_inputs_can_be_rebuilt():
+    tokens = random_tokens()
+    inputs = AttendedInputs(tokens, random_network((2, 1)).attention(tokens))
+    again = build(describe(inputs))
+    assert len(again) == len(inputs) == 3
+    np.testing.assert_array_equal(again.tokens, inputs.tokens)
+    np.testing.assert_array_equal(again.attention[1], inputs.attention[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "layers must be given"),
+        ({"layers": 0}, "layers must be an integer of at least 1"),
+        ({"layers": 3, "heads": (2, 2)}, "layers must be 2"),
+        ({"heads": (2, 0)}, r"heads\[1\] must be"),
+        ({"layers": 2, "readout": "last"}, "readout must be one of 'mean'"),
+        ({"layers": 2, "readout": 1.5}, "readout must be an integer"),
+        ({"query_key": np.ones((2, 5, 5))}, "query_key must be a sequence"),
+        ({"query_key": [np.ones((2, 5, 4))]}, r"query_key\[0\] must have shape"),
+        ({"query_key": [np.ones((2, 5, 5)), np.ones((2, 4, 4))]}, r"query_key\[1\] must have shape"),
+        ({"query_key": [np.full((2, 5, 5), np.inf)]}, r"query_key\[0\] must be finite"),
+        ({"query_key": [np.ones((2, 5, 5))], "heads": 3}, "heads must be those of query_key"),
+        ({"query_key": [np.ones((2, 5, 5))], "layers": 2}, "layers must be 1"),
+    ],
+)
+def test_bad_network(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        AttentionPaths(**options)
+
+
+def test_bad_attended_inputs():
+    tokens = random_tokens()
+    A = random_network((2,)).attention(tokens)[0]
+    with pytest.raises(ValueError, match="columns that sum to one"):
+        AttendedInputs(tokens, (A.swapaxes(-1, -2),))
+    with pytest.raises(ValueError, match=r"attention\[0\] must have shape \(3, any, 4, 4\)"):
+        AttendedInputs(tokens, (A[:2],))
+    with pytest.raises(ValueError, match="nan"):
+        AttendedInputs(tokens, (np.nan * A,))
+    with pytest.raises(TypeError, match="attention must be a sequence"):
+        AttendedInputs(tokens, A)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tokens must have shape"):
+        AttendedInputs(tokens[0], (A,))
+    with pytest.raises(ValueError, match="tokens must not be empty"):
+        AttendedInputs(tokens[:0], (A[:0],))
+
+
+def test_inputs_that_do_not_fit_the_network():
+    tokens = random_tokens()
+    A = random_network((2,)).attention(tokens)[0]
+    with pytest.raises(ValueError, match="this network has no query_key"):
+        AttentionPaths(layers=1, heads=2).attended(tokens)
+    with pytest.raises(ValueError, match=r"must have \(3,\) heads"):
+        AttentionPaths(layers=1, heads=3).attended(AttendedInputs(tokens, (A,)))
+    with pytest.raises(ValueError, match="5 features"):
+        random_network((2,)).attended(tokens[..., :4])
+    with pytest.raises(ValueError, match="readout must be a token index below 4"):
+        random_network((2,), readout=4).attended(tokens)
+    with pytest.raises(ValueError, match=r"weights.V\[0\] must have shape"):
+        random_network((2,)).forward(random_weights((3,), (6, 6), 5), tokens)
