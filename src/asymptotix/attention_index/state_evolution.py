@@ -31,6 +31,7 @@ JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
 _WIDTHS = 1e-6, 1e5
 _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 12, 4, 500, 20
+_HARMLESS = 1e-4
 
 
 class OrderParameters(NamedTuple):
@@ -171,6 +172,10 @@ class StateEvolution:
                 return replace(checked, evaluations=evaluations, status=found.status, converged=found.converged)
             if inverse is not None:
                 found = self._refined(alpha, x, inverse, tolerance)
+                if checked.residual < _HARMLESS and found.converged:
+                    # The few minima found have hardly moved the end: others will not by moving with it.
+                    averages = found.averages._replace(jump_weight=checked.averages.jump_weight)
+                    return replace(found, averages=averages, evaluations=evaluations + found.evaluations)
             else:
                 found = self._iterate(alpha, x, tolerance, multi_start=False)
             evaluations += found.evaluations
