@@ -197,3 +197,12 @@ def test_runs_follow_state_evolution_by_iteration():
     for name in ("V", "Lambda", "m", "q"):
         # fluctuations and corrections of order 1/d; from the first to the last iteration V falls by a factor of four
         np.testing.assert_allclose(runs[f"{name}_trace"].mean("seed"), expected[name], rtol=0.12, err_msg=name)
+
+
+def test_a_strong_penalty_ends_at_zero():
+    problem = RiskMinimization(AttentionIndex(noise=0.5), weight_decay=10.0)
+    runs = simulate(problem, MatrixAMP(iterations=5), alpha=0.5, dim=20, seeds=2, progress=False)
+    assert runs.ok
+    assert (runs.q == 0).all()
+    theory = solve(problem, alpha=0.5, progress=False)
+    assert abs(float(runs.test_error.mean() / theory.test_error) - 1) < 0.1  # a few thousand fresh samples

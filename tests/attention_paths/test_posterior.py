@@ -67,6 +67,10 @@ def test_evaluate_and_save(tmp_path):
     alone = asx.solve(small_problem(temperature=1.0)[0], width=10.0, progress=False).evaluate(test, np.ones(300))
     assert float(numbers.test_error.sel(width=10, temperature=1.0)) == pytest.approx(float(alone.test_error), rel=1e-6)
     assert theory.alignment(5).shape[-1] == 5
+    pytest.importorskip("h5netcdf")
+    theory.save(tmp_path / "paths.nc")
+    again = asx.load(tmp_path / "paths.nc").evaluate(test, np.ones(300))
+    np.testing.assert_array_equal(again.test_error, numbers.test_error)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ _RESOLVED = 1e-10
 _POSTERIOR_DRAWS = 2**4
 #: A run whose matrix changes by less than this relative amount in its last iteration counts as converged.
 _STEADY = 1e-3
+_NO_RESPONSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,9 @@ def iterate(estimator: Estimator, sensing: Sensing, state: State, share: float) 
     shrunk, V_new = estimator.denoise(values, Lambda)
     step = share * ((vectors * shrunk) @ vectors.T - S)
     change = np.linalg.norm(step) / max(np.linalg.norm(S + step), 1e-300)
-    return State(S + step, share * V_new + (1 - share) * V, f, Lambda, float(change))
+    # Where the penalty leaves nothing of S nothing responds either; f is then the slope of the loss itself.
+    V_new = max(share * V_new + (1 - share) * V, _NO_RESPONSE)
+    return State(S + step, V_new, f, Lambda, float(change))
 
 
 class Estimator(abc.ABC):

@@ -104,10 +104,7 @@ class AttentionIndexTheory:
         return experiment
 
     def check_control(self, name: str, values: Any) -> np.ndarray:
-        grid = checks.finite_grid(name, values)
-        for value in grid:
-            checks.positive(name, float(value))
-        return grid
+        return checks.positive_grid(name, values)
 
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any

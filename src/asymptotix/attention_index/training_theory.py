@@ -75,8 +75,8 @@ class TrainingTheory:
 
     def replicas(self, tolerance: float) -> list[StateEvolution]:
         """The same equations on different nodes: their spread is the numerical error."""
-        if isinstance(self._probe, QuadraticLinear):
-            return [self.evolution()]
+        if self.model.activation == "linear" and self.problem.loss == "squared":
+            return [self.evolution()]  # in closed form
         if self.smooth:
             return [self.evolution(order=order) for order in _ORDERS]
         return self.randomised(2**12 if tolerance > 5e-4 else 2**14)
@@ -88,11 +88,6 @@ class TrainingTheory:
     def smooth(self) -> bool:
         """Whether Gauss-Hermite nodes are at hand: two tokens and the squared loss."""
         return self.model.tokens == 2 and self.problem.loss == "squared"
-
-    @property
-    def _probe(self) -> LossAverage | None:
-        linear = self.model.activation == "linear" and self.problem.loss == "squared"
-        return self.evolution().loss if linear else None
 
     # -- solving -----------------------------------------------------------------------------------------------
 

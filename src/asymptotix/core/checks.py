@@ -98,6 +98,14 @@ def finite_grid(name: str, x: Any) -> np.ndarray:
     return array
 
 
+def positive_grid(name: str, x: Any) -> np.ndarray:
+    """Return ``x``, a number or a 1-D sequence, as a 1-D array of positive finite floats."""
+    grid = finite_grid(name, x)
+    for value in grid:
+        positive(name, float(value))
+    return grid
+
+
 def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray:
     """Return ``x`` as a finite float array of the given shape; None stands for any length."""
     array = real_array(name, x).astype(float)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..attention_index.risk import RiskMinimization
     from ..core.result import Result
 
 PICTURE = "training.png"
@@ -59,7 +58,7 @@ def draw(theory: Result, best: Result, runs: Result, limits: Result, path: Path)
         figure, axes = plt.subplots(1, 3, figsize=(15.5, 4.6), constrained_layout=True)
         _learning_curve(axes[0], theory, best, runs, limits)
         _spectrum(axes[1], runs)
-        _thresholds(axes[2], runs.problem)  # type: ignore[arg-type]
+        _thresholds(axes[2])
         dim, seeds = int(runs.ds["dim"]), runs.ds.sizes["seed"]
         figure.suptitle(
             f"Training one attention layer: exact theory (lines), Adam at d={dim}, {seeds} seeds (points, ±1 s.e.m.)",
@@ -93,7 +92,7 @@ def _spectrum(axis: Any, runs: Result) -> None:
     axis.set_title(rf"singular values of $W/(md)^{{1/4}}$ at $\alpha={SPECTRUM_AT:g}$", fontsize=10.5)
 
 
-def _thresholds(axis: Any, problem: RiskMinimization) -> None:
+def _thresholds(axis: Any) -> None:
     import asymptotix as asx
 
     kappa0, training = np.linspace(0.01, 1.2, 60), asx.RiskMinimization

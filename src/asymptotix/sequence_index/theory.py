@@ -37,10 +37,7 @@ class SequenceIndexTheory:
         return [f"layer {layer + 1}" for layer in range(self.problem.model.layers)]
 
     def check_control(self, name: str, values: Any) -> np.ndarray:
-        grid = checks.finite_grid(name, values)
-        for value in grid:
-            checks.positive(name, float(value))
-        return grid
+        return checks.positive_grid(name, values)
 
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
