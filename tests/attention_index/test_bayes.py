@@ -27,8 +27,9 @@ def test_error_falls_with_data_and_rises_with_noise():
 def test_no_learner_beats_bayes():
     alphas = [0.1, 0.5]
     bayes = solve(alphas, noise=0.5)
-    for options in ({"weight_decay": 0.01}, {"weight_decay": 0.06}, {"weight_decay": 0.01, "parameterization": "full"}):
-        erm = asx.solve(asx.RiskMinimization(asx.AttentionIndex(noise=0.5), **options), alpha=alphas, progress=False)
+    for weight_decay, parameterization in ((0.01, "factorized"), (0.06, "factorized"), (0.01, "full")):
+        learner = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay, parameterization=parameterization)
+        erm = asx.solve(learner, alpha=alphas, progress=False)
         assert (erm.test_error > bayes.test_error).all()
         assert (erm.estimation_error > bayes.estimation_error).all()
 

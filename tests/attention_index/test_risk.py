@@ -9,7 +9,7 @@ import asymptotix as asx
 TASK = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
 
 
-def solve(problem, alpha=1.0, **options):
+def solve(problem, alpha: float | list[float] = 1.0, **options):
     return asx.solve(problem, alpha=alpha, progress=False, **options)
 
 
@@ -182,8 +182,8 @@ def test_what_is_not_covered_is_said():
 
 def test_wrong_types():
     with pytest.raises(TypeError, match="target must be a Target"):
-        asx.AttentionIndex(target=0.5)
+        asx.AttentionIndex(target=0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="model must be an AttentionIndex"):
-        asx.RiskMinimization(asx.DeepAttention(1, 2))
+        asx.RiskMinimization(asx.DeepAttention(1, 2))  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="hardmax"):
         asx.RiskMinimization(asx.AttentionIndex(activation="hardmax"))
