@@ -126,6 +126,24 @@ class Algorithm(Specification, abc.ABC):
         The draws of a run depend on its seed, dim and point only, not on what else is run in the same call.
         """
 
+    def resume_points(
+        self,
+        problem: Problem,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        earlier: Mapping[tuple[int, int], Mapping[str, Any]],
+        progress: Progress,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """As :meth:`run_points`, with the values that an interrupted call left of some of the runs.
+
+        ``earlier`` is keyed by the positions in ``points`` and in ``seeds``. Default: all are run from the start. An
+        algorithm that can go on in the middle of a run yields, when it is interrupted, what it has under a status that
+        begins with "interrupted", and raises the KeyboardInterrupt when it is asked for more.
+        """
+        return self.run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
+
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
         """Return what :meth:`Problem.trace` needs to follow this algorithm (iterations, damping).
 

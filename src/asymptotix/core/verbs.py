@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,10 @@ from .problem import Algorithm, Outcome, Problem
 from .progress import Progress, as_progress
 from .provenance import provenance
 from .result import ConvergenceWarning, Result
+from .resume import earlier_outcomes, is_finished
 
 ProgressOption = bool | Progress | None
+ResumeOption = Result | str | os.PathLike | None
 NUMERICAL_FAILURES = (ArithmeticError, np.linalg.LinAlgError)  # kept in the table; anything else propagates
 
 
@@ -27,6 +30,7 @@ def solve(
     start: Any = "uninformed",
     tolerance: float = 1e-3,
     progress: ProgressOption = None,
+    resume: ResumeOption = None,
     **controls: Any,
 ) -> Result:
     """Return the exact theory of a problem.
@@ -41,6 +45,8 @@ def solve(
         Numerical error aimed at in the observables.
     progress
         None shows it where the work takes long, True always, False never.
+    resume
+        What an interrupted call of the same work returned, or the file it was saved to: finished points are kept.
     **controls
         The problem's own controls (such as ``alpha``), all of them, and any numeric field of the problem or
         of its model, each a number or a 1-D grid. Grids multiply and become dimensions.
@@ -55,22 +61,27 @@ def solve(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
-    table = _Table(grid.size)
+    shape, coordinates = dict(zip(grid.dims, grid.shape, strict=True)), grid.coordinates()
+    table = _Table(
+        earlier_outcomes(resume, problem=problem, algorithm=None, shape=shape, coordinates=coordinates)
+    )
     with table.running(progress, f"solve {type(problem).__name__}") as bar:
         for block in blocks:
-            # The loop variable is bound now: a failed batch calls this again, point by point.
-            def work(chosen: Sequence[int], block=block) -> Iterator[tuple[int, Outcome]]:
-                points = [block.points[i] for i in chosen]
+            left = [i for i, position in enumerate(block.positions) if not is_finished(table.earlier[position])]
+
+            # The loop variables are bound now: a failed batch calls this again, point by point.
+            def work(chosen: Sequence[int], block=block, left=left) -> Iterator[tuple[int, Outcome]]:
+                points = [block.points[left[i]] for i in chosen]
                 for i, outcome in block.problem.solve_points(
                     points, start=start, tolerance=tolerance, progress=bar
                 ):
                     yield chosen[i], outcome
 
-            table.fill(block.positions, work, bar)
+            table.fill([block.positions[i] for i in left], work, bar)
     ds = assemble(
         table.outcomes,
-        grid=dict(zip(grid.dims, grid.shape, strict=True)),
-        coordinates=grid.coordinates(),
+        grid=shape,
+        coordinates=coordinates,
         dimensions=problem.dimensions(),
         missing=table.missing,
     )
@@ -87,6 +98,7 @@ def simulate(
     seeds: int | Sequence[int],
     dim: int | Sequence[int] | None = None,
     progress: ProgressOption = None,
+    resume: ResumeOption = None,
     **controls: Any,
 ) -> Result:
     """Run a finite-size algorithm on the problem that :func:`solve` treats exactly.
@@ -103,6 +115,9 @@ def simulate(
         The size, or several, which then become a dimension ``dim``.
     progress
         None shows it where the work takes long, True always, False never.
+    resume
+        What an interrupted call of the same work returned, or the file it was saved to: finished runs are kept, and
+        an algorithm that can goes on in the middle of a run.
     **controls
         As for :func:`solve`.
 
@@ -120,23 +135,6 @@ def simulate(
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
     runs = len(seed_list)
-    table = _Table(grid.size * len(sizes) * runs)
-    with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
-        for k, size in enumerate(sizes):
-            for block in blocks:
-
-                def work(chosen: Sequence[int], block=block, size=size) -> Iterator[tuple[int, Outcome]]:
-                    # Either the whole batch of points x seeds, or the one run that a failed batch left over.
-                    one = len(chosen) == 1
-                    points = [block.points[chosen[0] // runs]] if one else block.points
-                    batch = [seed_list[chosen[0] % runs]] if one else seed_list
-                    for p, s, outcome in algorithm.run_points(
-                        block.problem, points, dim=size, seeds=batch, progress=bar
-                    ):
-                        yield chosen[p * len(batch) + s], outcome
-
-                positions = [(p * len(sizes) + k) * runs + s for p in block.positions for s in range(runs)]
-                table.fill(positions, work, bar)
     several = dim is not None and np.ndim(dim) > 0
     shape = (
         dict(zip(grid.dims, grid.shape, strict=True))
@@ -146,6 +144,36 @@ def simulate(
     coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
+    table = _Table(
+        earlier_outcomes(resume, problem=problem, algorithm=algorithm, shape=shape, coordinates=coordinates)
+    )
+    with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
+        for k, size in enumerate(sizes):
+            for block in blocks:
+                places = [[(p * len(sizes) + k) * runs + s for s in range(runs)] for p in block.positions]
+                # All runs of a point go together: what one of them says may rest on the others.
+                left = [i for i, own in enumerate(places) if not all(is_finished(table.earlier[at]) for at in own)]
+                points, positions = [block.points[i] for i in left], [at for i in left for at in places[i]]
+
+                def work(
+                    chosen: Sequence[int], block=block, size=size, points=points, positions=positions
+                ) -> Iterator[tuple[int, Outcome]]:
+                    # Either the whole batch of points x seeds, or the one run that a failed batch left over.
+                    one = len(chosen) == 1
+                    batch = [seed_list[chosen[0] % runs]] if one else seed_list
+                    wanted = [points[chosen[0] // runs]] if one else points
+                    before = [(divmod(n, len(batch)), table.earlier[positions[i]]) for n, i in enumerate(chosen)]
+                    for p, s, outcome in algorithm.resume_points(
+                        block.problem,
+                        wanted,
+                        dim=size,
+                        seeds=batch,
+                        earlier={place: outcome.values for place, outcome in before if outcome is not None},
+                        progress=bar,
+                    ):
+                        yield chosen[p * len(batch) + s], outcome
+
+                table.fill(positions, work, bar)
     ds = assemble(
         table.outcomes,
         grid=shape,
@@ -178,7 +206,7 @@ def thresholds(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, fields, own=())
     blocks = grid.blocks(problem)
-    table = _Table(grid.size)
+    table = _Table([None] * grid.size)
     with table.running(progress, f"thresholds of {type(problem).__name__}") as bar:
         for block in blocks:
 
@@ -202,8 +230,9 @@ def thresholds(
 class _Table:
     """Collects outcomes, survives an interrupt and numerical failures, and says at the end what failed."""
 
-    def __init__(self, size: int) -> None:
-        self.outcomes: list[Outcome | None] = [None] * size
+    def __init__(self, earlier: Sequence[Outcome | None]) -> None:
+        self.earlier = earlier
+        self.outcomes: list[Outcome | None] = [o if is_finished(o) else None for o in earlier]
         self.interrupted = False
         self.provenance: dict[str, Any] = {}
 
@@ -243,8 +272,12 @@ class _Table:
             self.outcomes[positions[i]] = outcome
             bar.advance()
 
+    def restore(self) -> None:
+        """Put back what an earlier call left of points that this one did not come to."""
+        self.outcomes = [now or before for now, before in zip(self.outcomes, self.earlier, strict=True)]
+
     def report(self, result: Result) -> Result:
-        finished = [outcome for outcome in self.outcomes if outcome is not None]
+        finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
         if self.interrupted:
             text = f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -267,11 +300,14 @@ class _Running:
 
     def __enter__(self) -> Progress:
         self.started = time.perf_counter()
-        return self.bar.__enter__()
+        bar = self.bar.__enter__()
+        bar.advance(sum(outcome is not None for outcome in self.table.outcomes))
+        return bar
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
         self.bar.__exit__(kind, error, traceback)
         self.table.interrupted = isinstance(error, KeyboardInterrupt)
+        self.table.restore()
         self.table.provenance = provenance(time.perf_counter() - self.started)
         return self.table.interrupted
 

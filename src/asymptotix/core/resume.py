@@ -1,0 +1,90 @@
+"""Going on where an interrupted call stopped: which points are finished, and what the others left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .assemble import RESERVED
+from .problem import Algorithm, Outcome, Problem
+from .result import Result, load
+from .specification import Specification, describe, differences
+
+
+def earlier_outcomes(
+    resume: Result | str | os.PathLike | None,
+    *,
+    problem: Problem,
+    algorithm: Algorithm | None,
+    shape: Mapping[str, int],
+    coordinates: Mapping[str, Any],
+) -> list[Outcome | None]:
+    """Outcomes of an earlier call for the same work, one per grid point in C order; None where there is none.
+
+    Parameters
+    ----------
+    resume
+        The result of that call, or the file it was saved to; None gives no outcomes.
+    problem, algorithm
+        What is to be done now; the earlier call must have been of the same.
+    shape, coordinates
+        Grid of the work: dimension -> length, and the coordinates as they will be assembled.
+    """
+    size = int(np.prod(list(shape.values()), dtype=int))
+    if resume is None:
+        return [None] * size
+    if not isinstance(resume, Result):
+        if not isinstance(resume, str | os.PathLike):
+            raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
+        resume = load(resume, problem)
+    _check_same_work(resume, problem, algorithm, coordinates)
+    ds = resume.ds.transpose(*shape, ...)
+    names = [str(name) for name in ds.data_vars if name not in RESERVED]
+    status, converged = ds["status"].values, ds["converged"].values
+    return [
+        _outcome({name: ds[name].values[at] for name in names}, status[at], converged[at])
+        for at in np.ndindex(*shape.values())
+    ]
+
+
+def is_finished(outcome: Outcome | None) -> bool:
+    """Whether nothing is left to do: a run that was interrupted says so in the first word of its status."""
+    return outcome is not None and not outcome.status.startswith("interrupted")
+
+
+def _outcome(values: Mapping[str, Any], status: Any, converged: Any) -> Outcome | None:
+    known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
+    return Outcome(known, str(status), bool(converged)) if known else None
+
+
+def _is_missing(value: np.ndarray) -> bool:
+    """Whether a point gave no such number: assembling filled its place."""
+    if value.dtype.kind in "fc":
+        return bool(np.isnan(value).all())
+    return value.dtype.kind == "U" and bool((value == "").all())
+
+
+def _check_same_work(
+    resume: Result, problem: Problem, algorithm: Algorithm | None, coordinates: Mapping[str, Any]
+) -> None:
+    """Refuse a result of other work, naming what differs."""
+    pairs: list[tuple[str, Specification | None, Specification | None]] = [
+        ("problem", resume.problem, problem),
+        ("algorithm", resume.algorithm, algorithm),
+    ]
+    for name, before, now in pairs:
+        if type(before) is not type(now):
+            raise ValueError(f"resume must be of the same {name}, {type(now).__name__}, got {type(before).__name__}")
+        if before is now or before is None or now is None:
+            continue
+        swept = [path for path in differences(describe(before), describe(now)) if path not in coordinates]
+        if swept:
+            raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(swept)}")
+    for name, given in coordinates.items():
+        now = np.asarray(given[1] if isinstance(given, tuple) else given)
+        before = resume.ds.coords[name].values if name in resume.ds.coords else np.array([])
+        if before.shape != now.shape or not np.array_equal(before, now):
+            raise ValueError(f"resume must have the same {name}, {now.tolist()}, got {before.tolist()}")

@@ -1,0 +1,150 @@
+"""An interrupted call goes on where it stopped, and gives what an uninterrupted one gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from asymptotix.core.problem import Algorithm, Outcome, Problem
+from asymptotix.core.result import load
+from asymptotix.core.verbs import simulate, solve
+
+
+@dataclass(frozen=True)
+class Slow(Problem):
+    """x = 10 alpha; is interrupted after as many points as `patience` says."""
+
+    shift: float = 0.0
+    controls = ("alpha",)
+    patience: ClassVar[list[int]] = [100]
+    worked: ClassVar[list[float]] = []
+
+    def solve_points(self, points, *, start, tolerance, progress) -> Iterator[tuple[int, Outcome]]:
+        for i, point in enumerate(points):
+            spend(point["alpha"])
+            yield i, Outcome({"x": 10 * point["alpha"] + self.shift})
+
+
+def spend(what: float) -> None:
+    if Slow.patience[0] == 0:
+        raise KeyboardInterrupt
+    Slow.patience[0] -= 1
+    Slow.worked.append(what)
+
+
+@dataclass(frozen=True)
+class Walk(Algorithm):
+    """A random walk of `steps` steps, the parts of which can be handed over."""
+
+    steps: int = 4
+    needs_dim = False
+
+    def dimensions(self, problem):
+        return {"walk": ("step",)}
+
+    def run_points(self, problem, points, *, dim, seeds, progress):
+        yield from self.resume_points(problem, points, dim=dim, seeds=seeds, earlier={}, progress=progress)
+
+    def resume_points(self, problem, points, *, dim, seeds, earlier, progress):
+        for i in range(len(points)):
+            for j, seed in enumerate(seeds):
+                before = np.asarray(earlier.get((i, j), {}).get("walk", []), float)
+                walk = list(before[~np.isnan(before)])
+                try:
+                    while len(walk) < self.steps:
+                        spend(seed)
+                        walk.append(100.0 * seed + len(walk))
+                except KeyboardInterrupt:
+                    status = f"interrupted after {len(walk)} of {self.steps} steps"
+                    if walk:
+                        yield i, j, Outcome({"walk": walk}, status, converged=False)
+                    raise
+                yield i, j, Outcome({"walk": walk, "end": walk[-1]})
+
+
+@dataclass(frozen=True)
+class Whole(Walk):
+    """The same for an algorithm that only knows whole runs."""
+
+    def resume_points(self, problem, points, *, dim, seeds, earlier, progress):
+        yield from super().resume_points(problem, points, dim=dim, seeds=seeds, earlier={}, progress=progress)
+
+
+@pytest.fixture(autouse=True)
+def endless_patience():
+    Slow.patience[0] = 10**6
+    Slow.worked.clear()
+
+
+def interrupted_after(count, verb, *args, **options):
+    Slow.patience[0] = count
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        part = verb(*args, progress=False, **options)
+    Slow.patience[0] = 10**6
+    Slow.worked.clear()
+    return part
+
+
+def test_solved_points_are_not_solved_again():
+    part = interrupted_after(2, solve, Slow(), alpha=[1.0, 2.0, 3.0])
+    assert part.converged.values.tolist() == [True, True, False]
+    whole = solve(Slow(), alpha=[1.0, 2.0, 3.0], resume=part, progress=False)
+    assert Slow.worked == [3.0]
+    np.testing.assert_array_equal(whole.x, [10, 20, 30])
+    assert whole.ok
+
+
+def test_a_run_goes_on_in_the_middle(tmp_path):
+    part = interrupted_after(6, simulate, Slow(), Walk(), alpha=[1.0], seeds=3)
+    assert part.status.values[0].tolist() == [
+        "converged",
+        "interrupted after 2 of 4 steps",
+        "interrupted before this point",
+    ]
+    part.save(tmp_path / "part.nc")
+    whole = simulate(Slow(), Walk(), alpha=[1.0], seeds=3, resume=tmp_path / "part.nc", progress=False)
+    assert Slow.worked == [1, 1, 2, 2, 2, 2]
+    np.testing.assert_array_equal(whole.walk, simulate(Slow(), Walk(), alpha=[1.0], seeds=3, progress=False).walk)
+    assert whole.ok
+    assert load(tmp_path / "part.nc").ds.sizes["step"] == 4
+
+
+def test_interrupted_twice():
+    part = interrupted_after(2, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2)
+    again = interrupted_after(3, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2, resume=part)
+    assert again.walk.notnull().sum() == 5
+    third = interrupted_after(0, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2, resume=again)
+    assert third.walk.notnull().sum() == 5  # nothing that was there is lost
+    whole = simulate(Slow(), Walk(), alpha=[1.0, 2.0], seeds=2, resume=third, progress=False)
+    assert len(Slow.worked) == 11
+    assert whole.ok
+
+
+def test_algorithm_of_whole_runs_repeats_the_points_that_are_not_complete():
+    part = interrupted_after(5, simulate, Slow(), Whole(), alpha=[1.0, 2.0], seeds=1)
+    whole = simulate(Slow(), Whole(), alpha=[1.0, 2.0], seeds=1, resume=part, progress=False)
+    assert len(Slow.worked) == 4
+    assert whole.ok
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"problem": Slow(shift=1.0)}, "same problem, got one that differs in shift"),
+        ({"algorithm": Walk(5)}, "same algorithm, got one that differs in steps"),
+        ({"alpha": [1.0, 3.0]}, r"same alpha, \[1.0, 3.0\], got \[1.0\]"),
+        ({"seeds": [0, 7]}, r"same seed, \[0, 7\]"),
+    ],
+)
+def test_other_work_is_refused(options, message):
+    part = interrupted_after(2, simulate, Slow(), Walk(), alpha=[1.0], seeds=2)
+    now = {"problem": Slow(), "algorithm": Walk(), "alpha": [1.0], "seeds": 2} | options
+    with pytest.raises(ValueError, match=message):
+        simulate(**now, resume=part, progress=False)
+
+
+def test_resume_must_be_a_result():
+    with pytest.raises(TypeError, match="resume must be a Result or the path"):
+        solve(Slow(), alpha=1.0, resume=3, progress=False)  # type: ignore[arg-type]
