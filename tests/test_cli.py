@@ -86,6 +86,18 @@ def test_simulate_gives_the_same_numbers_as_python(toml, tmp_path):
     assert load(out).algorithm == ToyRun(iterations=3)
 
 
+@pytest.mark.parametrize("verb", ["solve", "simulate"])
+def test_resumed_work_is_not_done_again(toml, tmp_path, monkeypatch, verb):
+    file, out, again = toml(), tmp_path / "first.nc", tmp_path / "again.nc"
+    assert run(verb, file, "--out", out).exit_code == 0
+    for owner, method in ((ToyLearning, "solve_points"), (ToyRun, "run_points")):
+        monkeypatch.setattr(owner, method, lambda *_, **__: pytest.fail("done again"))
+    result = run(verb, file, "--resume", out, "--out", again)
+    assert result.exit_code == 0, result.output
+    assert load(again).ds.equals(load(out).ds)
+    assert_one_sentence(run(verb, file, "--resume", tmp_path / "none.nc"), "no file")
+
+
 def test_thresholds_give_the_same_numbers_as_python_over_a_field(toml, tmp_path):
     out = tmp_path / "thresholds.nc"
     file = toml(replace=("[thresholds]", "[thresholds]\nnoise = [0.0, 0.5]"))

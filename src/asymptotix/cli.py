@@ -79,6 +79,7 @@ asymptotix simulate two_layers.toml --out runs.nc
 asymptotix thresholds two_layers.toml
 ```
 
+An interrupt (Ctrl-C) keeps what is finished; `--resume curve.nc` goes on from there.
 A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
 package, or of a script beside the TOML file, is found after `imports = ["its_module"]` on the first line.
 """
@@ -101,6 +102,9 @@ app = typer.Typer(
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF.")]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="FILE.nc", help="Go on with what an interrupted call wrote with --out.")
+]
 
 
 def main() -> None:
@@ -138,17 +142,21 @@ def demo(
 
 
 @app.command()
-def solve(context: typer.Context, file: ProblemFile, out: Out = None, debug: Debug = False) -> None:
+def solve(
+    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+) -> None:
     """The exact learning curve, at the controls of the section [solve]."""
     with _clear_messages(context, debug):
         problem, section = read_problem(file, "solve")
         from .core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.solve(problem, **section))
+        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, **section))
 
 
 @app.command()
-def simulate(context: typer.Context, file: ProblemFile, out: Out = None, debug: Debug = False) -> None:
+def simulate(
+    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+) -> None:
     """The finite-size algorithm, as the section [simulate] says."""
     with _clear_messages(context, debug):
         problem, section = read_problem(file, "simulate")
@@ -158,7 +166,7 @@ def simulate(context: typer.Context, file: ProblemFile, out: Out = None, debug: 
         if missing := [name for name in ("algorithm", "seeds") if name not in section]:
             raise ValueError(f"[simulate] of {file} needs {' and '.join(missing)}")
         algorithm = build(section.pop("algorithm"))
-        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, **section))
+        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, **section))
 
 
 @app.command()

@@ -253,7 +253,7 @@ class _Table:
 
         Which point of a batch failed cannot be told, so what it left unfinished is worked on one by one.
         """
-        waiting: list[Sequence[int]] = [range(len(positions))]
+        waiting: list[Sequence[int]] = [range(len(positions))] if positions else []
         while waiting:
             chosen = waiting.pop()
             try:
