@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from .attention_index.risk import RiskMinimization
     from .attention_index.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
     from .attention_index.training import Adam
-    from .attention_paths.heads import head_scores
-    from .attention_paths.network import AttendedInputs, AttentionPaths
+    from .attention_paths.heads import empirical_order_parameter, head_scores
+    from .attention_paths.network import AttendedInputs, AttentionPaths, Weights
     from .attention_paths.posterior import PathPosterior
+    from .attention_paths.pruning import prune
+    from .attention_paths.sampling import NUTS
     from .bayes_optimal import BayesOptimal
     from .core.compare import Comparison, compare
     from .core.gradient import gradient, optimum
@@ -59,13 +61,18 @@ _HOME = {
     "AttentionPaths": "attention_paths.network",
     "AttendedInputs": "attention_paths.network",
     "PathPosterior": "attention_paths.posterior",
+    "NUTS": "attention_paths.sampling",
+    "Weights": "attention_paths.network",
+    "empirical_order_parameter": "attention_paths.heads",
     "head_scores": "attention_paths.heads",
+    "prune": "attention_paths.pruning",
     "gradient": "core.gradient",
     "optimum": "core.gradient",
 }
 
 __all__ = [
     "GAMP",
+    "NUTS",
     "Adam",
     "Algorithm",
     "Atoms",
@@ -86,12 +93,15 @@ __all__ = [
     "Result",
     "RiskMinimization",
     "Target",
+    "Weights",
     "__version__",
     "compare",
+    "empirical_order_parameter",
     "gradient",
     "head_scores",
     "load",
     "optimum",
+    "prune",
     "simulate",
     "solve",
     "tasks",

@@ -136,7 +136,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and smaller sizes.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Theory against message passing for two layers of attention: a table and a picture."""
+    """All theories against their experiments: tables and pictures."""
     with _clear_messages(context, debug):
         importlib.import_module("asymptotix.demo").main(out=out, quick=quick)
 

@@ -3,8 +3,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from asymptotix.attention_paths import energy
 from asymptotix.attention_paths.action import Action, required_bytes
-from asymptotix.attention_paths.elimination import eliminate, entropy, partial_trace, riccati
+from asymptotix.attention_paths.elimination import Layers, eliminate, entropy, partial_trace, riccati
 
 NETWORKS = [(3,), (2, 2), (3, 1), (1, 3), (2, 2, 2), (2, 1, 3)]
 
@@ -71,21 +72,22 @@ def test_inputs_of_low_rank_are_compressed_without_changing_the_action():
     spread = xi + 1e-5 * rng.standard_normal(xi.shape)
     labels, U = np.ones(20), random_spd(rng, 4)
     low, full = (Action(x, labels, (2, 2), 0.5, width=5.0) for x in (xi, spread))
-    assert low._features.shape == (4, 3, 20)
-    assert full._features.shape == (4, 40, 20)
+    assert low._energy.features.shape == (4, 3, 20)
+    assert full._energy.features.shape == (4, 40, 20)
     np.testing.assert_allclose(low.value(U), full.value(U), rtol=1e-4)
 
 
 @pytest.mark.parametrize("heads", NETWORKS)
 def test_eliminated_order_parameters_are_stationary(heads):
     rng = np.random.default_rng(4)
-    variances = rng.uniform(0.5, 1.5, len(heads) + 1).tolist()
-    U = random_spd(rng, int(np.prod(heads)))
-    inner = eliminate(U, heads, variances)
+    variances = tuple(rng.uniform(0.5, 1.5, len(heads) + 1).tolist())
+    layers = Layers(heads, variances, (1.0,) * len(variances))
+    U = random_spd(rng, layers.paths)
+    inner = eliminate(U, layers)
     for layer, X in enumerate(inner):
 
         def shifted(Z, layer=layer):
-            return entropy(U, [*inner[:layer], Z, *inner[layer + 1 :]], heads, variances)
+            return entropy(U, [*inner[:layer], Z, *inner[layer + 1 :]], layers)
 
         # Same accuracy of central differences as above; the entropy is of order ten.
         np.testing.assert_allclose(numerical_gradient(shifted, X, 1e-5 * np.abs(X).max()), 0.0, atol=1e-6)
@@ -93,10 +95,10 @@ def test_eliminated_order_parameters_are_stationary(heads):
 
 def test_sweeps_end_at_the_same_point_from_any_start():
     rng = np.random.default_rng(5)
-    heads, variances = (2, 2, 2), (0.7, 1.3, 0.9, 1.1)
+    layers = Layers((2, 2, 2), (0.7, 1.3, 0.9, 1.1), (1.0, 1.0, 1.0, 1.0))
     U = random_spd(rng, 8)
-    first = eliminate(U, heads, variances)
-    second = eliminate(U, heads, variances, [random_spd(rng, 4), random_spd(rng, 2), np.array([[7.0]])])
+    first = eliminate(U, layers)
+    second = eliminate(U, layers, [random_spd(rng, 4), random_spd(rng, 2), np.array([[7.0]])])
     for x, y in zip(first, second, strict=True):
         # Sweeps stop at relative changes of 1e-13 and contract by 1/2 or better.
         np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)
@@ -171,3 +173,27 @@ def test_an_order_parameter_that_is_not_one_is_named():
         action.at(np.eye(3))
     with pytest.raises(np.linalg.LinAlgError, match="U must be positive definite, got smallest eigenvalue -1"):
         action.at(np.diag([1.0, 1.0, 1.0, -1.0]))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_kernel_beyond_double_precision_is_named(outputs):
+    # Equal inputs of kernel one: the second pivot of the Cholesky factor is exactly zero.
+    action = Action(np.ones((3, 1, 1)), np.ones((3, outputs)), (1,), 1e-300, 1.0, 10.0)
+    with pytest.raises(np.linalg.LinAlgError, match=r"not positive definite .* at temperature 1e-300: a higher"):
+        action.at(np.eye(outputs))
+
+
+@pytest.mark.parametrize("heads", [(2,), (2, 3), (1, 2, 2)])
+def test_table_of_inner_products_gives_what_the_inputs_give(heads, monkeypatch):
+    """The same sums in another order: equal up to rounding."""
+    rng = np.random.default_rng(len(heads))
+    d = int(np.prod(heads))
+    xi, labels = rng.normal(size=(20, d, 7)), np.sign(rng.normal(size=20))
+    half = rng.normal(size=(d, d + 2))
+    U = half @ half.T / d
+    stored = Action(xi, labels, heads, 0.1, 0.7, 6.0).at(U)
+    monkeypatch.setattr(energy, "TENSOR_BYTES", 0)
+    streamed = Action(xi, labels, heads, 0.1, 0.7, 6.0).at(U)
+    assert stored.value == pytest.approx(streamed.value, rel=1e-12)
+    for name in ("D", "R", "gradient", "mean_weights"):
+        np.testing.assert_allclose(getattr(stored, name), getattr(streamed, name), rtol=1e-9, atol=1e-9)

@@ -10,6 +10,7 @@ import pytest
 
 from asymptotix.attention_paths import network as module
 from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths, Weights
+from asymptotix.core import memory
 from asymptotix.core.specification import build, describe, with_fields
 
 ROUNDING = 1e-12  # sums of at most some hundred terms of order one in float64
@@ -40,10 +41,10 @@ def brute_force(tokens, attention, readout):
     return xi
 
 
-def random_weights(heads, widths, features, seed=2):
+def random_weights(heads, widths, features, outputs=(), seed=2):
     rng = np.random.default_rng(seed)
     V = [rng.standard_normal((H, out, into)) for H, into, out in zip(heads, widths, widths[1:], strict=False)]
-    return Weights(rng.standard_normal((widths[0], features)), V, rng.standard_normal(widths[-1]))
+    return Weights(rng.standard_normal((widths[0], features)), V, rng.standard_normal((*outputs, widths[-1])))
 
 
 def path_formula(weights, xi, heads):
@@ -97,6 +98,87 @@ def test_path_formula_equals_the_network(heads, widths, readout):
     np.testing.assert_allclose(network.forward(weights, tokens), expected, atol=ROUNDING)
     inputs = AttendedInputs(tokens, network.attention(tokens))
     np.testing.assert_allclose(network.forward(weights, inputs), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(("heads", "widths"), [((2,), (6, 6)), ((2, 3), (6, 6, 6)), ((2, 1, 3), (6, 3, 5, 4))])
+def test_effective_weights_give_the_output(heads, widths):
+    network, tokens = random_network(heads), random_tokens()
+    weights = random_weights(heads, widths, 5)
+    E = network.effective_weights(weights)
+    assert E.shape == (network.paths, widths[0])
+    f = np.einsum("bpi,ni,pn->b", network.attended(tokens), weights.V0, E) / math.sqrt(network.paths * widths[0] * 5)
+    np.testing.assert_allclose(f, network.forward(weights, tokens), atol=ROUNDING)
+
+
+def test_several_outputs_are_one_after_the_other():
+    network, tokens = random_network((2, 3)), random_tokens()
+    weights = random_weights((2, 3), (6, 3, 4), 5, outputs=(3,))
+    f, E = network.forward(weights, tokens), network.effective_weights(weights)
+    assert (f.shape, E.shape) == ((3, 3), (6, 3, 6))
+    for c, a in enumerate(weights.a):
+        np.testing.assert_allclose(f[:, c], network.forward(weights._replace(a=a), tokens), atol=ROUNDING)
+        np.testing.assert_allclose(E[:, c], network.effective_weights(weights._replace(a=a)), atol=ROUNDING)
+
+
+def test_kernels_of_pairs_of_paths(monkeypatch):
+    network, tokens, other = random_network((2, 3)), random_tokens(), random_tokens(examples=2, length=6, seed=7)
+    xi, xi_other = network.attended(tokens), network.attended(other)
+    expected = np.einsum("ipk,jqk->pqij", xi, xi_other) / 5
+    np.testing.assert_allclose(network.path_kernels(tokens, other), expected, atol=ROUNDING)
+    own = network.path_kernels(tokens)
+    np.testing.assert_allclose(own, np.einsum("ipk,jqk->pqij", xi, xi) / 5, atol=ROUNDING)
+    inputs = AttendedInputs(tokens, network.attention(tokens))
+    np.testing.assert_allclose(network.path_kernels(inputs, tokens), own, atol=ROUNDING)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 8 * 6**2 * 3**2)  # the answer itself and no more
+    with pytest.raises(MemoryError, match=r"path_kernels of 6 x 6 paths on 3 x 3 examples takes .* GiB.*try fewer"):
+        network.path_kernels(tokens)
+
+
+def test_other_inputs_must_have_the_same_features():
+    tokens = random_tokens()
+    inputs = AttendedInputs(tokens, random_network((2,)).attention(tokens))
+    short = AttendedInputs(tokens[..., :4], inputs.attention)
+    with pytest.raises(ValueError, match="other must have 5 features, as inputs have, got 4"):
+        AttentionPaths(heads=(2,)).path_kernels(inputs, short)
+
+
+def test_network_from_queries_and_keys():
+    rng = np.random.default_rng(4)
+    queries = [rng.standard_normal((2, 3, 5)), rng.standard_normal((1, 7, 5))]
+    keys = [rng.standard_normal((2, 3, 5)), rng.standard_normal((1, 7, 5))]
+    network, tokens = AttentionPaths.from_queries_and_keys(queries, keys, readout=-1), 3 * random_tokens()
+    assert (network.heads, network.readout) == ((2, 1), -1)
+    for A, WQ, WK in zip(network.attention(tokens), queries, keys, strict=True):
+        # Scores q . k / sqrt(G) of the weights W/sqrt(N0), heads one by one.
+        for h in range(len(WQ)):
+            q, k = tokens @ WQ[h].T / math.sqrt(5), tokens @ WK[h].T / math.sqrt(5)
+            weight = np.exp(np.einsum("bsg,btg->bst", k, q) / math.sqrt(WQ.shape[1]))
+            np.testing.assert_allclose(A[:, h], weight / weight.sum(axis=1, keepdims=True), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "message"),
+    [
+        (np.ones((2, 3, 5)), [np.ones((2, 3, 5))], "queries must be a sequence"),
+        ([np.ones((2, 3, 5))], "keys", "keys must be a sequence"),
+        ([np.ones((2, 3, 5))], [np.ones((2, 3, 5))] * 2, "keys must have 1 layers, as many as queries, got 2"),
+        ([np.ones((2, 3, 5))], [np.ones((2, 4, 5))], r"keys\[0\] must have shape \(2, 3, 5\), got \(2, 4, 5\)"),
+        ([np.ones((2, 3, 5)), np.ones((2, 3, 4))], [np.ones((2, 3, 5)), np.ones((2, 3, 4))], r"query_key\[1\] must"),
+        ([np.full((2, 3, 5), np.inf)], [np.ones((2, 3, 5))], r"queries\[0\] must be finite"),
+        ([np.ones((2, 3, 5))], [np.full((2, 3, 5), np.nan)], r"keys\[0\] must not contain nan"),
+    ],
+)
+def test_bad_queries_and_keys(queries, keys, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        AttentionPaths.from_queries_and_keys(queries, keys)
+
+
+def test_reprs_are_short():
+    tokens, network = random_tokens(), random_network((2, 3), readout=1)
+    assert repr(network) == "AttentionPaths(query_key: (2, 5, 5), (3, 5, 5); heads=(2, 3), readout=1)"
+    assert repr(AttentionPaths(heads=(2, 3))) == "AttentionPaths(heads=(2, 3), readout='mean')"
+    inputs = AttendedInputs(tokens, network.attention(tokens))
+    assert repr(inputs) == "AttendedInputs(tokens: (3, 4, 5); attention: (3, 2, 4, 4), (3, 3, 4, 4))"
 
 
 def test_very_large_scores_do_not_overflow():
@@ -163,8 +245,20 @@ def test_bad_attended_inputs():
         AttendedInputs(tokens, (A.swapaxes(-1, -2),))
     with pytest.raises(ValueError, match=r"attention\[0\] must have shape \(3, any, 4, 4\)"):
         AttendedInputs(tokens, (A[:2],))
-    with pytest.raises(ValueError, match="nan"):
-        AttendedInputs(tokens, (np.nan * A,))
+    off = A.copy()
+    off[1, 0, :, 2] *= 1.01
+    with pytest.raises(ValueError, match=r"attention\[0\] must have columns .* off by up to 0.01"):
+        AttendedInputs(tokens, (off,))
+    with pytest.raises(ValueError, match=r"attention\[1\] must not contain nan"):
+        AttendedInputs(tokens, (A, np.nan * A))
+    with pytest.raises(ValueError, match=r"attention\[0\] must be finite"):
+        AttendedInputs(tokens, (np.where(A.max() > A, A, np.inf),))
+    for bad, complaint in ((np.nan, "not contain nan"), (np.inf, "be finite")):
+        poisoned = np.where(tokens == tokens.max(), bad, tokens)
+        with pytest.raises(ValueError, match=f"tokens must {complaint}"):
+            AttendedInputs(poisoned, (A,))
+        with pytest.raises(ValueError, match=f"inputs must {complaint}"):
+            random_network((2,)).attended(poisoned)
     with pytest.raises(TypeError, match="attention must be a sequence"):
         AttendedInputs(tokens, A)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tokens must have shape"):
@@ -186,3 +280,28 @@ def test_inputs_that_do_not_fit_the_network():
         random_network((2,), readout=4).attended(tokens)
     with pytest.raises(ValueError, match=r"weights.V\[0\] must have shape"):
         random_network((2,)).forward(random_weights((3,), (6, 6), 5), tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"V0": np.full((6, 5), np.nan)}, "weights.V0 must not contain nan"),
+        ({"V0": np.ones((6, 4))}, r"weights.V0 must have shape \(any, 5\), got \(6, 4\)"),
+        ({"V": (np.full((2, 3, 6), np.inf),)}, r"weights.V\[0\] must be finite"),
+        ({"V": np.ones((2, 3, 6))}, "weights.V must be a sequence"),
+        ({"V": (np.ones((2, 3, 6)),) * 2}, "weights.V must hold one array per layer, 1, got 2"),
+        ({"a": np.full(3, np.nan)}, "weights.a must not contain nan"),
+        ({"a": np.full((2, 3), np.inf)}, "weights.a must be finite"),
+        ({"a": np.ones(4)}, r"weights.a must have shape \(3\), got \(4,\)"),
+        ({"a": np.ones((1, 2, 3))}, r"weights.a must have shape \(3,\) or \(outputs, 3\), got \(1, 2, 3\)"),
+    ],
+)
+def test_bad_weights(change, message):
+    weights = random_weights((2,), (6, 3), 5)._replace(**change)
+    with pytest.raises((ValueError, TypeError), match=message):
+        random_network((2,)).forward(weights, random_tokens())
+
+
+def test_weights_must_be_weights():
+    with pytest.raises(TypeError, match=r"weights must be Weights\(V0, V, a\), got tuple"):
+        random_network((2,)).effective_weights((1, 2, 3))  # type: ignore[arg-type]

@@ -1,5 +1,8 @@
 """The posterior at finite width as users see it: limits, predictions, scores, bad input."""
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +16,8 @@ def small_problem(**options):
     query_key = tuple(rng.normal(size=(2, 8, 8)) / 8 for _ in range(2))
     network = asx.AttentionPaths(query_key=query_key, readout="mean")
     labels = np.sign(rng.normal(size=40))
-    return asx.PathPosterior(network, tokens, labels, **({"temperature": 0.1} | options)), rng.normal(size=(300, 5, 8))
+    settings: dict[str, Any] = {"temperature": 0.1} | options
+    return asx.PathPosterior(network, tokens, labels, **settings), rng.normal(size=(300, 5, 8))
 
 
 def brute_kernel(problem, U, first, second):
@@ -73,11 +77,99 @@ def test_evaluate_and_save(tmp_path):
     np.testing.assert_array_equal(again.test_error, numbers.test_error)
 
 
+def test_what_is_taken_out_and_what_is_left_add_up():
+    problem, test = small_problem()
+    theory = asx.solve(problem, width=[10.0, np.inf], progress=False)
+    whole, _ = theory.predict(test)
+    parts = [theory.predict(test, without=[(0, h)])[0] for h in range(2)]
+    # f is a sum over paths, and every path passes through one head of the first layer.
+    np.testing.assert_allclose(parts[0] + parts[1], whole, atol=1e-10)
+    np.testing.assert_array_equal(theory.predict(test, without=[])[0], whole)
+    numbers = theory.evaluate(test, np.ones(300), without=[(0, 1)])
+    np.testing.assert_allclose(numbers.test_error, ((parts[1] - 1) ** 2).mean("example"))
+    np.testing.assert_allclose(numbers.accuracy, (parts[1] > 0).mean("example"))
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        ([(2, 0)], "without must name layers from 0 to 1"),
+        ([(0, 2)], "without must name heads from 0 to 1 in layer 0"),
+        ([(0, 0), (0, 1)], "without must leave layer 0 at least one head"),
+        ([(0, 0.5)], "without must be an integer"),
+        ([0, 1], "without must be a sequence of pairs"),
+    ],
+)
+def test_heads_that_cannot_be_taken_out(without, message):
+    problem, test = small_problem()
+    theory = asx.solve(problem, width=np.inf, progress=False)
+    with pytest.raises((ValueError, TypeError), match=message):
+        theory.predict(test, without=without)
+
+
+def test_a_width_below_the_paths_is_said_and_solved():
+    problem, _ = small_problem()
+    with pytest.warns(RuntimeWarning, match="width 3 is below the 4 paths: .* NUTS is exact there"):
+        theory = asx.solve(problem, width=[3.0, 4.0], progress=False)
+    assert theory.ok
+    assert np.isfinite(theory.order_parameter).all()
+    narrow, fine = theory.status.values
+    assert narrow.startswith("converged; width 3 is below the 4 paths")
+    assert fine == "converged"
+    with pytest.warns(RuntimeWarning, match="width 1.5 of layer 2 is below the 2 paths"):
+        asx.solve(small_problem(width_ratios=(1.0, 0.3, 1.0))[0], width=5.0, progress=False)
+    with pytest.warns(RuntimeWarning, match="width 5 is below the 12 paths x outputs"):
+        asx.solve(replaced(problem, labels=np.ones((40, 3))), width=5.0, progress=False)
+
+
+def replaced(problem, **changes):
+    return dataclasses.replace(problem, **changes)
+
+
+def test_a_point_that_failed_has_no_prediction():
+    problem, test = small_problem()
+    theory = asx.solve(problem, width=[10.0, np.inf], progress=False)
+    ds = theory.ds.copy(deep=True)
+    ds["order_parameter"][0] = np.nan
+    broken = asx.Result(ds, problem=problem, kind="theory")
+    mean, variance = broken.predict(test)
+    assert np.isnan(mean[0]).all()
+    assert np.isnan(variance[0]).all()
+    np.testing.assert_array_equal(mean[1], theory.predict(test)[0][1])
+    numbers = broken.evaluate(test, np.ones(300))
+    assert np.isnan(numbers.accuracy[0])
+    assert numbers.accuracy[1] == theory.evaluate(test, np.ones(300)).accuracy[1]
+    assert np.isnan(broken.alignment(5)[0]).all()
+
+
+def test_repr_is_short():
+    problem, _ = small_problem(width_ratios=(1.0, 2.0, 1.0))
+    assert repr(problem) == (
+        "PathPosterior(2 x 2 heads, inputs (40, 5, 8), labels (40,), temperature=0.1, prior_variance=1.0, "
+        "width_ratios=(1.0, 2.0, 1.0))"
+    )
+
+
+def test_more_paths_than_memory_are_refused_before_anything_is_built():
+    problem, _ = small_problem()
+    heads = 300
+    tokens, attention = np.ones((2, 1, 3)), np.ones((2, heads, 1, 1))
+    inputs = asx.AttendedInputs(tokens, (attention,) * 3)
+    many = asx.PathPosterior(asx.AttentionPaths(layers=3, heads=heads), inputs, np.ones(2))
+    with pytest.raises(
+        MemoryError, match=r"27000000 paths and 1 outputs takes \d+.* GiB.*; try fewer examples, heads or"
+    ):
+        asx.solve(many, width=np.inf, progress=False)
+    assert problem.attended.shape == (40, 4, 8)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be"),
-        ({"prior_variance": -1.0}, "prior_variance must be"),
+        ({"temperature": 0.0}, "temperature must be positive, got 0"),
+        ({"temperature": -1.0}, "temperature must be positive, got -1"),
+        ({"temperature": np.inf}, "temperature must be finite, got inf"),
+        ({"prior_variance": -1.0}, "prior_variance must be positive, got -1"),
     ],
 )
 def test_bad_numbers(change, message):
@@ -87,10 +179,20 @@ def test_bad_numbers(change, message):
 
 def test_bad_arrays():
     problem, test = small_problem()
-    with pytest.raises(ValueError, match="one per example"):
-        asx.PathPosterior(problem.network, problem.inputs, problem.labels[:-1])
+    with pytest.raises(ValueError, match="labels must be one per example, got 39 labels for 40 inputs"):
+        replaced(problem, labels=problem.labels[:-1])
     with pytest.raises(ValueError, match="labels must not contain nan"):
-        asx.PathPosterior(problem.network, problem.inputs, np.full(40, np.nan))
+        replaced(problem, labels=np.full(40, np.nan))
+    with pytest.raises(ValueError, match="labels must be finite, got 1 that are not"):
+        replaced(problem, labels=np.where(np.arange(40) == 3, np.inf, 1.0))
+    with pytest.raises(ValueError, match=r"inputs must have shape \(examples, tokens, features\)"):
+        replaced(problem, inputs=np.ones((40, 5)))
+    with pytest.raises(ValueError, match="inputs must not contain nan"):
+        replaced(problem, inputs=np.full((40, 5, 8), np.nan))
+    with pytest.raises(ValueError, match="inputs must be finite"):
+        asx.solve(replaced(problem, inputs=np.full((40, 5, 8), np.inf)), width=10.0, progress=False)
+    with pytest.raises(TypeError, match="network must be an AttentionPaths"):
+        replaced(problem, network=None)
     with pytest.raises(ValueError, match="width must be positive"):
         asx.solve(problem, width=-1.0, progress=False)
     with pytest.raises(ValueError, match="one per example"):

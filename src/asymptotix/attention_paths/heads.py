@@ -1,61 +1,149 @@
-"""What the order parameter says of single heads."""
+"""The order parameter of trained weights, and what an order parameter says of single heads."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from ..core import checks
 from ..core.result import Result
+from .network import AttentionPaths, Weights, checked_weights, path_products
 
 RULES = ("both", "either")
+SCALINGS = ("order one", "fan_in")
 
 
-def path_heads(heads: tuple[int, ...]) -> np.ndarray:
+def path_heads(heads: Sequence[int]) -> np.ndarray:
     """Head of every layer on every path, (paths, layers); the first layer's head is the slowest index."""
     return np.stack([index.ravel() for index in np.indices(heads)], axis=1)
 
 
 def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize: bool = True) -> np.ndarray:
-    """Score of every head, (layers, largest number of heads), nan where a layer has fewer.
+    """Score of every head, (..., layers, largest number of heads), nan where a layer has fewer.
 
-    The sum of |U^{pi pi'}| over pairs of paths that "both" pass through the head, or of which "either" does.
+    The sum of |U^{pi pi'}| over pairs of paths that "both" pass through the head, or of which "either" does; U has
+    shape (..., paths, paths).
     """
     checks.one_of("rule", rule, RULES)
+    size = np.abs(np.asarray(U, float))
     through = path_heads(heads)
-    found = np.full((len(heads), max(heads)), np.nan)
-    size = abs(np.asarray(U, float))
+    found = np.full((*size.shape[:-2], len(heads), max(heads)), np.nan)
     for layer, count in enumerate(heads):
-        for head in range(count):
-            on = through[:, layer] == head
-            pairs = np.logical_and.outer(on, on) if rule == "both" else np.logical_or.outer(on, on)
-            found[layer, head] = size[pairs].sum()
-    return found / np.nanmax(found) if normalize else found
+        on = (through[:, layer] == np.arange(count)[:, None]).astype(float)
+        block = np.einsum("hp,...pq,hq->...h", on, size, on, optimize=True)
+        if rule == "either":
+            block = (size.sum(-1) + size.sum(-2)) @ on.T - block
+        found[..., layer, :count] = block
+    if not normalize:
+        return found
+    # Nothing to divide by where U is zero, and a point that failed (nan) stays nan.
+    peak = np.fmax.reduce(found, axis=(-2, -1), keepdims=True)
+    return found / np.where(peak == 0, 1.0, peak)
 
 
-def head_scores(result: Result, rule: str = "both", normalize: bool = True) -> xr.DataArray:
-    """Importance of every head by the order parameter of a solved or sampled network.
+def head_scores(
+    order_parameter: Any,
+    rule: str = "both",
+    normalize: bool = True,
+    heads: Sequence[int] | AttentionPaths | None = None,
+) -> xr.DataArray:
+    """Importance of every head by the order parameter of a solved, sampled or trained network.
+
+    The score of a head is the sum of |U^{pi pi'}| over pairs of paths through it. With several outputs
+    |U^{(pi c)(pi' c')}| is summed over the outputs too.
 
     Parameters
     ----------
-    result : Result
-        Of a PathPosterior problem; other dimensions (width, ...) are kept.
+    order_parameter : Result or array
+        Result of a PathPosterior problem; its other dimensions (width, ...) are kept, and runs are scored one by one
+        by their own mean. Or an order parameter itself, (paths, paths) or (paths, outputs, paths, outputs).
     rule : "both" or "either"
         Which pairs of paths count: those of which both members pass through the head, or at least one does.
     normalize : bool
         Divide by the largest score.
+    heads : sequence of int or AttentionPaths, optional
+        H_1, ..., H_L, needed for an array.
 
     Returns
     -------
     DataArray (..., layer, head)
+        nan for heads that a layer does not have.
     """
-    if not isinstance(result, Result) or "order_parameter" not in result.ds:
-        raise TypeError(f"result must be that of a PathPosterior problem, got {type(result).__name__}")
-    U = result.ds["order_parameter"].transpose(..., "path", "path_other")
-    heads = tuple(result.problem.network.heads)  # type: ignore[attr-defined]
-    flat = U.values.reshape(-1, *U.shape[-2:])
-    found = np.stack([scores(matrix, heads, rule, normalize) for matrix in flat])
+    if isinstance(order_parameter, Result):
+        U, counts = _of_result(order_parameter, heads)
+    else:
+        U, counts = _of_array(order_parameter, heads)
+    found = scores(U.values, counts, rule, normalize)
     dims = [str(dim) for dim in U.dims[:-2]]
-    coords = {dim: U.coords[dim] for dim in dims if dim in U.coords}
-    values = found.reshape(*U.shape[:-2], *found.shape[1:])
-    return xr.DataArray(values, dims=[*dims, "layer", "head"], coords=coords, name="head_score")
+    coords = {name: U.coords[name] for name in U.coords if set(U.coords[name].dims) <= set(dims)}
+    return xr.DataArray(found, dims=[*dims, "layer", "head"], coords=coords, name="head_score")
+
+
+def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> np.ndarray:
+    """Order parameter of given weights, such as those of a trained network: U^{pi pi'} = Veff^pi . Veff^pi' / N_1.
+
+    Under the posterior its mean is what the theory's order parameter describes.
+
+    Parameters
+    ----------
+    weights : Weights
+        V^{l,h} has outputs as rows, (heads, width out, width in): one ``torch.nn.Linear.weight`` per head, which is
+        stored as (out, in), stacks to it as it is.
+    scaling : "order one" or "fan_in"
+        How large the entries are: W of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
+        training. For the latter U^{pi pi'} = E^pi . E^pi' with E^pi = a^T w^{L,h_L} ... w^{1,h_1} and no further
+        factor. The 1/sqrt(H_l) of the sums over heads belongs to the network in both, not to the weights.
+
+    Returns
+    -------
+    array (paths, paths), or (paths, C, paths, C) for C outputs
+    """
+    checks.one_of("scaling", scaling, SCALINGS)
+    checked = checked_weights(weights)
+    E = path_products(checked)
+    rows = E.reshape(-1, E.shape[-1])
+    if scaling == "order one":
+        widths = [checked.V0.shape[0], *(V.shape[1] for V in checked.V)]
+        rows = rows / math.sqrt(math.prod(widths))
+    return (rows @ rows.T).reshape(*E.shape[:-1], *E.shape[:-1])
+
+
+def _of_result(result: Result, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:
+    """|U| summed over outputs, paths last, and the heads of the result's network."""
+    if "order_parameter" not in result.ds:
+        raise TypeError(f"order_parameter must be that of a PathPosterior problem, got a result with {list(result.ds)}")
+    counts = tuple(result.problem.network.heads)  # type: ignore[attr-defined]
+    if heads is not None and _counts(heads) != counts:
+        raise ValueError(f"heads must be those of the result's network, {counts}, or left out, got {heads!r}")
+    return _summed(result.ds["order_parameter"]), counts
+
+
+def _of_array(given: Any, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:
+    if heads is None:
+        raise ValueError("heads must be given with an array: the heads per layer, or the network; got None")
+    counts = _counts(heads)
+    d = math.prod(counts)
+    U = checks.real_array("order_parameter", given)
+    outputs = U.shape[1] if U.ndim == 4 else None
+    shape = (d, d) if outputs is None else (d, outputs, d, outputs)
+    U = checks.array_of_shape("order_parameter", U, shape)
+    dims = ("path", "path_other") if outputs is None else ("path", "output", "path_other", "output_other")
+    return _summed(xr.DataArray(U, dims=dims)), counts
+
+
+def _counts(heads: Any) -> tuple[int, ...]:
+    if isinstance(heads, AttentionPaths):
+        return heads.heads
+    if isinstance(heads, str) or np.ndim(heads) != 1 or len(heads) == 0:
+        raise TypeError(f"heads must be a sequence of heads per layer or an AttentionPaths, got {heads!r}")
+    return tuple(checks.integer(f"heads[{layer}]", H, 1) for layer, H in enumerate(heads))
+
+
+def _summed(U: xr.DataArray) -> xr.DataArray:
+    outputs = [dim for dim in ("output", "output_other") if dim in U.dims]
+    # A failed point is nan and must not count as zero.
+    return abs(U).sum(outputs, skipna=False).transpose(..., "path", "path_other")

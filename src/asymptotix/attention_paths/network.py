@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ..core import checks
+from ..core.memory import refuse_beyond_memory
 from ..core.specification import Specification
 
 # Queries times weights and scores of one chunk of examples: large enough for BLAS, small beside the data.
@@ -26,8 +27,8 @@ class Weights(NamedTuple):
         Projection of the tokens.
     V : sequence of arrays (H_l, N, N)
         Values V^{l,h}, one array per layer; rows are outputs. Unequal widths fit too: (H_l, N_{l+1}, N_l).
-    a : array (N,)
-        Readout.
+    a : array (N,) or (C, N)
+        Readout, of one output or of C.
     """
 
     V0: np.ndarray
@@ -53,14 +54,9 @@ class AttendedInputs(Specification):
 
     def __post_init__(self) -> None:
         tokens = _tokens("tokens", self.tokens)
-        if isinstance(self.attention, np.ndarray) or not isinstance(self.attention, Sequence) or not self.attention:
-            raise TypeError(
-                "attention must be a sequence of arrays (examples, heads, keys, queries), one per layer, "
-                f"got {_kind(self.attention)}"
-            )
         examples, length, _ = tokens.shape
         matrices = []
-        for layer, given in enumerate(self.attention):
+        for layer, given in enumerate(_per_layer("attention", self.attention, "(examples, heads, keys, queries)")):
             name = f"attention[{layer}]"
             matrix = checks.array_of_shape(name, given, (examples, None, length, length))
             _require_entries(name, matrix)
@@ -73,10 +69,13 @@ class AttendedInputs(Specification):
         """Number of examples."""
         return len(self.tokens)
 
+    def __repr__(self) -> str:
+        return f"AttendedInputs(tokens: {_shapes([self.tokens])}; attention: {_shapes(self.attention)})"
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class AttentionPaths(Specification):
-    """L layers of multi-head attention without nonlinearity in the values, read out as one number.
+    """L layers of multi-head attention without nonlinearity in the values, read out as one number or several.
 
     For tokens x_t in R^{N0} and attention Om^{l,h} computed from these tokens in every layer,
 
@@ -133,6 +132,35 @@ class AttentionPaths(Specification):
         object.__setattr__(self, "heads", own)
         object.__setattr__(self, "query_key", matrices)
         object.__setattr__(self, "readout", _readout(readout))
+
+    @classmethod
+    def from_queries_and_keys(cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean") -> Self:
+        """Network whose attention comes from separate query and key weights of order one.
+
+        The scores are (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t, that is W^{l,h} = WK^T WQ / (N0 sqrt(G)).
+
+        Parameters
+        ----------
+        queries, keys : sequences of arrays (H_l, G, N0)
+            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Weights w = W/sqrt(N0) of a trained
+            network, whose scores are q . k / sqrt(G), are to be multiplied by sqrt(N0).
+        readout : "mean" or int
+        """
+        shape = "(heads, G, features)"
+        WQ, WK = _per_layer("queries", queries, shape), _per_layer("keys", keys, shape)
+        if len(WQ) != len(WK):
+            raise ValueError(f"keys must have {len(WQ)} layers, as many as queries, got {len(WK)}")
+        matrices = []
+        for layer, (given_q, given_k) in enumerate(zip(WQ, WK, strict=True)):
+            q = checks.array_of_shape(f"queries[{layer}]", given_q, (None, None, None))
+            _require_entries(f"queries[{layer}]", q)
+            k = checks.array_of_shape(f"keys[{layer}]", given_k, q.shape)
+            matrices.append(k.swapaxes(-1, -2) @ q / (q.shape[2] * math.sqrt(q.shape[1])))
+        return cls(query_key=matrices, readout=readout)
+
+    def __repr__(self) -> str:
+        attention = "" if self.query_key is None else f"query_key: {_shapes(self.query_key)}; "
+        return f"AttentionPaths({attention}heads={self.heads}, readout={self.readout!r})"
 
     @property
     def paths(self) -> int:
@@ -191,6 +219,55 @@ class AttentionPaths(Specification):
             xi[part] = _along_paths(pooled, below) @ chunk
         return xi
 
+    def path_kernels(self, inputs: Any, other: Any = None) -> np.ndarray:
+        """Kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths.
+
+        Of d^2 P P' numbers: for looking at paths of small problems. No other function needs them.
+
+        Parameters
+        ----------
+        inputs : array (examples, T, N0) or AttendedInputs
+            x.
+        other : array (examples', T, N0) or AttendedInputs, optional
+            x'; by default ``inputs``.
+
+        Returns
+        -------
+        array (paths, paths, examples, examples')
+        """
+        first = self.attended(inputs).swapaxes(0, 1)
+        second = first if other is None else self.attended(other).swapaxes(0, 1)
+        if first.shape[-1] != second.shape[-1]:
+            raise ValueError(f"other must have {first.shape[-1]} features, as inputs have, got {second.shape[-1]}")
+        rows, columns = first.shape[1], second.shape[1]
+        what = f"path_kernels of {self.paths} x {self.paths} paths on {rows} x {columns} examples"
+        instead = "fewer examples at a time, or attended(), which holds the same in less memory"
+        refuse_beyond_memory(8 * self.paths**2 * rows * columns, what, instead)
+        kernels = first[:, None] @ second[None].swapaxes(-1, -2)
+        kernels /= first.shape[-1]
+        return kernels
+
+    def effective_weights(self, weights: Weights) -> np.ndarray:
+        """Weights of every path as one row, Veff^pi = a^T V^{L,h_L} ... V^{1,h_1} / sqrt(N_2 ... N_L N_a).
+
+        N_l is the width that goes into layer l, N_a that of the readout. With them
+
+            f = (1/sqrt(H_1 ... H_L N_1 N0)) sum_pi Veff^pi V0 xi^pi,
+
+        and U^{pi pi'} = Veff^pi . Veff^pi' / N_1 is what the order parameter averages.
+
+        Parameters
+        ----------
+        weights : Weights
+            Entries of order one.
+
+        Returns
+        -------
+        array (paths, N_1), or (paths, C, N_1) for C outputs
+        """
+        checked = checked_weights(weights, self.heads)
+        return path_products(checked) / math.sqrt(math.prod(V.shape[1] for V in checked.V))
+
     def forward(self, weights: Weights, inputs: Any) -> np.ndarray:
         """Outputs f, layer by layer.
 
@@ -202,7 +279,7 @@ class AttentionPaths(Specification):
 
         Returns
         -------
-        array (examples,)
+        array (examples,), or (examples, C) for C outputs
         """
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
@@ -210,23 +287,13 @@ class AttentionPaths(Specification):
         else:
             x = _tokens("inputs", inputs)
             attention = self.attention(x)
-        values = self._checked_weights(weights, x.shape[-1])
+        values = checked_weights(weights, self.heads, x.shape[-1])
         z = x @ values.V0.T / math.sqrt(x.shape[-1])
         for V, A in zip(values.V, attention, strict=True):
             mixed = A.swapaxes(-1, -2) @ z[:, None]
             z = (mixed @ V.swapaxes(-1, -2)).sum(axis=1) / math.sqrt(z.shape[-1] * len(V))
         read = z[:, self._read_tokens(x.shape[1])].mean(axis=1)
-        return read @ values.a / math.sqrt(len(values.a))
-
-    def _checked_weights(self, weights: Weights, features: int) -> Weights:
-        V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
-        if len(weights.V) != self.layers:
-            raise ValueError(f"weights.V must hold one array per layer, {self.layers}, got {len(weights.V)}")
-        width, V = len(V0), []
-        for layer, (given, H) in enumerate(zip(weights.V, self.heads, strict=True)):
-            V.append(checks.array_of_shape(f"weights.V[{layer}]", given, (H, None, width)))
-            width = V[-1].shape[1]
-        return Weights(V0, tuple(V), checks.array_of_shape("weights.a", weights.a, (width,)))
+        return read @ values.a.T / math.sqrt(values.a.shape[-1])
 
     def _own_tokens(self, tokens: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         if self.query_key is None:
@@ -260,6 +327,36 @@ class AttentionPaths(Specification):
         step = max(1, _CHUNK_BYTES // each)
         for start in range(0, examples, step):
             yield slice(start, start + step)
+
+
+def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
+    """Weights as float arrays, or an error that names the one that does not fit; None stands for any number."""
+    if not isinstance(weights, Weights):
+        raise TypeError(f"weights must be Weights(V0, V, a), got {_kind(weights)}")
+    V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
+    _require_entries("weights.V0", V0)
+    given = _per_layer("weights.V", weights.V, "(heads, width out, width in)")
+    if heads is not None and len(given) != len(heads):
+        raise ValueError(f"weights.V must hold one array per layer, {len(heads)}, got {len(given)}")
+    width, V = len(V0), []
+    for layer, matrices in enumerate(given):
+        count = None if heads is None else heads[layer]
+        V.append(checks.array_of_shape(f"weights.V[{layer}]", matrices, (count, None, width)))
+        _require_entries(f"weights.V[{layer}]", V[-1])
+        width = V[-1].shape[1]
+    a = checks.array_of_shape("weights.a", weights.a, (None,) * (np.ndim(weights.a) - 1) + (width,))
+    if a.ndim not in (1, 2) or a.size == 0:
+        raise ValueError(f"weights.a must have shape ({width},) or (outputs, {width}), got {a.shape}")
+    return Weights(V0, tuple(V), a)
+
+
+def path_products(weights: Weights) -> np.ndarray:
+    """Plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
+    E = np.atleast_2d(weights.a)[None]
+    for V in reversed(weights.V):
+        E = E[None] @ V[:, None]
+        E = E.reshape(-1, *E.shape[2:])
+    return E if weights.a.ndim == 2 else E[:, 0]
 
 
 def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -307,13 +404,15 @@ def _check_columns(name: str, matrix: np.ndarray) -> None:
         )
 
 
-def _query_key(given: Any) -> tuple[np.ndarray, ...]:
+def _per_layer(name: str, given: Any, shape: str) -> Sequence[Any]:
     if isinstance(given, np.ndarray | str) or not isinstance(given, Sequence) or not given:
-        raise TypeError(
-            f"query_key must be a sequence of arrays (heads, features, features), one per layer, got {_kind(given)}"
-        )
+        raise TypeError(f"{name} must be a sequence of arrays {shape}, one per layer, got {_kind(given)}")
+    return given
+
+
+def _query_key(given: Any) -> tuple[np.ndarray, ...]:
     matrices = []
-    for layer, W in enumerate(given):
+    for layer, W in enumerate(_per_layer("query_key", given, "(heads, features, features)")):
         name = f"query_key[{layer}]"
         features = matrices[0].shape[-1] if matrices else None
         matrix = checks.array_of_shape(name, W, (None, features, features))
@@ -350,3 +449,7 @@ def _readout(readout: Any) -> int | str:
 
 def _kind(x: Any) -> str:
     return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"{type(x).__name__}"
+
+
+def _shapes(arrays: Sequence[np.ndarray]) -> str:
+    return ", ".join(str(array.shape) for array in arrays)

@@ -4,10 +4,10 @@ At the current U_0, ln det(K + T I) lies below its tangent tr(D U) + const, Y^T 
 tr(U^-1 U_0 R U_0) + const, and the entropy below its value at the deeper layers' current order parameters. The sum of
 these bounds,
 
-    tr(Q U) - ln det U + tr(U^-1 W),    Q = (1/s_1) I (x) (U^(2))^-1 + D / N,    W = U_0 R U_0 / N,
+    tr(Q U) - ln det U + tr(U^-1 W),    Q = (1/s_1) I (x) (U^(2))^-1 + D / N_1,    W = U_0 R U_0 / N_1,
 
-touches S at U_0 and is least at the positive definite root of U Q U - U = W. Stepping there lowers S every time,
-keeps U positive definite and needs no step size.
+times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
+the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..core import checks
 from ..core.anderson import Anderson
 from .action import Action, ActionValue
 from .elimination import Matrix, riccati
+from .log_coordinates import from_log, to_log
 
 MEMORY = 20
 """Past steps that the acceleration combines."""
@@ -42,8 +43,9 @@ class OrderParameter:
     Attributes
     ----------
     U
-        Order parameter, shape (d, d), symmetric positive definite; U^{pi pi'} is the posterior mean of
-        Veff^pi . Veff^pi' / N for the effective weights Veff^pi of a path.
+        Order parameter, shape (d C, d C) with the output fastest, symmetric positive definite; its entry
+        ((pi c), (pi' c')) is the posterior mean of Veff^{pi c} . Veff^{pi' c'} / N_1 for the effective weights
+        Veff^{pi c} of a path and an output.
     inner
         The deeper layers' U^(2), ..., U^(L+1).
     action
@@ -70,8 +72,8 @@ class OrderParameter:
 def monotone_step(U: Matrix, action: Action, value: ActionValue | None = None) -> Matrix:
     """One step of the plain iteration, at which S never rises. `value` is `action.at(U)` where it is known already."""
     value = action.at(U) if value is None else value
-    W = U @ value.R @ U / action.width
-    return riccati(value.prior_slope + value.D / action.width, W, -1.0)
+    W = U @ value.R @ U / action.first_width
+    return riccati(value.prior_slope + value.D / action.first_width, W, -1.0)
 
 
 def minimise(
@@ -100,7 +102,7 @@ def minimise(
         U = action.prior_order_parameter
         value = action.at(U)
         return _report(U, value, 1, 0.0, "Gaussian-process limit", True)
-    U = action.prior_order_parameter if start is None else _checked_start(start, action.paths)
+    U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
     return _accelerated(action, U, tolerance, max_steps)
 
 
@@ -113,7 +115,7 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
 
 def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
     lane = np.array([0])
-    anderson = Anderson(1, action.paths * (action.paths + 1) // 2, MEMORY, 1.0, MAX_MOVE, STRIDE)
+    anderson = Anderson(1, action.size * (action.size + 1) // 2, MEMORY, 1.0, MAX_MOVE, STRIDE)
     value, evaluations = action.at(U), 1
     while True:
         norm = scaled_gradient(U, value.gradient)
@@ -122,9 +124,9 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         if evaluations >= max_steps:
             return _report(U, value, evaluations, norm, f"not converged after {evaluations} evaluations", False)
         plain = monotone_step(U, action, value)
-        point = _log_coordinates(U)
-        move = _log_coordinates(plain) - point
-        trial = _from_log_coordinates(anderson.advance(lane, point[None], move[None])[0], action.paths)
+        point = to_log([U])
+        move = to_log([plain]) - point
+        (trial,) = from_log(anderson.advance(lane, point[None], move[None])[0], [action.size])
         trial_value, evaluations = _try(action, trial, value), evaluations + 1
         if trial_value is None:
             anderson.retreat(lane)
@@ -151,8 +153,8 @@ def _report(
     return OrderParameter(U, value.inner, value.value, evaluations, norm, status, converged)
 
 
-def _checked_start(start: ArrayLike, paths: int) -> Matrix:
-    U = checks.array_of_shape("start", start, (paths, paths))
+def _checked_start(start: ArrayLike, size: int) -> Matrix:
+    U = checks.array_of_shape("start", start, (size, size))
     if np.abs(U - U.T).max() > 1e-9 * np.abs(U).max():
         raise ValueError(f"start must be symmetric, got max |U - U^T| = {np.abs(U - U.T).max():.3g}")
     U = 0.5 * (U + U.T)
@@ -160,23 +162,3 @@ def _checked_start(start: ArrayLike, paths: int) -> Matrix:
     if not least > 0:
         raise ValueError(f"start must be positive definite, got smallest eigenvalue {least:.3g}")
     return U
-
-
-def _log_coordinates(U: Matrix) -> Matrix:
-    """Upper triangle of log U, off-diagonal entries times sqrt 2 so that lengths are Frobenius norms."""
-    values, vectors = np.linalg.eigh(U)
-    log_U = (vectors * np.log(values)) @ vectors.T
-    return log_U[np.triu_indices(len(U))] * _weights(len(U))
-
-
-def _from_log_coordinates(coordinates: Matrix, paths: int) -> Matrix:
-    log_U = np.zeros((paths, paths))
-    log_U[np.triu_indices(paths)] = coordinates / _weights(paths)
-    log_U += np.triu(log_U, 1).T
-    values, vectors = np.linalg.eigh(log_U)
-    return (vectors * np.exp(values)) @ vectors.T
-
-
-def _weights(paths: int) -> Matrix:
-    rows, columns = np.triu_indices(paths)
-    return np.where(rows == columns, 1.0, np.sqrt(2.0))

@@ -1,10 +1,13 @@
 """Prediction at a given order parameter: a Gaussian process whose kernel is the sum over pairs of paths.
 
-The kernel, the mean and the variance (of f itself, without label noise), with d the number of paths:
+With d paths, C outputs and prior variance s_0 of the projection, the kernel, the mean and the variance (of f itself,
+without label noise) are
 
-    K(x, x') = (s2/d) sum_{pi, pi'} U^{pi pi'} xi^pi(x) . xi^pi'(x') / N_0
-    mean = k^T (K + T)^{-1} Y
-    variance = K(x, x) - k^T (K + T)^{-1} k
+    K^{cc'}(x, x') = (s_0/d) sum_{pi, pi'} U^{(pi c),(pi' c')} xi^pi(x) . xi^pi'(x') / N_0
+    mean^c = sum_{mu c'} k^{c,(mu c')} v^{mu c'},    v = (K + T)^{-1} Y
+    variance^c = K^{cc}(x, x) - k^c (K + T)^{-1} k^c.
+
+The mean is linear in the attended inputs, mean^c = sum_pi w^{pi c} . xi^pi(x).
 """
 
 from __future__ import annotations
@@ -14,11 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from ..core.linalg import psd_sqrt
-
 
 class Prediction(NamedTuple):
-    """Mean and variance of the output, (examples,) each."""
+    """Mean and variance of the output, (examples,) each, or (examples, outputs)."""
 
     mean: np.ndarray
     variance: np.ndarray
@@ -31,35 +32,67 @@ class Predictor:
     ----------
     xi : array (P, d, N_0)
         Attended inputs of the training examples.
-    labels : array (P,)
-    U : array (d, d)
-        Order parameter.
-    temperature, prior_variance : float
+    labels : array (P,) or (P, C)
+    U : array (d, d) or (d, C, d, C)
+        Order parameter, positive semi-definite.
+    temperature : float
+    prior_variance : float
+        s_0, that of the projection.
     """
 
     def __init__(
         self, xi: np.ndarray, labels: np.ndarray, U: np.ndarray, temperature: float, prior_variance: float
     ) -> None:
-        self._root = psd_sqrt(U) * np.sqrt(prior_variance / (U.shape[0] * xi.shape[-1]))
-        self._train = self._features(xi)
-        self.kernel = self._train @ self._train.T
-        self._factor = cho_factor(self.kernel + temperature * np.eye(len(labels)), lower=True)
-        self._dual = cho_solve(self._factor, labels)
+        P, d, N0 = xi.shape
         self.labels = labels
-
-    def _features(self, xi: np.ndarray) -> np.ndarray:
-        return np.einsum("pa,npk->nak", self._root, xi, optimize=True).reshape(len(xi), -1)
+        self._outputs = 1 if labels.ndim == 1 else labels.shape[1]
+        self._U = U.reshape(d, self._outputs, d, self._outputs) * (prior_variance / (d * N0))
+        self._train = xi.reshape(P, -1)
+        K = np.concatenate([self._cross(xi, c) for c in range(self._outputs)])
+        self._kernel = 0.5 * (K + K.T)
+        self._factor = cho_factor(self._kernel + temperature * np.eye(len(K)), lower=True)
+        dual = cho_solve(self._factor, labels.T.ravel()).reshape(self._outputs, P)
+        projected = (dual @ self._train).reshape(self._outputs, d, N0)
+        self._weights = np.einsum("pcqe,eqk->cpk", self._U, projected, optimize=True).reshape(self._outputs, -1)
 
     def __call__(self, xi: np.ndarray) -> Prediction:
         """Mean and variance at attended inputs (examples, d, N_0)."""
-        features = self._features(xi)
-        cross = features @ self._train.T
-        explained = solve_triangular(self._factor[0], cross.T, lower=True)
-        own = np.einsum("nk,nk->n", features, features)
-        return Prediction(cross @ self._dual, np.maximum(own - (explained**2).sum(0), 0.0))
+        mean = xi.reshape(len(xi), -1) @ self._weights.T
+        variance = np.stack([self._variance(xi, c) for c in range(self._outputs)], axis=1)
+        shape = (len(xi), *self.labels.shape[1:])
+        return Prediction(mean.reshape(shape), variance.reshape(shape))
 
     def alignment(self, count: int) -> np.ndarray:
-        """|e_r . Y|/sqrt(P) for the eigenvectors e_r of the kernel, by falling eigenvalue: kernel-task alignment."""
-        values, vectors = np.linalg.eigh(self.kernel)
+        """|e_r . Y|/sqrt(P C) for the eigenvectors e_r of the kernel, by falling eigenvalue: kernel-task alignment."""
+        values, vectors = np.linalg.eigh(self._kernel)
         order = np.argsort(values)[::-1][: min(count, len(values))]
-        return abs(vectors[:, order].T @ self.labels) / np.sqrt(len(self.labels))
+        return abs(vectors[:, order].T @ self.labels.T.ravel()) / np.sqrt(self.labels.size)
+
+    def _cross(self, xi: np.ndarray, c: int) -> np.ndarray:
+        """k^{c,(c' mu)} between new inputs and the examples, (new, C P), outputs slow."""
+        blocks = [_mixed(self._U[:, c, :, other], xi) @ self._train.T for other in range(self._outputs)]
+        return np.concatenate(blocks, axis=1)
+
+    def _variance(self, xi: np.ndarray, c: int) -> np.ndarray:
+        own = np.einsum("nk,nk->n", _mixed(self._U[:, c, :, c], xi), xi.reshape(len(xi), -1))
+        explained = solve_triangular(self._factor[0], self._cross(xi, c).T, lower=True)
+        return np.maximum(own - (explained**2).sum(0), 0.0)
+
+
+def _mixed(block: np.ndarray, xi: np.ndarray) -> np.ndarray:
+    """sum_pi U_{pi pi'} xi^pi for every pi', (examples, d N_0)."""
+    return np.matmul(block.T, xi).reshape(len(xi), -1)
+
+
+class NoPrediction:
+    """Stands for the predictor of a point without an order parameter, such as one that failed: nan everywhere."""
+
+    def __init__(self, labels: np.ndarray) -> None:
+        self.labels = labels
+
+    def __call__(self, xi: np.ndarray) -> Prediction:
+        nothing = np.full((len(xi), *self.labels.shape[1:]), np.nan)
+        return Prediction(nothing, nothing)
+
+    def alignment(self, count: int) -> np.ndarray:
+        return np.full(min(count, self.labels.size), np.nan)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 def main(out: Path, quick: bool = False) -> None:
     """Run all demonstrations; tables are printed, pictures and results written to ``out``."""
-    from . import training, two_layers
+    from . import hidden_markov, training, two_layers
 
-    training.main(out, quick)
-    print()
-    two_layers.main(out, quick)
+    for part in (training, two_layers, hidden_markov):
+        part.main(out, quick)
+        print()

@@ -1,0 +1,159 @@
+"""The exact prior of the order parameters at finite widths: a chain of Wishart matrices, as a map from white noise.
+
+With input widths N_1..N_L of the layers and N_a of the readout, variances s_1..s_L and s_a, and C outputs,
+
+    U^(L+1)           ~ Wishart_C(N_a, (s_a / N_a) I_C),
+    U^(l) | U^(l+1)   ~ Wishart(N_l, (s_l / N_l) I_{H_l} (x) U^(l+1)),      l = L..1,
+
+over partial paths times outputs, (h_l, ..., h_L, output) with the output fastest. No limit is taken: given all later
+weights, the rows of a layer's product are Gaussian. What is carried along is a factor, U^(l) = F^(l) F^(l)^T,
+
+    F^(l) = sqrt(s_l / N_l) (I_{H_l} (x) F^(l+1)) A^(l),      A A^T ~ Wishart(N_l, I),
+
+so that singular matrices (N_l below the number of rows of A) need no care: F then has fewer columns than rows, and so
+has every later A fewer rows. A is lower triangular with A_ii^2 ~ chi^2_{N - i} and normal entries below (Bartlett)
+where N_l is at least its number m of rows, and an m x N_l matrix of normal entries otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+
+class Level(NamedTuple):
+    """Shape of one factor A: heads H_l, rows m, width N_l (of which min(m, N_l) matters)."""
+
+    heads: int
+    rows: int
+    width: int
+
+    @property
+    def triangular(self) -> bool:
+        return self.width >= self.rows
+
+    @property
+    def columns(self) -> int:
+        return min(self.rows, self.width)
+
+    @property
+    def size(self) -> int:
+        """Free coordinates of A."""
+        return self.rows * (self.rows + 1) // 2 if self.triangular else self.rows * self.width
+
+
+class LevelNumbers(NamedTuple):
+    """Numbers of one level: sqrt(s_l / N_l), degrees of freedom k of the diagonal of A, constants of its density."""
+
+    scale: Any
+    degrees: Any
+    constants: Any
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Prior of U^(1..L+1) in coordinates z of about unit variance each.
+
+    Parameters
+    ----------
+    heads
+        H_1..H_L.
+    widths
+        N_1..N_L, N_a.
+    outputs
+        C.
+
+    Notes
+    -----
+    The diagonal of a triangular A enters as ln A_ii = (ln k)/2 + z_i / sqrt(2 k), k = N - i: nearly standard normal for
+    large k, so that one step size suits all coordinates at all widths.
+    """
+
+    heads: tuple[int, ...]
+    widths: tuple[int, ...]
+    outputs: int = 1
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """From the readout down to the first layer."""
+        found, columns = [], self.outputs
+        for H, N in zip((1, *self.heads[::-1]), self.widths[::-1], strict=True):
+            found.append(Level(H, H * columns, N))
+            columns = found[-1].columns
+        return tuple(found)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return sum(level.size for level in self.levels)
+
+    @property
+    def shape(self) -> Hierarchy:
+        """The hierarchy with the smallest widths that have the same coordinates: one program serves all of these."""
+        return Hierarchy(self.heads, tuple(level.columns for level in self.levels[::-1]), self.outputs)
+
+    def numbers(self, variances: Sequence[float]) -> tuple[LevelNumbers, ...]:
+        """What the map needs besides its shape, from s_1..s_L, s_a; in the order of `levels`."""
+        found = []
+        for level, s in zip(self.levels, tuple(variances)[::-1], strict=True):
+            k = level.width - np.arange(level.rows if level.triangular else 0, dtype=float)
+            # Density of ln A for A^2 ~ chi^2_k, times d ln A / dz.
+            constants = (1 - 0.5 * k) * math.log(2) - scipy.special.gammaln(0.5 * k) - 0.5 * np.log(2 * k)
+            found.append(LevelNumbers(np.sqrt(s / level.width), k, constants))
+        return tuple(found)
+
+    def factors(self, z: Any, numbers: Sequence[LevelNumbers]) -> tuple[list[Any], Any]:
+        """F^(1), ..., F^(L+1) and the log density of the coordinates z, shape (size,).
+
+        ``numbers`` may be those of any hierarchy of the same `shape`.
+        """
+        log_density, first = 0.0, 0
+        F, found = jnp.eye(self.outputs), []
+        for level, own in zip(self.levels, numbers, strict=True):
+            A, log_part = _noise_factor(z[first : first + level.size], level, own)
+            first += level.size
+            F = own.scale * _times_blocks(F, A, level.heads)
+            log_density += log_part
+            found.append(F)
+        return found[::-1], log_density
+
+
+def _noise_factor(z: Any, level: Level, numbers: LevelNumbers) -> tuple[Any, Any]:
+    """A with A A^T ~ Wishart(N, I_m), and the log density of its coordinates."""
+    if not level.triangular:
+        return z.reshape(level.rows, level.width), _log_normal(z)
+    k = numbers.degrees
+    white = _lower_triangle(z, level.rows)
+    scaled = jnp.diag(white)
+    log_diagonal = 0.5 * jnp.log(k) + scaled / jnp.sqrt(2 * k)
+    diagonal = jnp.exp(log_diagonal)
+    # The chi density in place of the normal one of the diagonal's z.
+    log_chi = k * log_diagonal - 0.5 * diagonal**2 + numbers.constants
+    normal = _log_normal(z) + 0.5 * (scaled @ scaled) + 0.5 * level.rows * math.log(2 * math.pi)
+    return jnp.where(np.eye(level.rows, dtype=bool), diagonal, white), log_chi.sum() + normal
+
+
+def _lower_triangle(z: Any, rows: int) -> Any:
+    """The m (m + 1)/2 numbers z, each once, in a lower triangle.
+
+    By concatenating and masking: XLA turns the scatter of an index assignment into a slow loop on CPUs.
+    """
+    return jnp.tril(jnp.concatenate([z[rows:], z[::-1]]).reshape(rows, rows))
+
+
+def _log_normal(z: Any) -> Any:
+    return -0.5 * (z @ z) - 0.5 * z.size * math.log(2 * math.pi)
+
+
+def _times_blocks(F: Any, A: Any, heads: int) -> Any:
+    """(I_H (x) F) A."""
+    blocks = A.reshape(heads, F.shape[1], A.shape[1])
+    return jnp.matmul(F, blocks, precision=jax.lax.Precision.HIGHEST).reshape(-1, A.shape[1])

@@ -1,0 +1,110 @@
+"""Likelihood of the labels at a given order parameter, for samplers: log N(Y; 0, K(U) + T I) and its gradient.
+
+    K^{(mu c),(nu c')} = (s_0 / d) sum_{pi pi'} U^{(pi c),(pi' c')} C_{pi pi'}^{mu nu},
+    C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
+
+With A = (K + T I)^-1 and v = A Y, the derivative of ln N with respect to K is -(A - v v^T)/2: one Cholesky factor and
+one explicit inverse, which reverse-mode differentiation of the factorisation would take several times longer for. K is
+linear in U, so that the derivative with respect to U is a contraction of this matrix with C.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .energy import TENSOR_BYTES, path_features, path_tensor
+from .energy import tensor_bytes as table_bytes
+
+
+class PathKernels(NamedTuple):
+    """What the kernel is made from: one of the two is None.
+
+    Attributes
+    ----------
+    tensor : array (pairs, P^2) or None
+        (s_0 / d) C_{pi pi'} of all d^2 pairs; for one output summed over (pi, pi') and (pi', pi), for pi <= pi'.
+        Two axes only: with three, XLA copies the tensor at every derivative.
+    features : array (d, r, P) or None
+        sqrt(s_0 / (d N0)) xi, token space rotated to its rank r.
+    """
+
+    tensor: Any
+    features: Any
+
+
+def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1, tensor_bytes: int = TENSOR_BYTES) -> PathKernels:
+    """Kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
+    P, d, N0 = xi.shape
+    scale = math.sqrt(s_0 / (d * N0))
+    ordered = 8 * (d * P) ** 2
+    if (table_bytes(P, d) if outputs == 1 else ordered) > tensor_bytes:
+        return PathKernels(None, path_features(xi, scale))
+    if outputs == 1:
+        return PathKernels(path_tensor(xi, scale), None)
+    rows = scale * xi.transpose(1, 0, 2).reshape(d * P, N0)
+    tensor = (rows @ rows.T).reshape(d, P, d, P).transpose(0, 2, 1, 3)
+    return PathKernels(tensor.reshape(d * d, P * P), None)
+
+
+def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
+    """K(U) for U = F F^T, shape (P C, P C), examples slowest; F has rows (path, output)."""
+    C = outputs
+    if kernels.tensor is None:
+        X = kernels.features
+        d, r, P = X.shape
+        # M_c = sum_pi F_(pi c) xi^pi: one feature vector per column of F and direction of token space.
+        M = F.reshape(d, -1).T @ X.reshape(d, r * P)
+        M = M.reshape(C, -1, P).transpose(1, 2, 0).reshape(-1, P * C)
+        return M.T @ M
+    U, P = F @ F.T, math.isqrt(kernels.tensor.shape[-1])
+    d = len(U) // C
+    if C == 1:
+        # Rows of the upper triangle one by one: the derivative of an index array is a slow loop on CPUs.
+        return (jnp.concatenate([U[i, i:] for i in range(d)]) @ kernels.tensor).reshape(P, P)
+    blocks = U.reshape(d, C, d, C).transpose(1, 3, 0, 2).reshape(C * C, d * d)
+    K = (blocks @ kernels.tensor).reshape(C, C, P, P)
+    return K.transpose(2, 0, 3, 1).reshape(P * C, P * C)
+
+
+@jax.custom_vjp
+def log_gaussian(K: Any, Y: Any) -> Any:
+    """Log density N(Y; 0, K) of a vector Y, differentiable with respect to K; nan where K is not positive definite."""
+    return _forward(K, Y)[0]
+
+
+def _forward(K: Any, Y: Any) -> tuple[Any, tuple[Any, Any]]:
+    factor = jax.lax.linalg.cholesky(K, symmetrize_input=False)
+    white = jax.scipy.linalg.solve_triangular(factor, Y, lower=True)
+    log_det = jnp.log(jnp.diag(factor)).sum()
+    return -0.5 * (white @ white) - log_det - 0.5 * len(Y) * math.log(2 * math.pi), (factor, white)
+
+
+def _backward(kept: tuple[Any, Any], slope: Any) -> tuple[Any, Any]:
+    factor, white = kept
+    inverse = _inverse(factor)
+    v = jax.scipy.linalg.solve_triangular(factor, white, lower=True, trans=1)
+    return slope * 0.5 * (jnp.outer(v, v) - inverse), -slope * v
+
+
+def _inverse(factor: Any) -> Any:
+    """(l l^T)^-1 from its Cholesky factor l, by halves: three quarters of the time of two triangular solves."""
+    n = len(factor) // 2
+    top = jax.scipy.linalg.solve_triangular(factor[:n, :n], jnp.eye(n), lower=True)
+    bottom = jax.scipy.linalg.solve_triangular(factor[n:, n:], jnp.eye(len(factor) - n), lower=True)
+    off = -bottom @ (factor[n:, :n] @ top)
+    corner = bottom.T @ off
+    return jnp.block([[top.T @ top + off.T @ off, corner.T], [corner, bottom.T @ bottom]])
+
+
+log_gaussian.defvjp(_forward, _backward)
+
+
+def log_likelihood(F: Any, kernels: PathKernels, labels: Any, temperature: Any, outputs: int = 1) -> Any:
+    """Log density N(Y; 0, K(F F^T) + T I) of labels of shape (P,) or (P, C)."""
+    Y = labels.reshape(-1)
+    return log_gaussian(kernel(F, kernels, outputs) + temperature * jnp.eye(len(Y)), Y)

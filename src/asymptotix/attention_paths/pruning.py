@@ -1,0 +1,118 @@
+"""Networks, data and results without some of their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from ..core import checks
+from ..core.result import Result
+from .heads import path_heads
+from .network import AttendedInputs, AttentionPaths, Weights, checked_weights
+
+Pairs = Iterable[tuple[int, int]]
+Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, Result)
+
+#: What a result says of the order parameter that was found, not of the pruned one.
+_OF_THE_WHOLE = ("action", "gradient_norm", "chain_state")
+
+
+def prune(whole: Prunable, heads: Pairs) -> Prunable:
+    """Leave heads out.
+
+    A network, its data and its weights lose the heads: what is left is a network of its own, which divides the sum of
+    layer l by the square root of the heads that remain. A result keeps its network. The paths through the named
+    heads lose their rows and columns of the order parameter, so that predictions are those of the kernel
+
+        K(x, x') = (s_0 / d) sum over the remaining pi, pi' of U^{pi pi'} C_{pi pi'}(x, x')
+
+    with the prefactor of all d paths and the order parameter learned by all of them.
+
+    Parameters
+    ----------
+    whole : AttentionPaths, AttendedInputs, Weights or Result
+        A network that does not compute its own attention is left with fewer heads per layer, and expects data pruned
+        alike. A result is one of a PathPosterior problem, solved or sampled.
+    heads : sequence of pairs (layer, head)
+        What to leave out, both counted from 0. A layer must keep one head at least.
+
+    Returns
+    -------
+    The same kind as ``whole``
+        A result records the pairs in ``settings["pruned"]``.
+    """
+    if isinstance(whole, AttentionPaths):
+        return _network(whole, heads)
+    if isinstance(whole, AttendedInputs):
+        kept = remaining_heads([A.shape[1] for A in whole.attention], heads)
+        return AttendedInputs(whole.tokens, tuple(A[:, keep] for A, keep in zip(whole.attention, kept, strict=True)))
+    if isinstance(whole, Weights):
+        weights = checked_weights(whole)
+        kept = remaining_heads([len(V) for V in weights.V], heads)
+        return weights._replace(V=tuple(V[keep] for V, keep in zip(weights.V, kept, strict=True)))
+    if isinstance(whole, Result) and "order_parameter" in whole.ds:
+        return _result(whole, heads)
+    raise TypeError(
+        "whole must be an AttentionPaths, AttendedInputs, Weights or the result of a PathPosterior problem, "
+        f"got {type(whole).__name__}"
+    )
+
+
+def remaining_heads(counts: Sequence[int], heads: Pairs, name: str = "heads") -> list[np.ndarray]:
+    """Which heads of every layer stay, one boolean array (H_l,) per layer; ``name`` is that of ``heads`` in errors."""
+    kept = [np.ones(H, bool) for H in counts]
+    for layer, head in _pairs(name, heads):
+        if not 0 <= layer < len(counts):
+            raise ValueError(f"{name} must name layers from 0 to {len(counts) - 1}, got the pair {(layer, head)}")
+        if not 0 <= head < counts[layer]:
+            raise ValueError(
+                f"{name} must name heads from 0 to {counts[layer] - 1} in layer {layer}, got the pair {(layer, head)}"
+            )
+        kept[layer][head] = False
+    for layer, keep in enumerate(kept):
+        if not keep.any():
+            raise ValueError(f"{name} must leave layer {layer} at least one head, got all {len(keep)} of them")
+    return kept
+
+
+def remaining_paths(counts: Sequence[int], heads: Pairs, name: str = "heads") -> np.ndarray:
+    """Which paths pass through none of the named heads, (paths,)."""
+    kept = remaining_heads(counts, heads, name)
+    return np.all([keep[h] for keep, h in zip(kept, path_heads(counts).T, strict=True)], axis=0)
+
+
+def _network(network: AttentionPaths, heads: Pairs) -> AttentionPaths:
+    kept = remaining_heads(network.heads, heads)
+    if network.query_key is None:
+        return AttentionPaths(heads=[int(keep.sum()) for keep in kept], readout=network.readout)
+    query_key = [W[keep] for W, keep in zip(network.query_key, kept, strict=True)]
+    return AttentionPaths(query_key=query_key, readout=network.readout)
+
+
+def _result(result: Result, heads: Pairs) -> Result:
+    pruned = tuple(sorted({*_pairs("heads", result.settings.get("pruned", ())), *_pairs("heads", heads)}))
+    kept = remaining_paths(result.problem.network.heads, pruned)  # type: ignore[attr-defined]
+    ds = result.ds.drop_vars(_OF_THE_WHOLE, errors="ignore")
+    for dim in ("path", "path_other"):
+        on = xr.DataArray(kept, dims=dim)
+        # What is nan (a failed point, a draw that an interrupted run lacks) stays so.
+        ds = ds.assign({name: x.where(on | x.isnull(), 0.0) for name, x in ds.data_vars.items() if dim in x.dims})
+    return Result(
+        ds,
+        problem=result.problem,
+        kind=result.kind,
+        algorithm=result.algorithm,
+        settings=result.settings | {"pruned": pruned},
+        provenance=result.provenance,
+    )
+
+
+def _pairs(name: str, heads: Any) -> list[tuple[int, int]]:
+    try:
+        pairs = [(layer, head) for layer, head in heads]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a sequence of pairs (layer, head), got {heads!r}") from None
+    return [(checks.integer(name, layer), checks.integer(name, head)) for layer, head in pairs]
