@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from ..core.threads import one_blas_thread
 from .predictor import Prediction, Predictor
 
 #: Test examples worked on at a time, and the largest path-path tensor between them and the training examples.
@@ -84,7 +85,8 @@ def predict_draws(
     parts = []
     for chunk in _chunks(new, len(train) * d * d):
         cross, diagonal = _Kernel(chunk, train), np.einsum("npk,nqk->npq", chunk, chunk)
-        found = [_at(u, own, cross, diagonal, labels.reshape(-1), temperature) for u in U]
+        with one_blas_thread(labels.size):
+            found = [_at(u, own, cross, diagonal, labels.reshape(-1), temperature) for u in U]
         means, variances = (np.stack([one[k] for one in found]) for k in (0, 1))
         parts.append((means.mean(axis=0), variances.mean(axis=0) + means.var(axis=0)))
     mean, variance = (np.concatenate([part[k] for part in parts]) for k in (0, 1))

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..core import checks
 from ..core.anderson import Anderson
+from ..core.threads import one_blas_thread
 from .action import Action, ActionValue
 from .elimination import Matrix, riccati
 from .log_coordinates import from_log, to_log
@@ -103,7 +104,8 @@ def minimise(
         value = action.at(U)
         return _report(U, value, 1, 0.0, "Gaussian-process limit", True)
     U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
-    return _accelerated(action, U, tolerance, max_steps)
+    with one_blas_thread(action.examples * action.outputs):
+        return _accelerated(action, U, tolerance, max_steps)
 
 
 def scaled_gradient(U: Matrix, gradient: Matrix) -> float:

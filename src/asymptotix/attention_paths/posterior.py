@@ -254,7 +254,7 @@ class PathPosterior(Problem):
         for place in np.ndindex(*self._grid(U).values()):
             at = dict(zip(self._grid(U), place, strict=True))
             own = {dim: float(U.coords[dim][k]) for dim, k in at.items() if dim in ("temperature", "prior_variance")}
-            options = {"temperature": self.temperature, "prior_variance": self.prior_variances[0]} | own
+            options: dict[str, Any] = {"temperature": self.temperature, "prior_variance": self.prior_variances[0]} | own
             if not np.isfinite(U.values[place]).all():
                 yield NoPrediction(self.labels)
                 continue

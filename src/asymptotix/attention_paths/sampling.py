@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 from ..core import checks
 from ..core.problem import Algorithm, Outcome, Problem
 from ..core.progress import Progress
+from ..core.threads import one_blas_thread
 from .posterior import PathPosterior
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _run(chains: Sequence[Chain], progress: Progress) -> None:
     total = sum(chain.goal for chain in chains)
     pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
     try:
-        with _one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
+        with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
             bar.advance(sum(chain.iterations for chain in chains))
             running: dict[Future[int], Chain] = {pool.submit(c.advance): c for c in chains if not c.finished}
             while running:
@@ -192,15 +192,6 @@ def _run(chains: Sequence[Chain], progress: Progress) -> None:
                         running[pool.submit(chain.advance)] = chain
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _one_blas_thread() -> AbstractContextManager[Any]:
-    """One thread per factorisation: matrices of some hundred rows gain nothing by more, and chains fight for them."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(1)
 
 
 def _take_up(chain: Chain, before: Mapping[str, np.ndarray]) -> float:

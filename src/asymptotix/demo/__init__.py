@@ -9,6 +9,6 @@ def main(out: Path, quick: bool = False) -> None:
     """Run all demonstrations; tables are printed, pictures and results written to ``out``."""
     from . import hidden_markov, training, two_layers
 
-    for part in (training, two_layers, hidden_markov):
+    for part in (two_layers, training, hidden_markov):
         part.main(out, quick)
         print()
