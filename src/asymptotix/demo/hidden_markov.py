@@ -7,11 +7,14 @@ and how the kernel aligns with the task.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+
+from .drawing import panels
 
 if TYPE_CHECKING:
     from ..tasks.hidden_markov import HiddenMarkovTask
@@ -34,7 +37,7 @@ def main(out: Path, quick: bool = False) -> None:
 
 
 def measure(
-    tasks: Any, widths: list[float], sampled: list[float], sampler: Any, test_examples: int = 1000
+    tasks: Any, widths: Sequence[float], sampled: Sequence[float], sampler: Any, test_examples: int = 1000
 ) -> xr.Dataset:
     """Accuracy, order parameter and alignment of every task.
 
@@ -125,34 +128,17 @@ def _error(values: xr.DataArray) -> xr.DataArray:
 
 
 def draw(numbers: xr.Dataset, path: Path) -> None:
-    """Accuracy against width, the order parameter narrow and wide, alignment with the task."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: dict[Any, Any] = {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.fontsize": 9,
-    }
-    with plt.rc_context(style):
-        figure, axes = plt.subplots(
-            1, 4, figsize=(19, 4.7), constrained_layout=True, gridspec_kw={"width_ratios": [1.35, 1, 1, 1.15]}
-        )
+    """Accuracy against width, the order parameter by theory and by sampling, alignment with the task."""
+    title = (
+        "Hidden-Markov task, two attention layers of two heads (four paths), 100 examples, temperature 0.01; "
+        f"mean ± 1 s.e.m. over {numbers.sizes['task']} draws of the task"
+    )
+    with panels(path, title, (19, 4.7), [1.35, 1, 1, 1.15]) as axes:
         _accuracy(axes[0], numbers)
         _order_parameter(axes[1], numbers.order_parameter.sel(width=NARROW), f"theory, width $N={NARROW}$")
         sampled = numbers.sampled_order_parameter.sel(sampled=NARROW)
         _order_parameter(axes[2], sampled, f"exact sampling, width $N={NARROW}$")
         _alignment(axes[3], numbers)
-        figure.suptitle(
-            "Hidden-Markov task, two attention layers of two heads (four paths), 100 examples, temperature 0.01; "
-            f"mean ± 1 s.e.m. over {numbers.sizes['task']} draws of the task",
-            fontsize=11.5,
-        )
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
 
 
 def _accuracy(axis: Any, numbers: xr.Dataset) -> None:

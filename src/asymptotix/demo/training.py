@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .drawing import panels
+
 if TYPE_CHECKING:
     from ..core.result import Result
 
@@ -43,29 +45,12 @@ def main(out: Path, quick: bool = False) -> None:
 
 def draw(theory: Result, best: Result, runs: Result, limits: Result, path: Path) -> None:
     """Learning curve, spectrum beside a histogram of Adam's, thresholds against the rank of the target."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    style: dict[Any, Any] = {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.fontsize": 9,
-    }
-    with plt.rc_context(style):
-        figure, axes = plt.subplots(1, 3, figsize=(15.5, 4.6), constrained_layout=True)
+    dim, seeds = int(runs.ds["dim"]), runs.ds.sizes["seed"]
+    title = f"Training one attention layer: exact theory (lines), Adam at d={dim}, {seeds} seeds (points, ±1 s.e.m.)"
+    with panels(path, title, (15.5, 4.6), [1, 1, 1]) as axes:
         _learning_curve(axes[0], theory, best, runs, limits)
         _spectrum(axes[1], runs)
         _thresholds(axes[2])
-        dim, seeds = int(runs.ds["dim"]), runs.ds.sizes["seed"]
-        figure.suptitle(
-            f"Training one attention layer: exact theory (lines), Adam at d={dim}, {seeds} seeds (points, ±1 s.e.m.)",
-            fontsize=11.5,
-        )
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
 
 
 def _learning_curve(axis: Any, theory: Result, best: Result, runs: Result, limits: Result) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .drawing import panels
+
 if TYPE_CHECKING:
     from ..core.result import Result
 
@@ -51,14 +53,13 @@ def _print_thresholds(limits: Result) -> None:
 
 def draw(theory: Result, runs: Result, limits: Result, path: Path) -> None:
     """Overlaps and errors against alpha, theory as lines, message passing as points, thresholds marked."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), constrained_layout=True)
-        colours = {"layer 1": "#d55e00", "layer 2": "#0072b2", "test_error": "#009e73", "plugin_error": "#cc79a7"}
+    dim, seeds = int(runs.ds["dim"]), runs.ds.sizes["seed"]
+    title = (
+        f"Two attention layers, Bayes-optimal learning: exact theory (lines), GAMP at D={dim}, "
+        f"{seeds} seeds (points, ±1 s.e.m.)"
+    )
+    colours = {"layer 1": "#d55e00", "layer 2": "#0072b2", "test_error": "#009e73", "plugin_error": "#cc79a7"}
+    with panels(path, title, (11.5, 4.6), [1, 1]) as (left, right):
         for index, label in enumerate(("layer 1", "layer 2")):
             pair = {"index": index, "index_other": index}
             _curve(left, theory, runs, "overlap", label, colours[label], pair)
@@ -71,16 +72,8 @@ def draw(theory: Result, runs: Result, limits: Result, path: Path) -> None:
             axis.grid(alpha=0.25)
             axis.set_ylim(top=1.16 * axis.get_ylim()[1])  # room for the names of the thresholds
             _mark(axis, limits, colours)
-        left.legend(loc="center right", frameon=True, framealpha=0.9, fontsize=9.5)
-        right.legend(loc="upper right", bbox_to_anchor=(1.0, 0.86), frameon=True, framealpha=0.9, fontsize=9.5)
-        dim, seeds = int(runs.ds["dim"]), runs.ds.sizes["seed"]
-        figure.suptitle(
-            f"Two attention layers, Bayes-optimal learning: exact theory (lines), GAMP at D={dim}, "
-            f"{seeds} seeds (points, ±1 s.e.m.)",
-            fontsize=11.5,
-        )
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
+        left.legend(loc="center right", frameon=True, framealpha=0.9)
+        right.legend(loc="upper right", bbox_to_anchor=(1.0, 0.86), frameon=True, framealpha=0.9)
 
 
 def _curve(axis: Any, theory: Result, runs: Result, name: str, label: str, colour: str, pair: dict[str, int]) -> None:
