@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .core.verbs import simulate, solve, thresholds
     from .sequence_index.gamp import GAMP
     from .sequence_index.model import DeepAttention
+    from .sequence_index.relaxed_bp import RelaxedBP
+    from .sequence_index.sgd import SGD
 
 #: Public name -> module that holds it. Imported on first use: `import asymptotix` does not wait for JAX.
 _HOME = {
@@ -49,6 +51,8 @@ _HOME = {
     "BayesOptimal": "bayes_optimal",
     "DeepAttention": "sequence_index.model",
     "GAMP": "sequence_index.gamp",
+    "RelaxedBP": "sequence_index.relaxed_bp",
+    "SGD": "sequence_index.sgd",
     "AttentionIndex": "attention_index.model",
     "RiskMinimization": "attention_index.risk",
     "Target": "attention_index.targets",
@@ -73,6 +77,7 @@ _HOME = {
 __all__ = [
     "GAMP",
     "NUTS",
+    "SGD",
     "Adam",
     "Algorithm",
     "Atoms",
@@ -90,6 +95,7 @@ __all__ = [
     "PathPosterior",
     "PowerLaw",
     "Problem",
+    "RelaxedBP",
     "Result",
     "RiskMinimization",
     "Target",

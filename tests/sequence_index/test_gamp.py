@@ -138,8 +138,8 @@ def test_spectral_start_against_theory():
             V=np.eye(1)[None],
             reaction=np.eye(1)[None],
         )
-        posterior = mp.posterior_at(channel, data, state, np.zeros(1, bool))
-        found = spectral_start(data.X[0], np.asarray(posterior.covariance)[0, :, 0, :, 0, :], seed)
+        covariance = mp.covariance_of_row(channel, data, state, 0, np.zeros(1, bool))
+        found = spectral_start(data.tokens, covariance[0], seed)
         teacher = np.asarray(data.teacher[0, 0], float)
         assert abs(np.linalg.norm(found.vector) - 1) < 1e-5  # single precision
         cosines.append((np.asarray(found.vector, float) @ teacher) ** 2 / (teacher @ teacher))

@@ -19,7 +19,7 @@ def test_a_run_that_contradicts_the_prescribed_variances_goes_on_with_its_own(mo
     problem = BayesOptimal(DeepAttention(layers=2, tokens=2))
 
     def run() -> tuple[float, str, np.ndarray]:
-        runs = simulate(problem, GAMP(iterations=40), alpha=1.2, dim=400, seeds=[0], progress=False)
+        runs = simulate(problem, GAMP(iterations=40), alpha=1.2, dim=400, seeds=[2], progress=False)
         variance = runs.variance_trace.values.reshape(-1, 2)
         return runs.overlap.values.reshape(2, 2)[0, 0], str(runs.status.values.ravel()[0]), variance
 

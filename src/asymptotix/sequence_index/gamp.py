@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core import checks
 from ..core.average import sobol_normals
-from ..core.memory import refuse_beyond_memory
+from ..core.memory import physical_memory, refuse_beyond_memory
 from ..core.problem import Algorithm, Outcome, Problem
 from . import message_passing as mp
 from .averages import averager
@@ -22,11 +22,14 @@ from .channel import Channel, TwoLayerChannel
 from .schedule import Stage, joint_stage, learning_stages
 from .spectral import spectral_start
 from .theory import SequenceIndexTheory
+from .tokens import DrawnTokens
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
 #: Seeds are run together as long as their data stay below this many bytes.
 _BATCH_BYTES = 2**31
+#: Tokens are kept as long as they take less than this share of the memory.
+_KEPT_SHARE = 0.5
 #: Where alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG and four standard
 #: errors, a run goes on with variances from its own data, damped.
 _LAG, _TESTED, _OWN_DAMPING = 1.25, 0.95, 0.8
@@ -53,6 +56,10 @@ class GAMP(Algorithm):
         Added to V inside g_out.
     start_scale : float
         Of the random start.
+    stream : bool, optional
+        Draw the tokens anew in every pass instead of keeping them: the memory is then that of the samples' scores
+        and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
+        half of the memory. The data are the same in either case.
 
     Notes
     -----
@@ -71,6 +78,7 @@ class GAMP(Algorithm):
     damping: float = 1.0
     jitter: float = 0.0
     start_scale: float = 1.0
+    stream: bool | None = None
 
     needs_dim: ClassVar[bool] = True
 
@@ -83,6 +91,8 @@ class GAMP(Algorithm):
             raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
         checks.non_negative("jitter", self.jitter)
         checks.positive("start_scale", self.start_scale)
+        if self.stream is not None and not isinstance(self.stream, bool):
+            raise TypeError(f"stream must be True, False or None (automatic), got {self.stream!r}")
         if self.start == "random" and self.variances == "state_evolution":
             raise ValueError(
                 "start='random' needs variances='empirical': state evolution knows no overlap to start from"
@@ -138,13 +148,12 @@ class GAMP(Algorithm):
         for position, point in enumerate(points):
             alpha = float(point["alpha"])
             samples = max(round(alpha * dim), 1)
-            one = 4 * theory.channel.tokens * samples * dim
-            refuse_beyond_memory(one, f"the data of one run (alpha={alpha:g}, dim={dim})", "a smaller dim")
-            together = max(int(_BATCH_BYTES // one), 1)
+            stream, together = self._memory_plan(theory.channel, samples, dim)
             batches = [list(seeds[first : first + together]) for first in range(0, len(seeds), together)]
 
-            def drawn(batch: Sequence[int], samples: int = samples) -> _Run:
-                run = _Run(self, theory.channel, problem.side_information, samples, dim, batch)
+            def drawn(batch: Sequence[int], samples: int = samples, stream: bool = stream) -> _Run:
+                data = mp.draw_data(theory.channel, samples, dim, batch, problem.side_information, stream=stream)
+                run = _Run(self, theory.channel, problem.side_information, data, batch)
                 mp.compile_ahead(run.data, run.state)
                 return run
 
@@ -157,6 +166,22 @@ class GAMP(Algorithm):
             for number, run in enumerate(runs):
                 for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
                     yield position, number * together + k, outcome
+
+    def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
+        """Whether tokens are drawn anew in every pass, and how many seeds run together."""
+        P, M = channel.indices, channel.tokens
+        kept = 4 * M * samples * dim
+        memory = physical_memory()
+        stream = memory is not None and kept > _KEPT_SHARE * memory if self.stream is None else self.stream
+        # Besides its tokens a run holds some ten arrays of the size of the scores, and covariances of a block.
+        rest = 4 * (10 * samples * P * M + 10 * P * dim)
+        what = f"one run (alpha={samples / dim:g}, dim={dim})"
+        if not stream:
+            refuse_beyond_memory(kept + rest, what, "stream=True, which draws tokens anew in every pass")
+            return False, max(int(_BATCH_BYTES // kept), 1)
+        block = DrawnTokens(None, (1, samples, M, dim)).block_bytes
+        refuse_beyond_memory(2 * block + rest, what, "a smaller dim")
+        return True, 1
 
     def _stages(self, problem: Any, alpha: float) -> list[Stage]:
         theory: SequenceIndexTheory = problem.theory
@@ -177,12 +202,10 @@ class GAMP(Algorithm):
 class _Run:
     """One batch of seeds at one point."""
 
-    def __init__(
-        self, options: GAMP, channel: Channel, side: float, samples: int, dim: int, seeds: Sequence[int]
-    ) -> None:
-        self.options, self.channel, self.side, self.dim, self.seeds = options, channel, side, dim, seeds
-        self.data = mp.draw_data(channel, samples, dim, seeds, side)
-        S, P = len(seeds), channel.indices
+    def __init__(self, options: GAMP, channel: Channel, side: float, data: mp.Data, seeds: Sequence[int]) -> None:
+        self.options, self.channel, self.side, self.data, self.seeds = options, channel, side, data, seeds
+        S, samples, _, self.dim = data.tokens.shape
+        P, dim = channel.indices, self.dim
         self.state = mp.State(
             W=jnp.zeros((S, P, dim), jnp.float32),
             g=jnp.zeros((S, samples, P, channel.tokens), jnp.float32),
@@ -221,12 +244,11 @@ class _Run:
         row, before = stage.row, stage.active.copy()
         assert row is not None
         before[row] = False
-        posterior = mp.posterior_at(self.channel, self.data, self.state, before)
-        covariance = np.asarray(posterior.covariance)[:, :, row, :, row, :]
+        covariance = mp.covariance_of_row(self.channel, self.data, self.state, row, before)
         teachers = np.asarray(self.data.teacher, float)[:, row]
         size = np.float32(np.sqrt(stage.start_overlap))
         for k, seed in enumerate(self.seeds):
-            found = spectral_start(self.data.X[k], covariance[k], seed)
+            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed)
             place = (np.int32(k), np.int32(row))
             self.state.W = _with_row(self.state.W, found.vector * size * np.sqrt(self.dim), *place)
             self.state.g = _with_scores(self.state.g, found.scores * size, *place)
@@ -261,7 +283,7 @@ class _Run:
             return
         tested = stage.active & (stage.v[t] < _TESTED)
         # |g|^2 scatters by about 1.6 times its mean from sample to sample.
-        limit = _LAG + 4 * 1.6 / np.sqrt(self.data.X.shape[2])
+        limit = _LAG + 4 * 1.6 / np.sqrt(self.data.samples)
         self.on_their_own |= (tested & (second_moment > limit * stage.precision[t])).any(1)
 
     def _outcome(self, k: int, stages: Sequence[Stage]) -> Outcome:
@@ -316,11 +338,15 @@ def _with_scores(g: Any, scores: Any, seed: Any, row: Any) -> Any:
 
 def overlaps(W: Any, teacher: Any) -> np.ndarray:
     """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|) of every seed; zero for an estimate that is zero."""
-    cross, size, square = (np.asarray(x, float) for x in _products(W, teacher))
+    return overlap_matrices(*(np.asarray(x, float) for x in _products(W, teacher)))
+
+
+def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """The same from W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P)."""
     norm = np.sqrt(square)
-    own = np.einsum("spp->sp", cross)
-    scale = np.where(size > 0, size, np.inf)[:, :, None] * norm[:, :, None] * norm[:, None, :]
-    return cross * own[:, :, None] / scale
+    own = np.einsum("...pp->...p", cross)
+    scale = np.where(size > 0, size, np.inf)[..., :, None] * norm[..., :, None] * norm[..., None, :]
+    return cross * own[..., :, None] / scale
 
 
 @jax.jit
@@ -338,18 +364,24 @@ def estimation_error(W: np.ndarray, teacher: np.ndarray) -> float:
     return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
 
 
-def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
-    """Errors of the posterior-mean prediction and of the plug-in one on fresh data.
+def fresh_fields(W: np.ndarray, teacher: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fields (n, P, M) of an estimate and of the teacher on fresh data.
 
     Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
     exactly Gaussian: drawing those is drawing new data, at no cost in D.
     """
-    P, M = channel.indices, channel.tokens
+    P = len(W)
     both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
     root = np.linalg.cholesky(both @ both.T + 1e-12 * np.eye(2 * P))
-    nodes = sobol_normals(2**11, 2 * P * M, 11).reshape(-1, 2 * P, M)
+    nodes = sobol_normals(2**11, 2 * P * tokens, 11).reshape(-1, 2 * P, tokens)
     projected = np.einsum("pq,nqm->npm", root, nodes)
-    omega, Z = projected[:, :P], projected[:, P:]
+    return projected[:, :P], projected[:, P:]
+
+
+def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
+    """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
+    P, M = channel.indices, channel.tokens
+    omega, Z = fresh_fields(W, teacher, M)
     noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**4, P * M, 12).reshape(-1, P, M))
     y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
     # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.

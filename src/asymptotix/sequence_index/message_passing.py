@@ -10,7 +10,6 @@ sqrt(1-l) noise enters exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,67 +17,67 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.linalg import psd_project
-from .channel import Channel, Posterior
+from .channel import Channel
 from .schedule import SMALLEST_VARIANCE
+from .tokens import DrawnTokens, Tokens, fields, gathered, joined
 
 
 class Data(NamedTuple):
-    """Data sets of several seeds: tokens X (S, M, N, D), teachers (S, P, D), side information, observations."""
+    """Data sets of several seeds: tokens, teachers (S, P, D), side information, observations (S, N, ...)."""
 
-    X: Any
+    tokens: Tokens
     teacher: Any
     side: Any
     observation: Any
 
     @property
+    def samples(self) -> int:
+        """Samples N of a data set."""
+        return self.tokens.shape[1]
+
+    @property
     def alpha(self) -> float:
         """Samples per dimension."""
-        return self.X.shape[2] / self.X.shape[3]
+        return self.samples / self.tokens.shape[3]
 
 
-def draw_data(channel: Channel, samples: int, dim: int, seeds: Any, side_information: float) -> Data:
-    """Draw the data of every seed; what a seed gives depends on (seed, samples, dim) only."""
-    parts = [_draw_one(channel, samples, dim, seed, side_information) for seed in seeds]
-    return Data(*(jnp.stack(column) for column in zip(*parts, strict=True)))
+def draw_data(
+    channel: Channel, samples: int, dim: int, seeds: Any, side_information: float, *, stream: bool = False
+) -> Data:
+    """Draw the data of every seed; what a seed gives depends on (seed, samples, dim) only.
+
+    With ``stream`` the tokens are not kept but drawn anew in every pass.
+    """
+    keys, teacher, side = draw_weights(seeds, samples, channel.indices, dim, side_information)
+    tokens: Tokens = DrawnTokens(keys, (len(seeds), samples, channel.tokens, dim))
+    tokens = tokens if stream else tokens.kept()
+    Z = np.asarray(tokens.fields(teacher))
+    observation = jnp.asarray(channel.observe(Z.reshape(-1, *Z.shape[2:])))
+    return Data(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
 
 
-def _draw_one(channel: Channel, samples: int, dim: int, seed: int, side_information: float) -> tuple[Any, ...]:
-    X, W, S, z = _gaussians(seed, side_information, (channel.tokens, samples, dim, channel.indices))
-    return X, W, S, channel.observe(np.asarray(z))
-
-
-@partial(jax.jit, static_argnums=2)
-def _gaussians(seed: Any, side_information: Any, shape: tuple[int, int, int, int]) -> tuple[Any, Any, Any, Any]:
-    """Tokens, teacher, side information, and the teacher's fields."""
-    M, samples, dim, P = shape
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), samples), dim)
-    tokens, teacher, noise = jax.random.split(key, 3)
-    X = jax.random.normal(tokens, (M, samples, dim), jnp.float32)
-    W = jax.random.normal(teacher, (P, dim), jnp.float32)
-    extra = jax.random.normal(noise, W.shape, jnp.float32)
-    S = jnp.sqrt(side_information) * W + jnp.sqrt(1 - side_information) * extra
-    return X, W, S, fields(X[None], W[None])[0]
-
-
-def fields(X: Any, W: Any) -> Any:
-    """X W / sqrt(D) as (S, N, P, M)."""
-    return jnp.einsum("smnd,spd->snpm", X, W, precision="highest") / jnp.sqrt(jnp.float32(X.shape[-1]))
-
-
-@jax.jit
-def _corrected_fields(X: Any, W: Any, reaction: Any, g: Any, active: Any) -> Any:
-    """Fields omega of all samples of all seeds, (S N, P, M)."""
-    omega = (fields(X, W) - jnp.einsum("spq,snqm->snpm", reaction, g)) * active[:, None]
-    return omega.reshape(-1, *omega.shape[2:])
+def draw_weights(seeds: Any, samples: int, indices: int, dim: int, side_information: float) -> tuple[Any, Any, Any]:
+    """Keys (S,) of the tokens, teachers (S, P, D) and side information (S, P, D) of every seed."""
+    key_data, teachers, sides = [], [], []
+    for seed in seeds:
+        source = np.random.SeedSequence([seed, samples, dim])
+        key_data.append(source.generate_state(2, np.uint32))
+        W, extra = np.random.default_rng(source).standard_normal((2, indices, dim))
+        teachers.append(W)
+        sides.append(np.sqrt(side_information) * W + np.sqrt(1 - side_information) * extra)
+    keys = jax.random.wrap_key_data(jnp.asarray(np.array(key_data)), impl="threefry2x32")
+    return keys, jnp.asarray(np.array(teachers), jnp.float32), jnp.asarray(np.array(sides), jnp.float32)
 
 
 def compile_ahead(data: Data, state: State) -> None:
     """Compile what an iteration needs besides the channel; to be called in a thread of its own."""
-    P = data.teacher.shape[1]
-    square, mask = np.zeros((len(data.X), P, P), np.float32), np.zeros(P, np.float32)
-    share = np.zeros((len(data.X), 1, 1), np.float32)
-    _corrected_fields(data.X, state.W, square, state.g, mask)
-    _moved(data, state.W, state.g, square, square, np.float32(0), share, mask)
+    seeds, P = data.teacher.shape[:2]
+    square, mask = np.zeros((seeds, P, P), np.float32), np.zeros(P, np.float32)
+    share = np.zeros((seeds, 1, 1), np.float32)
+    rows, X = next(data.tokens.blocks())
+    omega = _corrected(fields(X, state.W), square, state.g[:, rows], mask)
+    gathered(X, omega)
+    _moved(state.W, state.W, data.side, square, square, np.float32(0), share, mask)
 
 
 @dataclass
@@ -91,37 +90,82 @@ class State:
     reaction: np.ndarray
 
 
-def posterior_at(channel: Channel, data: Data, state: State, active: np.ndarray, jitter: float = 0.0) -> Posterior:
-    """Posterior of all samples of all seeds at the present fields; ``jitter`` is added to V."""
+class Moments(NamedTuple):
+    """Posterior of the samples of a block: shift (S, n, P, M) and covariance (S, n, P, M, P, M)."""
+
+    shift: Any
+    covariance: Any
+
+
+def posterior_at(
+    channel: Channel, data: Data, state: State, rows: slice, raw: Any, active: np.ndarray, jitter: float = 0.0
+) -> Moments:
+    """Posterior of some samples of all seeds at fields ``raw`` = X W / sqrt(D) less the reaction term.
+
+    ``jitter`` is added to V.
+    """
     reaction, mask = np.asarray(state.reaction, np.float32), np.asarray(active, np.float32)
-    omega = _corrected_fields(data.X, state.W, reaction, state.g, mask)
-    seeds, samples = state.g.shape[:2]
+    omega = _corrected(raw, reaction, state.g[:, rows], mask)
+    seeds, samples, *each = omega.shape
     V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
-    found = channel.posterior(data.observation.reshape(seeds * samples, -1), omega, V)
-    return Posterior(*(x.reshape(seeds, samples, *x.shape[1:]) for x in found))
+    observation = data.observation[:, rows]
+    found = channel.posterior(observation.reshape(seeds * samples, *observation.shape[2:]), omega.reshape(-1, *each), V)
+    shape = (seeds, samples, *each)
+    return Moments(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
+
+
+def covariance_of_row(channel: Channel, data: Data, state: State, row: int, active: np.ndarray) -> np.ndarray:
+    """Posterior covariance (S, N, M, M) of one index, the fields of all that are not active being zero."""
+    parts = []
+    for rows, X in data.tokens.blocks():
+        found = posterior_at(channel, data, state, rows, fields(X, state.W), active)
+        parts.append(np.asarray(found.covariance[:, :, row, :, row, :], float))
+        del X  # or it would be alive while the next block is drawn
+    return np.concatenate(parts, axis=1)
+
+
+@jax.jit
+def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
+    """Fields omega (S, n, P, M)."""
+    return (raw - jnp.einsum("spq,snqm->snpm", reaction, g)) * active[:, None]
 
 
 @jax.jit
 def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any, Any, Any]:
-    """g, the means over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
+    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)
     traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
     g = jnp.einsum("spq,snqm->snpm", jnp.linalg.inv(V), shift) * active[:, None]
-    return g, traced.mean(1), (g**2).sum(-1).mean(1), lost.sum(1)
+    return g, traced.sum(1), (g**2).sum((1, 3)), lost.sum(1)
 
 
 @jax.jit
-def _moved(data: Data, W: Any, g: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
-    """(1 - share) W + share C (X^T g / sqrt(D) + A W + side S), zero in the rows that are not active."""
+def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
+    """(1 - share) W + share C (b + A W + side S), b = X^T g / sqrt(D), zero in the rows that are not active."""
 
     def times(matrix: Any, vectors: Any) -> Any:
         return jnp.einsum("spq,sqd->spd", matrix, vectors, precision="highest")
 
-    gathered = jnp.einsum("smnd,snpm->spd", data.X, g, precision="highest") / jnp.sqrt(jnp.float32(W.shape[-1]))
-    new = times(C, gathered + times(A, W) + side * data.side) * active[:, None]
+    new = times(C, b + times(A, W) + side * S) * active[:, None]
     return share * new + (1 - share) * W
+
+
+def data_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens: int) -> np.ndarray:
+    """A = -alpha E sum_m (d g_out)_mm, (..., P, P), from the mean ``traced`` of sum_m Cov_mm."""
+    inverse = np.linalg.inv(V)
+    A = alpha * (tokens * inverse - inverse @ traced @ inverse)
+    return 0.5 * (A + A.swapaxes(-1, -2))
+
+
+def weight_covariance(A: np.ndarray, side_information: float) -> np.ndarray:
+    """C = (I/(1-l) + A)^{-1}, (..., P, P).
+
+    A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
+    """
+    prior = np.eye(A.shape[-1]) / (1 - side_information)
+    return np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
 
 
 class Step(NamedTuple):
@@ -154,25 +198,26 @@ def iterate(
     jitter: float = 0.0,
 ) -> Step:
     """One iteration, in place. ``precision`` (S, P) prescribes A; where it is nan the data's own is taken."""
-    posterior = posterior_at(channel, data, state, active, jitter)
+    mask, eye = np.asarray(active, np.float32), np.eye(len(active))
     V = np.asarray(state.V, float)
-    seen = V + jitter * np.eye(len(active))
-    mask = np.asarray(active, np.float32)
-    g, traced, squares, lost = _scores(posterior.shift, posterior.covariance, np.float32(seen), mask)
-    inverse = np.linalg.inv(seen)
-    measured = data.alpha * (channel.tokens * inverse - inverse @ np.asarray(traced, float) @ inverse)
-    measured = 0.5 * (measured + measured.transpose(0, 2, 1)) * np.outer(active, active)
-    prescribed = np.nan_to_num(precision)[:, :, None] * np.eye(len(active))
+    seen = V + jitter * eye
+    scores, sums = [], []
+
+    def score(rows: slice, raw: Any) -> Any:
+        g, *moments = _scores(*posterior_at(channel, data, state, rows, raw, active, jitter), np.float32(seen), mask)
+        scores.append(g)
+        sums.append([np.asarray(x, float) for x in moments])
+        return g
+
+    b = data.tokens.sweep(state.W, score)
+    traced, squares, lost = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
+    measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens) * np.outer(active, active)
     own = np.isnan(precision).any(axis=1).reshape(-1, 1, 1)
-    A = np.where(own, measured, prescribed)
-    prior = np.eye(len(active)) / (1 - side_information)
-    # A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
-    C = np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
-    side = np.sqrt(side_information) / (1 - side_information)
-    share = damping[:, None, None]
-    state.W = _moved(data, state.W, g, *map(np.float32, (A, C, side, share)), mask)
+    A = np.where(own, measured, np.nan_to_num(precision)[:, :, None] * eye)
+    C = weight_covariance(A, side_information)
+    side, share = np.sqrt(side_information) / (1 - side_information), damping[:, None, None]
+    state.W = _moved(state.W, b, data.side, *map(np.float32, (A, C, side, share)), mask)
     state.V = psd_project(share * C + (1 - share) * V, SMALLEST_VARIANCE)
-    state.reaction, state.g = state.V, g
-    own = np.einsum("spp->sp", measured)
-    second_moment = data.alpha * np.asarray(squares, float)
-    return Step(1 / (1 / (1 - side_information) + own), second_moment, np.asarray(lost))
+    state.reaction, state.g = state.V, joined(scores)
+    own_variance = 1 / (1 / (1 - side_information) + np.einsum("spp->sp", measured))
+    return Step(own_variance, squares / data.tokens.shape[3], lost.astype(int))

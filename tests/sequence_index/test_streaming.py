@@ -1,0 +1,154 @@
+"""Tokens drawn anew in every pass: the same data as those that are kept, and the same runs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
+from asymptotix.sequence_index import message_passing as mp
+from asymptotix.sequence_index import spectral
+from asymptotix.sequence_index.channel import channel_of
+from asymptotix.sequence_index.tokens import TILE, DrawnTokens
+
+ONE_LAYER = DeepAttention(layers=1, tokens=2)
+SAMPLES = 2 * TILE + 37  # two tiles and a part of one
+
+
+def drawn(seeds: int = 2, tiles: int | None = None, samples: int = SAMPLES) -> DrawnTokens:
+    keys = jnp.stack([jax.random.key(seed) for seed in range(seeds)])
+    return DrawnTokens(keys, (seeds, samples, 2, 30), tiles)
+
+
+def all_of(tokens: DrawnTokens) -> np.ndarray:
+    return np.concatenate([np.asarray(X) for _, X in tokens.blocks()], axis=1)
+
+
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_tokens_do_not_depend_on_the_blocks(tiles):
+    kept = np.asarray(drawn().kept().X)
+    assert kept.shape == (2, SAMPLES, 2, 30)
+    # The bits are the same; the last digit of a normal may depend on how a program was compiled.
+    np.testing.assert_allclose(all_of(drawn(tiles=tiles)), kept, rtol=1e-6)
+    rows = [rows for rows, _ in drawn(tiles=tiles).blocks()]
+    assert [(r.start, r.stop) for r in rows[:1]] == [(0, min(tiles * TILE, SAMPLES))]
+    assert rows[-1].stop == SAMPLES
+
+
+def test_tokens_of_a_seed_do_not_depend_on_the_others():
+    np.testing.assert_allclose(all_of(drawn(3).of_seed(1))[0], np.asarray(drawn(2).kept().X)[1], rtol=1e-6)
+
+
+def test_tokens_are_independent_standard_normals():
+    X = np.asarray(drawn(2).kept().X, float)
+    assert abs(X.mean()) < 4 / np.sqrt(X.size)
+    assert abs(X.var() - 1) < 4 * np.sqrt(2 / X.size)
+    tiles = [X[0, :TILE], X[0, TILE : 2 * TILE], X[1, :TILE]]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert abs((tiles[a] * tiles[b]).mean()) < 4 / np.sqrt(tiles[a].size)
+
+
+def test_passes_agree_with_plain_products():
+    tokens, rng = drawn(tiles=1), np.random.default_rng(0)
+    X = np.asarray(tokens.kept().X, float)
+    W = rng.normal(size=(2, 3, 30))
+    Z = np.einsum("snmd,spd->snpm", X, W) / np.sqrt(30)
+    np.testing.assert_allclose(tokens.fields(jnp.asarray(W, jnp.float32)), Z, atol=1e-5)  # single precision
+    shift = rng.normal(size=Z.shape)
+    found = tokens.sweep(jnp.asarray(W, jnp.float32), lambda rows, fields: jnp.tanh(fields + shift[:, rows]))
+    expected = np.einsum("snmd,snpm->spd", X, np.tanh(Z + shift)) / np.sqrt(30)
+    np.testing.assert_allclose(found, expected, atol=1e-4)  # single precision, sums of 10^3 terms
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("asymptotix.sequence_index.tokens._BLOCK_BYTES", (1, 1))  # one tile per block
+
+
+def test_streamed_runs_are_the_runs(small_blocks):
+    problem = BayesOptimal(ONE_LAYER, side_information=0.1)
+    options = {"alpha": 0.45, "dim": 580, "seeds": [5], "progress": False}
+    kept, streamed = (
+        simulate(problem, GAMP(variances="empirical", iterations=5, stream=stream), **options)
+        for stream in (False, True)
+    )
+    for name in ("overlap_trace", "empirical_variance_trace", "test_error"):
+        a, b = kept.ds[name].values, streamed.ds[name].values
+        assert np.isfinite(a).all()
+        np.testing.assert_allclose(a, b, rtol=1e-4)  # single-precision sums, whose order depends on the blocks
+    assert (kept.status.values == streamed.status.values).all()
+
+
+def test_spectral_start_of_streamed_tokens():
+    roots = np.random.default_rng(0).normal(size=(SAMPLES, 2, 3))
+    covariance = np.einsum("nik,njk->nij", roots, roots)
+    tokens = drawn(1, tiles=1)
+    streamed, kept = (spectral.spectral_start(t, covariance, 0) for t in (tokens, tokens.kept()))
+    assert abs(streamed.eigenvalue / kept.eigenvalue - 1) < 1e-5  # single precision
+    np.testing.assert_allclose(streamed.vector, kept.vector, atol=1e-3)
+    np.testing.assert_allclose(streamed.scores, kept.scores, atol=1e-2)
+    T = spectral._preprocessing(covariance)
+    X = np.asarray(tokens.kept().X[0], float)
+    matrix = np.einsum("nad,nab,nbe->de", X, T, X) / X.shape[-1]
+    values, vectors = np.linalg.eigh(matrix)
+    np.testing.assert_allclose(streamed.eigenvalue, values[-1], rtol=1e-3)  # residual 3e-3, squared over the gap
+    np.testing.assert_allclose(abs(streamed.vector @ vectors[:, -1]), 1, rtol=1e-3)
+    fields = np.einsum("nad,d->na", X, streamed.vector)
+    np.testing.assert_allclose(streamed.scores, np.einsum("nab,nb->na", T, fields), atol=1e-3)  # single precision
+
+
+def test_memory_decides_what_is_kept(monkeypatch):
+    algorithm, channel = GAMP(), channel_of(ONE_LAYER)
+    monkeypatch.setattr("asymptotix.sequence_index.gamp.physical_memory", lambda: 2**30)
+    assert algorithm._memory_plan(channel, 1000, 1000) == (False, 2**31 // (8 * 10**6))
+    assert algorithm._memory_plan(channel, 10**4, 10**4) == (True, 1)
+    monkeypatch.setattr("asymptotix.core.memory.physical_memory", lambda: 2**30)
+    with pytest.raises(MemoryError, match="stream=True"):
+        GAMP(stream=False)._memory_plan(channel, 10**4, 10**4)
+    with pytest.raises(MemoryError, match="a smaller dim"):
+        GAMP(stream=True)._memory_plan(channel, 10**8, 10**6)
+
+
+def test_a_streamed_run_never_keeps_the_tokens(monkeypatch, small_blocks):
+    def refuse(self):
+        raise AssertionError("all tokens were asked for")
+
+    monkeypatch.setattr(DrawnTokens, "kept", refuse)
+    data = mp.draw_data(channel_of(ONE_LAYER), 600, 50, [0], 0.0, stream=True)
+    assert max(X.shape[1] for _, X in data.tokens.blocks()) == TILE
+    assert data.observation.shape == (1, 600, 2)
+
+
+def test_stream_must_be_a_choice():
+    with pytest.raises(TypeError, match="stream"):
+        GAMP(stream="yes")  # type: ignore[arg-type]
+
+
+def test_top_eigenpair():
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(200, 200)))[0]
+    eigenvalues = np.append(rng.uniform(-8, 0.7, 199), 1.0)
+    matrix = (basis * eigenvalues) @ basis.T
+    products = []
+
+    def product(v: np.ndarray) -> np.ndarray:
+        products.append(v)
+        return matrix @ v
+
+    values, vector = spectral.top_eigenpair(product, rng.normal(size=200))
+    assert len(products) < 100
+    # The eigenvalue's error is the square of the residual 3e-3 over the gap 0.3, the vector's their ratio.
+    assert abs(values[0] - 1) < 1e-4
+    assert 1 - abs(vector @ basis[:, -1]) < 1e-4
+    assert abs(values[1] - np.sort(eigenvalues)[-2]) < 0.03
+
+
+@pytest.mark.parametrize("dim", [2, 3, 12])
+def test_top_eigenpair_of_small_matrices(dim):
+    rng = np.random.default_rng(dim)
+    matrix = rng.normal(size=(dim, dim))
+    matrix = matrix + matrix.T
+    values, vector = spectral.top_eigenpair(lambda v: matrix @ v, rng.normal(size=dim))
+    expected = np.linalg.eigh(matrix)
+    np.testing.assert_allclose(values[0], expected[0][-1], rtol=1e-3)
+    np.testing.assert_allclose(abs(vector @ expected[1][:, -1]), 1, rtol=1e-3)
