@@ -155,7 +155,7 @@ def test_memory_estimate_covers_what_is_used():
         ({"labels": np.ones(4)}, "labels must have shape"),
         ({"temperature": 0.0}, "temperature must be positive, got 0"),
         ({"width": -1.0}, "width must be positive, got -1"),
-        ({"prior_variance": (1.0, 1.0)}, "prior_variance must have shape"),
+        ({"prior_variance": (1.0, 1.0)}, "prior_variance must be one number or 4 numbers"),
         ({"prior_variance": -2.0}, "prior_variance must be positive, got -2"),
         ({"prior_variance": np.inf}, "prior_variance must be finite"),
         ({"xi": np.full((5, 4, 3), np.nan)}, "xi must not contain nan"),

@@ -126,8 +126,11 @@ def test_bad_scores(theory):
         head_scores(U, heads=HEADS, rule="all")
     with pytest.raises(ValueError, match=r"heads must be those of the result's network, \(2, 3\)"):
         head_scores(theory, heads=(3, 2))
-    with pytest.raises(TypeError, match="order_parameter must be that of a PathPosterior"):
+    with pytest.raises(ValueError, match="result must have an order parameter at some point"):
         head_scores(asx.Result(theory.ds.drop_vars("order_parameter"), problem=theory.problem, kind="theory"))
+    other = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    with pytest.raises(TypeError, match="result must be that of a PathPosterior problem, got one of BayesOptimal"):
+        head_scores(asx.Result(theory.ds.drop_vars("order_parameter"), problem=other, kind="theory"))
 
 
 # -- order parameter of given weights --------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ def test_pruned_results_can_be_saved(theory, tmp_path):
     )
 
 
-def test_draws_and_path_weights_are_pruned_and_what_is_missing_stays_so(theory):
+def test_draws_are_pruned_and_what_is_missing_stays_so(theory):
     rng = np.random.default_rng(8)
     draws = rng.standard_normal((2, 3, 6, 6))
     draws[1, 2] = np.nan  # this run was interrupted after two draws
@@ -274,7 +277,7 @@ def test_draws_and_path_weights_are_pruned_and_what_is_missing_stays_so(theory):
     kept = np.isin(np.arange(6), KEPT_PATHS)
     expected = np.where(np.isnan(draws), np.nan, draws * np.outer(kept, kept))
     np.testing.assert_array_equal(pruned.order_parameter_draws, expected)
-    np.testing.assert_array_equal(pruned.path_weights_draws, ds.path_weights_draws * kept[:, None])
+    assert "path_weights_draws" not in pruned.ds  # fitted together with what is cut: predictions come from U
     np.testing.assert_array_equal(pruned.r_hat, ds.r_hat)
     assert "chain_state" not in pruned.ds
     assert pruned.kind == "experiment"

@@ -186,3 +186,14 @@ def test_two_layers_of_two_heads_take_less_than_half_a_second():
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     run = subprocess.run([sys.executable, "-c", TIMED], env=environment, capture_output=True, text=True, check=True)
     assert float(run.stdout) < 0.5
+
+
+def test_a_large_action_is_minimised_beyond_its_own_rounding():
+    """Labels out of reach of the inputs at a low temperature: S is a million, and its last digits say nothing."""
+    rng = np.random.default_rng(2)
+    xi = 2 * rng.standard_normal((12, 2, 3))
+    action = Action(xi, 20 * rng.choice([-1.0, 1.0], size=(12, 2)), (1, 2), 1e-4, width=20.0)
+    found = minimise(action)
+    assert found.action > 1e5
+    assert found.converged, found.status
+    assert scaled_gradient(found.U, action.at(found.U).gradient) < 1e-8

@@ -10,11 +10,15 @@ import asymptotix as asx
 from asymptotix.attention_paths.heads import scores
 
 
-def small_problem(**options):
+def small_network(readout: int | str = "mean"):
+    rng = np.random.default_rng(4)
+    return asx.AttentionPaths(query_key=tuple(rng.normal(size=(2, 8, 8)) / 8 for _ in range(2)), readout=readout)
+
+
+def small_problem(network=None, **options):
     rng = np.random.default_rng(3)
     tokens = rng.normal(size=(40, 5, 8))
-    query_key = tuple(rng.normal(size=(2, 8, 8)) / 8 for _ in range(2))
-    network = asx.AttentionPaths(query_key=query_key, readout="mean")
+    network = network or small_network()
     labels = np.sign(rng.normal(size=40))
     settings: dict[str, Any] = {"temperature": 0.1} | options
     return asx.PathPosterior(network, tokens, labels, **settings), rng.normal(size=(300, 5, 8))
@@ -197,3 +201,67 @@ def test_bad_arrays():
         asx.solve(problem, width=-1.0, progress=False)
     with pytest.raises(ValueError, match="one per example"):
         asx.solve(problem, width=10.0, progress=False).evaluate(test, np.ones(3))
+
+
+@pytest.mark.parametrize("swept", [{"readout": [0, 2]}, {"temperature": [0.1, 0.5]}, {"prior_variance": [0.5, 1.0]}])
+def test_every_swept_field_is_that_of_its_point(swept):
+    problem, test = small_problem(network=small_network(readout=0))
+    theory = asx.solve(problem, width=5.0, progress=False, **swept)
+    mean, variance = theory.predict(test)
+    ((name, values),) = swept.items()
+    for value in values:
+        alone = asx.solve(problem, width=5.0, progress=False, **{name: value})
+        expected, spread = alone.predict(test)
+        np.testing.assert_allclose(mean.sel({name: value}), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(variance.sel({name: value}), spread, rtol=1e-9, atol=1e-12)
+        assert float(expected.coords["width"]) == 5.0
+        np.testing.assert_allclose(theory.alignment(4).sel({name: value}), alone.alignment(4), atol=1e-9)
+
+
+def test_start_from_an_order_parameter():
+    problem, _ = small_problem()
+    theory = asx.solve(problem, width=5.0, progress=False)
+    again = asx.solve(problem, width=5.0, start=theory.order_parameter.values, progress=False)
+    np.testing.assert_allclose(again.order_parameter, theory.order_parameter, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"start must be 'uninformed'.*got 'informed'"):
+        asx.solve(problem, width=5.0, start="informed", progress=False)
+
+
+def test_result_without_any_order_parameter_says_why():
+    problem, test = small_problem(temperature=1e-300)
+    with pytest.warns(asx.ConvergenceWarning):
+        failed = asx.solve(problem, width=[3.0, 5.0], progress=False)
+    questions = (lambda: failed.predict(test), lambda: asx.head_scores(failed), lambda: asx.prune(failed, [(0, 1)]))
+    for question in questions:
+        with pytest.raises(ValueError, match="got none: failed: K \\+ T I is not positive definite"):
+            question()
+
+
+def test_inputs_are_checked_when_the_problem_is_described():
+    problem, test = small_problem()
+    bad = np.array(problem.inputs)
+    bad[3, 1, 2] = np.inf
+    for inputs, message in ((bad, r"finite, got 1 of 1600 entries.*\(3, 1, 2\)"), (bad[..., 3:], "8 features")):
+        with pytest.raises(ValueError, match=message):
+            asx.PathPosterior(problem.network, inputs, problem.labels)
+    with pytest.raises(ValueError, match="readout must be a token index below 5"):
+        asx.PathPosterior(small_network(readout=7), problem.inputs, problem.labels)
+    theory = asx.solve(problem, width=5.0, progress=False)
+    with pytest.raises(ValueError, match="inputs must have 8 features"):
+        theory.predict(test[..., :6])
+    with pytest.raises(ValueError, match="prior_variance must be one number or 4 numbers"):
+        asx.PathPosterior(problem.network, problem.inputs, problem.labels, prior_variance=(1.0, 2.0))
+
+
+def test_pruned_results_are_compared_with_pruned_ones_only():
+    problem, _ = small_problem()
+    theory = asx.solve(problem, width=[5.0, 8.0], progress=False)
+    pruned = asx.prune(theory, [(0, 1)])
+    with pytest.raises(ValueError, match="same settings, got one that differs in pruned"):
+        asx.solve(problem, width=[5.0, 8.0], resume=pruned, progress=False)
+    runs = asx.Result(
+        theory.ds.expand_dims(seed=2), problem=problem, kind="experiment", algorithm=asx.NUTS(), provenance={}
+    )
+    with pytest.raises(ValueError, match="changed alike"):
+        asx.compare(pruned, runs)
+    assert asx.compare(pruned, asx.prune(runs, [(0, 1)])).max_abs_z == 0

@@ -158,6 +158,38 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
         assert "chain_state" not in final[seed].values
 
 
+def test_impatient_interrupts_wait_for_the_chains():
+    """Ctrl-C pressed again while chains finish their blocks: nothing is read before they have."""
+
+    class Pool:
+        calls = 0
+
+        def shutdown(self, **_: Any) -> None:
+            self.calls += 1
+            if self.calls < 3:
+                raise KeyboardInterrupt
+
+    pool: Any = Pool()
+    with pytest.raises(KeyboardInterrupt):
+        sampling._settle(pool)
+    assert pool.calls == 3
+
+
+def test_chain_whose_draws_do_not_fit_its_state_is_refused(monkeypatch):
+    problem = one_path()
+    part = interrupted(problem, [0], WARMUP + 10, monkeypatch)[0]
+    values = dict(part.values)
+    values["order_parameter_draws"] = values["order_parameter_draws"][:-1]
+    with pytest.raises(ValueError, match=r"must hold the .* draws that its state tells of"):
+        outcomes(problem, [0], earlier={(0, 0): values})
+
+
+def test_draws_beyond_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("asymptotix.core.memory.physical_memory", lambda: 2**20)
+    with pytest.raises(MemoryError, match=r"3 runs of 100000 draws.*fewer draws or seeds"):
+        asx.simulate(one_path(), NUTS(draws=100_000), width=WIDTH, seeds=3, progress=False)
+
+
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of so few draws
 def test_interrupted_call_is_resumed_from_its_file(tmp_path, monkeypatch):
     problem, algorithm = one_path(), NUTS(draws=60, warmup=WARMUP)

@@ -115,7 +115,7 @@ def test_the_problem_uses_it(shape):
         ({"labels": np.ones(4)}, r"labels must have shape \(5,?\)"),
         ({"layers": 0}, "layers must be an integer of at least 1, got 0"),
         ({"temperature": 0.0}, "temperature must be positive, got 0"),
-        ({"width_ratios": (1.0, 1.0, 1.0)}, r"width_ratios must have shape \(2,?\)"),
+        ({"width_ratios": (1.0, 1.0, 1.0)}, "width_ratios must be 2 numbers"),
     ],
 )
 def test_bad_input_is_named(change, message):

@@ -10,6 +10,7 @@ import pytest
 from asymptotix.core.problem import Algorithm, Outcome, Problem
 from asymptotix.core.result import load
 from asymptotix.core.verbs import simulate, solve
+from toy import ToyLearning, ToyRegression
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,27 @@ def test_other_work_is_refused(options, message):
     now = {"problem": Slow(), "algorithm": Walk(), "alpha": [1.0], "seeds": 2} | options
     with pytest.raises(ValueError, match=message):
         simulate(**now, resume=part, progress=False)
+
+
+def test_field_given_as_a_number(tmp_path):
+    """The result's own problem has the field set; the one given to the verb has not."""
+    part = interrupted_after(1, solve, Slow(), alpha=[1.0, 2.0], shift=5.0)
+    part.save(tmp_path / "part.nc")
+    for resume in (part, tmp_path / "part.nc"):
+        whole = solve(Slow(), alpha=[1.0, 2.0], shift=5.0, resume=resume, progress=False)
+        np.testing.assert_array_equal(whole.x, [15, 25])
+    assert Slow.worked == [2.0, 2.0]
+    toy = ToyLearning(ToyRegression(indices=2))
+    first = solve(toy, alpha=[0.5], noise=0.3, progress=False)  # a field of the model inside
+    assert solve(toy, alpha=[0.5], noise=0.3, resume=first, progress=False).ds.equals(first.ds)
+    with pytest.raises(ValueError, match=r"differs in model\.noise"):
+        solve(toy, alpha=[0.5], noise=0.4, resume=first, progress=False)
+
+
+def test_other_settings_are_refused():
+    part = interrupted_after(1, solve, Slow(), alpha=[1.0, 2.0])
+    with pytest.raises(ValueError, match="same settings, got one that differs in tolerance"):
+        solve(Slow(), alpha=[1.0, 2.0], tolerance=1e-6, resume=part, progress=False)
 
 
 def test_resume_must_be_a_result():

@@ -222,4 +222,8 @@ def checked_ratios(width_ratios: Sequence[float] | None, layers: int) -> tuple[f
 
 
 def _positive_numbers(name: str, given: ArrayLike, count: int) -> tuple[float, ...]:
+    if np.shape(given) != (count,):
+        first = "projection, layers" if name == "prior_variance" else "layers"
+        one = "one number or " if name == "prior_variance" else ""
+        raise ValueError(f"{name} must be {one}{count} numbers ({first} 1, 2, ..., readout), got {given!r}")
     return tuple(float(checks.positive(name, x)) for x in checks.array_of_shape(name, given, (count,)))

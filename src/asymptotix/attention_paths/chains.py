@@ -207,5 +207,7 @@ class Chain:
         self.iterations = int(self._state.i)
         count = self.sampled // self.settings.thin
         self._parts = [{name: np.asarray(draws[name])[:count] for name in self._parts[0]}]
+        if any(len(rows) < count or np.isnan(rows).any() for rows in self._parts[0].values()):
+            raise ValueError(f"the chain to go on with must hold the {count} draws that its state tells of, got fewer")
         self.divergences = int(divergences)
         self.steps = round(steps * self.sampled) if self.sampled else 0

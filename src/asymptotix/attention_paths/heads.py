@@ -114,12 +114,20 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
 
 def _of_result(result: Result, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:
     """|U| summed over outputs, paths last, and the heads of the result's network."""
-    if "order_parameter" not in result.ds:
-        raise TypeError(f"order_parameter must be that of a PathPosterior problem, got a result with {list(result.ds)}")
+    U = found_order_parameter(result)
     counts = tuple(result.problem.network.heads)  # type: ignore[attr-defined]
     if heads is not None and _counts(heads) != counts:
         raise ValueError(f"heads must be those of the result's network, {counts}, or left out, got {heads!r}")
-    return _summed(result.ds["order_parameter"]), counts
+    return _summed(U), counts
+
+
+def found_order_parameter(result: Result) -> xr.DataArray:
+    """The order parameter of a result of a PathPosterior problem, or an error that says why there is none."""
+    if "order_parameter" in result.ds:
+        return result.ds["order_parameter"]
+    if not hasattr(result.problem, "network"):
+        raise TypeError(f"result must be that of a PathPosterior problem, got one of {type(result.problem).__name__}")
+    raise ValueError(f"result must have an order parameter at some point, got none: {result.status.values.flat[0]}")
 
 
 def _of_array(given: Any, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:

@@ -167,6 +167,14 @@ class AttentionPaths(Specification):
         """Number of paths, d = prod_l H_l."""
         return math.prod(self.heads)
 
+    def check(self, inputs: Any) -> None:
+        """Refuse inputs that this network cannot read, naming what is wrong: tokens, or AttendedInputs."""
+        if isinstance(inputs, AttendedInputs):
+            self._check_heads(inputs)
+            self._read_tokens(inputs.tokens.shape[1])
+        else:
+            self._read_tokens(self._own_tokens(inputs)[0].shape[1])
+
     def attention(self, tokens: Any) -> tuple[np.ndarray, ...]:
         """Attention matrices of the tokens, from ``query_key``.
 

@@ -33,6 +33,9 @@ STRIDE = 8.0
 MAX_MOVE = 3.0
 """Largest change of an entry of log U that an accelerated step may make."""
 
+PATIENCE = 30
+"""Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
+
 ROUNDING = 1e-11
 """A relative rise of S below this counts as rounding."""
 
@@ -119,6 +122,7 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
     lane = np.array([0])
     anderson = Anderson(1, action.size * (action.size + 1) // 2, MEMORY, 1.0, MAX_MOVE, STRIDE)
     value, evaluations = action.at(U), 1
+    least, stalled = np.inf, 0
     while True:
         norm = scaled_gradient(U, value.gradient)
         if norm <= tolerance:
@@ -132,21 +136,29 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         trial_value, evaluations = _try(action, trial, value), evaluations + 1
         if trial_value is None:
             anderson.retreat(lane)
-            trial, trial_value, evaluations = plain, _try(action, plain, value), evaluations + 1
-        if trial_value is None:
-            status = "stopped by rounding: the action cannot fall further in double precision"
+            # A plain step lowers S, whatever the last digits of S say.
+            trial, trial_value, evaluations = plain, _computed(action, plain, value), evaluations + 1
+            fell = trial_value is not None and trial_value.value < value.value - ROUNDING * abs(value.value)
+            stalled = 0 if fell or norm < 0.9 * least else stalled + 1
+            least = min(least, norm)
+        if trial_value is None or stalled > PATIENCE:
+            status = "stopped by rounding: the gradient cannot fall further in double precision"
             return _report(U, value, evaluations, norm, status, False)
         U, value = trial, trial_value
 
 
 def _try(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
     """The action at U, or None where it is higher than before or cannot be computed."""
+    value = _computed(action, U, before)
+    fell = value is not None and value.value <= before.value + ROUNDING * (1.0 + abs(before.value))
+    return value if fell else None
+
+
+def _computed(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
     try:
-        value = action.at(U, before.inner)
+        return action.at(U, before.inner)
     except np.linalg.LinAlgError:
         return None
-    fell = value.value <= before.value + ROUNDING * (1.0 + abs(before.value))
-    return value if fell else None
 
 
 def _report(

@@ -15,8 +15,10 @@ import xarray as xr
 from ..core import checks
 from ..core.memory import refuse_beyond_memory
 from ..core.problem import Outcome, Problem
+from ..core.specification import numeric_fields, with_fields
 from .action import Action, checked_ratios, checked_variances, required_bytes
 from .draws import DrawsPredictor
+from .heads import found_order_parameter
 from .network import AttendedInputs, AttentionPaths
 from .order_parameter import OrderParameter, minimise
 from .predictor import NoPrediction, Predictor
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 2**28
 #: What a sampler may have kept of its draws.
 _DRAWS = ("order_parameter_draws", "path_weights_draws")
+
+AnyPredictor = Predictor | DrawsPredictor | NoPrediction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +77,9 @@ class PathPosterior(Problem):
         temperature = float(checks.positive("temperature", self.temperature))
         if math.isinf(temperature):
             raise ValueError("temperature must be finite, got inf")
-        object.__setattr__(self, "labels", _labels(self.labels, len(_tokens(self.inputs))))
+        examples = len(_tokens(self.inputs))
+        self.network.check(self.inputs)
+        object.__setattr__(self, "labels", _labels(self.labels, examples))
         object.__setattr__(self, "temperature", temperature)
         object.__setattr__(self, "prior_variance", variances[0] if np.ndim(self.prior_variance) == 0 else variances)
         object.__setattr__(self, "width_ratios", ratios)
@@ -126,11 +132,11 @@ class PathPosterior(Problem):
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
     ) -> Iterator[tuple[int, Outcome]]:
         """From wide to narrow, each width starting from the one before."""
-        checks.one_of("start", start, ("uninformed",))
+        first = self._first(start)
         widths = np.array([point["width"] for point in points], float)
         if notes := [note for width in widths if (note := self._narrow(width))]:
             warnings.warn("; ".join(dict.fromkeys(notes)), RuntimeWarning, stacklevel=2)
-        search, before = self._search(min(1e-8, tolerance)), None
+        search, before = self._search(min(1e-8, tolerance)), first
         shape = (self.network.paths, *self.labels.shape[1:]) * 2
         for position in np.argsort(-widths, kind="stable"):
             width = float(widths[position])
@@ -144,6 +150,17 @@ class PathPosterior(Problem):
             }
             status = "; ".join(filter(None, (found.status, self._narrow(width))))
             yield int(position), Outcome(values, status, found.converged)
+
+    def _first(self, start: Any) -> np.ndarray | None:
+        """Where the search at the widest finite width starts: None is the Gaussian-process limit."""
+        if isinstance(start, str):
+            if start != "uninformed":
+                raise ValueError(
+                    f"start must be 'uninformed' (the Gaussian-process limit) or an order parameter, got {start!r}"
+                )
+            return None
+        shape = (self.network.paths, *self.labels.shape[1:]) * 2
+        return checks.array_of_shape("start", start, shape).reshape(math.isqrt(math.prod(shape)), -1)
 
     def _search(self, tolerance: float) -> Callable[[float, np.ndarray | None], OrderParameter]:
         """The minimiser as a function of the width and of an order parameter to start from."""
@@ -180,8 +197,9 @@ class PathPosterior(Problem):
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """Mean and variance of the output at new inputs, for every point of the result.
 
-        Of a sampled result both are averages over the draws of the order parameter, given which the rest is exact, or
-        over the draws of the weights.
+        Of a sampled result both are averages over the draws of one chain, of the order parameter, given which the rest
+        is exact, or of the weights. Of all chains together the mean is ``mean.mean("seed")``, and the variance
+        ``variance.mean("seed") + mean.var("seed")``.
 
         Parameters
         ----------
@@ -195,11 +213,17 @@ class PathPosterior(Problem):
         mean, variance : DataArray (..., example) or (..., example, output)
         """
         removed = ~remaining_paths(self.network.heads, () if without is None else without, "without")
-        parts = []
+        features, given = np.shape(_tokens(self.inputs))[-1], np.shape(_tokens(inputs))
+        if given[-1] != features:
+            raise ValueError(f"inputs must have {features} features like those learned from, got shape {given}")
+        parts, predictors = [], list(self._predictors(result))
         for chunk in self._chunks(inputs):
-            xi = self.network.attended(chunk)
-            xi[:, removed] = 0.0
-            parts.append([predictor(xi) for predictor in self._predictors(result)])
+            attended: dict[int, np.ndarray] = {}
+            for network, _ in predictors:
+                if id(network) not in attended:
+                    attended[id(network)] = network.attended(chunk)
+                    attended[id(network)][:, removed] = 0.0
+            parts.append([predictor(attended[id(network)]) for network, predictor in predictors])
         # By point of the result, then by chunk.
         points = list(zip(*parts, strict=True))
         dims = ("example", "output")[: self.labels.ndim]
@@ -245,22 +269,37 @@ class PathPosterior(Problem):
         its eigenvectors are those of all (example, output) together.
         """
         count = checks.integer("count", count, 1)
-        rows = [predictor.alignment(count) for predictor in self._predictors(result)]
+        rows = [predictor.alignment(count) for _, predictor in self._predictors(result)]
         return self._labelled(result, rows, ("component",))
 
-    def _predictors(self, result: Result) -> Iterator[Predictor | DrawsPredictor | NoPrediction]:
-        """One predictor for every point of the result, in the order of `_labelled`."""
+    def _predictors(self, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
+        """Network and predictor of every point of the result, in the order of `_labelled`."""
         U = self._order_parameter(result)
+        known: dict[tuple, PathPosterior] = {}
         for place in np.ndindex(*self._grid(U).values()):
             at = dict(zip(self._grid(U), place, strict=True))
-            own = {dim: float(U.coords[dim][k]) for dim, k in at.items() if dim in ("temperature", "prior_variance")}
-            options: dict[str, Any] = {"temperature": self.temperature, "prior_variance": self.prior_variances[0]} | own
-            if not np.isfinite(U.values[place]).all():
-                yield NoPrediction(self.labels)
-                continue
-            predictor = Predictor(self.attended, self.labels, U.values[place], **options)
-            draws = {name: self._draws(result, name, at) for name in _DRAWS if name in result.ds}
-            yield DrawsPredictor(self.attended, predictor, **draws, **options) if draws else predictor
+            swept = {dim: U.coords[dim].values[k].item() for dim, k in at.items() if dim in numeric_fields(self)}
+            key = tuple(swept.values())
+            if key not in known:
+                known[key] = self._with_fields(swept)
+            problem = known[key]
+            yield problem.network, problem._predictor(result, U.values[place], at)
+
+    def _with_fields(self, fields: Mapping[str, Any]) -> PathPosterior:
+        """The problem with other values of some fields, and the attended inputs where they stay the same."""
+        other = with_fields(self, **fields) if fields else self
+        if other.network is self.network:
+            other.__dict__["attended"] = self.attended
+        return other
+
+    def _predictor(self, result: Result, U: np.ndarray, at: Mapping[str, int]) -> AnyPredictor:
+        """What predicts from an order parameter, or from the draws of one where there are some."""
+        if not np.isfinite(U).all():
+            return NoPrediction(self.labels)
+        options: dict[str, Any] = {"temperature": self.temperature, "prior_variance": self.prior_variances[0]}
+        predictor = Predictor(self.attended, self.labels, U, **options)
+        draws = {name: self._draws(result, name, at) for name in _DRAWS if name in result.ds}
+        return DrawsPredictor(self.attended, predictor, **draws, **options) if draws else predictor
 
     def _draws(self, result: Result, name: str, at: Mapping[str, int]) -> np.ndarray:
         """Draws of one point, those left out that an interrupted run lacks."""
@@ -269,7 +308,7 @@ class PathPosterior(Problem):
         return rows.values[np.isfinite(rows.values.reshape(len(rows), -1)).all(axis=1)]
 
     def _order_parameter(self, result: Result) -> xr.DataArray:
-        return result.ds["order_parameter"].transpose(..., *self.dimensions()["order_parameter"])
+        return found_order_parameter(result).transpose(..., *self.dimensions()["order_parameter"])
 
     def _grid(self, U: xr.DataArray) -> dict[str, int]:
         """Dimensions of the result besides those of the order parameter itself, and their lengths."""
@@ -280,7 +319,8 @@ class PathPosterior(Problem):
         U = self._order_parameter(result)
         grid = self._grid(U)
         values = np.stack(rows).reshape(*grid.values(), *rows[0].shape)
-        return xr.DataArray(values, dims=[*grid, *dims], coords={dim: U.coords[dim] for dim in grid if dim in U.coords})
+        coords = {name: coord for name, coord in U.coords.items() if set(coord.dims) <= set(grid)}
+        return xr.DataArray(values, dims=[*grid, *dims], coords=coords)
 
     def _chunks(self, inputs: np.ndarray | AttendedInputs) -> Iterator[np.ndarray | AttendedInputs]:
         tokens = _tokens(inputs)

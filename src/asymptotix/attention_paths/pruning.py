@@ -10,14 +10,14 @@ import xarray as xr
 
 from ..core import checks
 from ..core.result import Result
-from .heads import path_heads
+from .heads import found_order_parameter, path_heads
 from .network import AttendedInputs, AttentionPaths, Weights, checked_weights
 
 Pairs = Iterable[tuple[int, int]]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, Result)
 
-#: What a result says of the order parameter that was found, not of the pruned one.
-_OF_THE_WHOLE = ("action", "gradient_norm", "chain_state")
+#: What a result says of the whole network: its search, its chains, and its weights, fitted together with what is cut.
+_OF_THE_WHOLE = ("action", "gradient_norm", "chain_state", "path_weights_draws")
 
 
 def prune(whole: Prunable, heads: Pairs) -> Prunable:
@@ -29,7 +29,9 @@ def prune(whole: Prunable, heads: Pairs) -> Prunable:
 
         K(x, x') = (s_0 / d) sum over the remaining pi, pi' of U^{pi pi'} C_{pi pi'}(x, x')
 
-    with the prefactor of all d paths and the order parameter learned by all of them.
+    with the prefactor of all d paths and the order parameter learned by all of them: the projection is fitted anew to
+    the labels. To take heads out of a trained network and fit nothing anew, ask the whole result for
+    ``predict(inputs, without=heads)`` or ``evaluate(inputs, labels, without=heads)``.
 
     Parameters
     ----------
@@ -53,7 +55,8 @@ def prune(whole: Prunable, heads: Pairs) -> Prunable:
         weights = checked_weights(whole)
         kept = remaining_heads([len(V) for V in weights.V], heads)
         return weights._replace(V=tuple(V[keep] for V, keep in zip(weights.V, kept, strict=True)))
-    if isinstance(whole, Result) and "order_parameter" in whole.ds:
+    if isinstance(whole, Result):
+        found_order_parameter(whole)
         return _result(whole, heads)
     raise TypeError(
         "whole must be an AttentionPaths, AttendedInputs, Weights or the result of a PathPosterior problem, "

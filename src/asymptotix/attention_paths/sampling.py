@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core import checks
+from ..core.memory import refuse_beyond_memory
 from ..core.problem import Algorithm, Outcome, Problem
 from ..core.progress import Progress
 from ..core.threads import one_blas_thread
@@ -116,6 +117,7 @@ class NUTS(Algorithm):
             (position in ``points``, position in ``seeds``) -> the values of the interrupted outcome.
         """
         all_widths = [_whole_widths(problem, float(point["width"])) for point in points]
+        self._refuse_beyond_memory(problem, len(points) * len(seeds))
         for position, widths in enumerate(all_widths):
             progress.message(f"width = {points[position]['width']:g}")
             chains = self._chains(problem, widths, seeds)
@@ -134,6 +136,14 @@ class NUTS(Algorithm):
             yield from ((position, k, outcome) for k, outcome in enumerate(outcomes))
             if interrupt is not None:
                 raise interrupt
+
+    def _refuse_beyond_memory(self, problem: Any, runs: int) -> None:
+        size, features = problem.network.paths * problem.outputs, problem.attended.shape[-1]
+        numbers = self.draws * size * (size + (features if self.space == "weights" else 0))
+        # The draws of a chain, and a copy in passing.
+        refuse_beyond_memory(
+            16 * numbers * runs, f"{runs} runs of {self.draws} draws of {size} x {size} numbers", "fewer draws or seeds"
+        )
 
     def _chains(self, problem: Any, widths: tuple[int, ...], seeds: Sequence[int]) -> list[Chain]:
         from .chains import Chain, Settings
@@ -191,7 +201,20 @@ def _run(chains: Sequence[Chain], progress: Progress) -> None:
                     if not chain.finished:
                         running[pool.submit(chain.advance)] = chain
     finally:
-        pool.shutdown(cancel_futures=True)
+        _settle(pool)
+
+
+def _settle(pool: ThreadPoolExecutor) -> None:
+    """Wait until no chain is inside a block, however often Ctrl-C is pressed: its draws and its state must agree."""
+    interrupt = None
+    while True:
+        try:
+            pool.shutdown(cancel_futures=True)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _take_up(chain: Chain, before: Mapping[str, np.ndarray]) -> float:
@@ -224,12 +247,13 @@ def _outcomes(problem: Any, chains: Sequence[Chain], spent: Sequence[float], int
         values["step_size"] = chain.step_size
         values["leapfrog_steps"] = chain.leapfrog_steps
         values["cpu_seconds"] = seconds
-        if interrupted:
-            status = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
-            found.append(Outcome({**values, "chain_state": chain.packed()}, status, False))
-        else:
+        if interrupted:  # of a chain that is finished too: it will be compared with the others
+            values["chain_state"] = chain.packed()
+        if chain.finished:
             status = _status(r_hat, float(values["effective_samples"]), chain)
-            found.append(Outcome(values, status, status == "converged"))
+        else:
+            status = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
+        found.append(Outcome(values, status, status == "converged"))
     return found
 
 
@@ -286,7 +310,7 @@ def _status(r_hat: float, effective: float, chain: Chain) -> str:
             "target_accept"
         )
     if not r_hat <= LARGEST_R_HAT:
-        problems.append(f"R-hat {r_hat:.3g} is above {LARGEST_R_HAT}: the chains have not mixed, raise warmup or draws")
+        problems.append(f"R-hat {r_hat:.4g} is above {LARGEST_R_HAT}: the chains have not mixed, raise warmup or draws")
     if not effective >= LEAST_EFFECTIVE_SAMPLES:
         problems.append(f"effective sample size {effective:.0f} is below {LEAST_EFFECTIVE_SAMPLES}: raise draws")
     return "; ".join(problems) or "converged"

@@ -121,4 +121,7 @@ def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray
 
 
 def _short(array: np.ndarray) -> str:
-    return np.array2string(array, threshold=8, edgeitems=3)
+    if array.size <= 8:
+        return np.array2string(array)
+    bad = np.argwhere(~np.isfinite(array))
+    return f"{len(bad)} of {array.size} entries that are not, the first at {tuple(int(k) for k in bad[0])}"

@@ -155,6 +155,11 @@ def theory_at(theory: Result, experiment: Result) -> Result:
 
 
 def _solve_again(theory: Result, experiment: Result, controls: Mapping[str, np.ndarray]) -> Result:
+    if changed := [name for name in theory.settings if name not in ("start", "tolerance")]:
+        raise ValueError(
+            f"theory must have the controls of the experiment on its grid: it was changed after it was solved "
+            f"({', '.join(changed)}) and cannot be solved anew at {dict(controls)}"
+        )
     options: dict[str, Any] = {**theory.settings, **controls}
     return solve(experiment.problem, **options)
 
@@ -274,6 +279,15 @@ def _check_pair(theory: Result, experiment: Result) -> None:
         if not isinstance(result, Result) or result.kind != kind:
             got = f"a result of kind {result.kind!r}" if isinstance(result, Result) else repr(result)
             raise TypeError(f"{name} must be a result of kind {kind!r}, got {got}")
+    changed = [
+        {name: value for name, value in result.settings.items() if name not in ("start", "tolerance")}
+        for result in (theory, experiment)
+    ]
+    if changed[0] != changed[1]:
+        raise ValueError(
+            f"theory and experiment must have been changed alike after they were made, got {changed[0] or 'no change'} "
+            f"and {changed[1] or 'no change'}"
+        )
     if theory.problem is experiment.problem:
         return
     swept = {*map(str, theory.ds.dims), *map(str, experiment.ds.dims)}

@@ -58,7 +58,7 @@ class Result:
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         self.ds = ds
-        self.problem = _at_scalar_coordinates(problem, ds)
+        self.problem = at_fixed_values(problem, {n: c.values for n, c in ds.coords.items() if c.ndim == 0})
         self.kind = kind
         self.algorithm = algorithm
         self.settings = dict(settings or {})
@@ -250,13 +250,13 @@ def _array_names(described: Any) -> list[str]:
     return [name for item in described for name in _array_names(item)] if isinstance(described, list) else []
 
 
-def _at_scalar_coordinates(problem: Problem, ds: xr.Dataset) -> Problem:
-    """The problem with the fields that the dataset has at one value only: what a selection is a result of."""
+def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
+    """The problem with those of its fields that are among the values set to them: what a selection is a result of."""
     known = numeric_fields(problem)
     fixed = {
-        str(name): coordinate.values.item()
-        for name, coordinate in ds.coords.items()
-        if coordinate.ndim == 0 and name in known and name not in (*problem.controls, "dim", "seed")
+        str(name): np.asarray(value).item()
+        for name, value in values.items()
+        if name in known and name not in (*problem.controls, "dim", "seed")
     }
     fixed = {name: value for name, value in fixed.items() if value != known[name]}
     return with_fields(problem, **fixed) if fixed else problem

@@ -10,8 +10,8 @@ import numpy as np
 
 from .assemble import RESERVED
 from .problem import Algorithm, Outcome, Problem
-from .result import Result, load
-from .specification import Specification, describe, differences
+from .result import Result, at_fixed_values, load
+from .specification import Specification, describe, differences, encode
 
 
 def earlier_outcomes(
@@ -19,6 +19,7 @@ def earlier_outcomes(
     *,
     problem: Problem,
     algorithm: Algorithm | None,
+    settings: Mapping[str, Any],
     shape: Mapping[str, int],
     coordinates: Mapping[str, Any],
 ) -> list[Outcome | None]:
@@ -28,19 +29,20 @@ def earlier_outcomes(
     ----------
     resume
         The result of that call, or the file it was saved to; None gives no outcomes.
-    problem, algorithm
-        What is to be done now; the earlier call must have been of the same.
+    problem, algorithm, settings
+        What is to be done now, and how; the earlier call must have been of the same.
     shape, coordinates
         Grid of the work: dimension -> length, and the coordinates as they will be assembled.
     """
     size = int(np.prod(list(shape.values()), dtype=int))
     if resume is None:
         return [None] * size
+    problem = at_fixed_values(problem, {n: v for n, v in coordinates.items() if not isinstance(v, tuple)})
     if not isinstance(resume, Result):
         if not isinstance(resume, str | os.PathLike):
             raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
         resume = load(resume, problem)
-    _check_same_work(resume, problem, algorithm, coordinates)
+    _check_same_work(resume, problem, algorithm, settings, coordinates)
     ds = resume.ds.transpose(*shape, ...)
     names = [str(name) for name in ds.data_vars if name not in RESERVED]
     status, converged = ds["status"].values, ds["converged"].values
@@ -68,7 +70,11 @@ def _is_missing(value: np.ndarray) -> bool:
 
 
 def _check_same_work(
-    resume: Result, problem: Problem, algorithm: Algorithm | None, coordinates: Mapping[str, Any]
+    resume: Result,
+    problem: Problem,
+    algorithm: Algorithm | None,
+    settings: Mapping[str, Any],
+    coordinates: Mapping[str, Any],
 ) -> None:
     """Refuse a result of other work, naming what differs."""
     pairs: list[tuple[str, Specification | None, Specification | None]] = [
@@ -80,11 +86,16 @@ def _check_same_work(
             raise ValueError(f"resume must be of the same {name}, {type(now).__name__}, got {type(before).__name__}")
         if before is now or before is None or now is None:
             continue
-        swept = [path for path in differences(describe(before), describe(now)) if path not in coordinates]
-        if swept:
-            raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(swept)}")
+        if found := differences(describe(before), describe(now)):
+            raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(found)}")
+    if found := differences(_encoded(resume.settings), _encoded(settings)):
+        raise ValueError(f"resume must be made with the same settings, got one that differs in {', '.join(found)}")
     for name, given in coordinates.items():
         now = np.asarray(given[1] if isinstance(given, tuple) else given)
         before = resume.ds.coords[name].values if name in resume.ds.coords else np.array([])
         if before.shape != now.shape or not np.array_equal(before, now):
             raise ValueError(f"resume must have the same {name}, {now.tolist()}, got {before.tolist()}")
+
+
+def _encoded(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: encode(value, path=name) for name, value in settings.items()}

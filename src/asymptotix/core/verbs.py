@@ -62,8 +62,11 @@ def solve(
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
     shape, coordinates = dict(zip(grid.dims, grid.shape, strict=True)), grid.coordinates()
+    settings = {"start": start, "tolerance": tolerance}
     table = _Table(
-        earlier_outcomes(resume, problem=problem, algorithm=None, shape=shape, coordinates=coordinates)
+        earlier_outcomes(
+            resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates
+        )
     )
     with table.running(progress, f"solve {type(problem).__name__}") as bar:
         for block in blocks:
@@ -85,7 +88,6 @@ def solve(
         dimensions=problem.dimensions(),
         missing=table.missing,
     )
-    settings = {"start": start, "tolerance": tolerance}
     return table.report(
         Result(ds, problem=problem, kind="theory", settings=settings, provenance=table.provenance)
     )
@@ -145,7 +147,9 @@ def simulate(
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
     table = _Table(
-        earlier_outcomes(resume, problem=problem, algorithm=algorithm, shape=shape, coordinates=coordinates)
+        earlier_outcomes(
+            resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates
+        )
     )
     with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
         for k, size in enumerate(sizes):
