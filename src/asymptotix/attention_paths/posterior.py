@@ -289,7 +289,7 @@ class PathPosterior(Problem):
         """The problem with other values of some fields, and the attended inputs where they stay the same."""
         other = with_fields(self, **fields) if fields else self
         if other.network is self.network:
-            other.__dict__["attended"] = self.attended
+            object.__setattr__(other, "attended", self.attended)
         return other
 
     def _predictor(self, result: Result, U: np.ndarray, at: Mapping[str, int]) -> AnyPredictor:
