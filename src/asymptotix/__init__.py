@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .core.result import ConvergenceWarning, Result, load
     from .core.verbs import simulate, solve, thresholds
     from .sequence_index.gamp import GAMP
+    from .sequence_index.link_model import MultiIndex, SequenceIndex
     from .sequence_index.model import DeepAttention
     from .sequence_index.relaxed_bp import RelaxedBP
     from .sequence_index.sgd import SGD
@@ -51,6 +52,8 @@ _HOME = {
     "BayesOptimal": "bayes_optimal",
     "DeepAttention": "sequence_index.model",
     "GAMP": "sequence_index.gamp",
+    "MultiIndex": "sequence_index.link_model",
+    "SequenceIndex": "sequence_index.link_model",
     "RelaxedBP": "sequence_index.relaxed_bp",
     "SGD": "sequence_index.sgd",
     "AttentionIndex": "attention_index.model",
@@ -91,6 +94,7 @@ __all__ = [
     "Empirical",
     "MarchenkoPastur",
     "MatrixAMP",
+    "MultiIndex",
     "Outcome",
     "PathPosterior",
     "PowerLaw",
@@ -98,6 +102,7 @@ __all__ = [
     "RelaxedBP",
     "Result",
     "RiskMinimization",
+    "SequenceIndex",
     "Target",
     "Weights",
     "__version__",

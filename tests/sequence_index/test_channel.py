@@ -71,7 +71,7 @@ def test_posterior_is_the_integral_over_the_first_layer(V, activation):
         log_evidence, mean, covariance = by_dense_grid(channel, activation, u[n], omega[n], V)
         # Left are the cubature's, about 1e-6, and what its box of six standard deviations cuts off: exp(-18)
         # of the prior, more of a posterior that sits in the tail.
-        for found, expected in zip(tight, (log_evidence, mean, covariance), strict=True):
+        for found, expected in zip(tight[:3], (log_evidence, mean, covariance), strict=True):
             np.testing.assert_allclose(found[n], expected, rtol=0, atol=2e-5)
         # The default promises 1e-5 rms in the mean and 3e-4 in the covariance; the worst case is ten times
         # that.
@@ -87,7 +87,7 @@ def test_variance_may_differ_from_sample_to_sample():
     together = channel.posterior(u, omega, V)
     for n in range(4):
         alone = channel.posterior(u[n : n + 1], omega[n : n + 1], V[n])
-        for whole, single in zip(together, alone, strict=True):
+        for whole, single in zip(together[:3], alone[:3], strict=True):
             np.testing.assert_array_equal(whole[n], single[0])
 
 
@@ -142,7 +142,7 @@ def variance_for(channel, kind: str) -> np.ndarray:
 def test_nishimori_identities(channel, kind):
     V = variance_for(channel, kind)
     Z, omega, observation = draw(channel, V, 3000, seed=11)
-    posterior = Posterior(*map(np.asarray, channel.posterior(observation, omega, V)))
+    posterior = Posterior(*map(np.asarray, channel.posterior(observation, omega, V)[:3]))
     g, jacobian = score(posterior, V), score_jacobian(posterior, V)
     assert abs(z_scores(g)).max() < LIMIT  # E g = 0
     square = np.einsum("npm,nqm->npq", g, g)
@@ -166,7 +166,7 @@ def test_small_variance_does_not_lose_the_peak(activation, variances):
     V = np.diag(variances)
     Z, omega, u = draw(channel, V, 500, seed=5)
     posterior = channel.posterior(u, omega, V)
-    assert all(np.isfinite(x).all() for x in posterior)
+    assert all(np.isfinite(x).all() for x in posterior[:3])
     scale = np.sqrt(np.diag(V))[:, None]
     residual = (Z - omega - posterior.shift) / scale
     predicted = np.einsum("npmpm->npm", posterior.covariance) / scale**2

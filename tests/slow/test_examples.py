@@ -23,3 +23,13 @@ def test_gradient_descent(capsys, monkeypatch, tmp_path):
     printed = capsys.readouterr().out
     assert printed.startswith("layer 2: cosine 0.9")  # the second layer is learned at once, the first later
     assert (tmp_path / "gradient_descent.png").stat().st_size > 10_000
+
+
+def test_own_link(capsys):
+    runpy.run_path(str(EXAMPLES / "own_link.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "learned above alpha = 0.5000, exactly above 1.1" in printed  # exact: 1/2, and between 1.10 and 1.13(4)
+    assert "stable above 1.000" in printed
+    scores = [float(line.split()[-1]) for line in printed.splitlines() if "overlap[0, 0]" in line]
+    assert len(scores) == 3
+    assert max(map(abs, scores)) < 4  # standard errors of four runs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,14 @@ from scipy.special import gammaln
 from ..core.average import sobol_uniforms
 from ..core.linalg import psd_sqrt
 from .channel import Channel, Posterior, SignChannel, score, score_jacobian
-from .unlearned import curvature_at_zero
+from .unlearned import curvature_at_zero, is_known_at_zero
 
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
 POSTERIOR_ACCURACY = {"fineness": 2.0, "cut": 9.0}
 _SMALL_OVERLAP = 0.25
+#: Nodes per control variate: with fewer the regression would fit the noise.
+_NODES_PER_CONTROL = 16
 
 
 class Averages(NamedTuple):
@@ -55,14 +58,19 @@ class QuasiRandomAverager(Averager):
 
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
     vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
-    with weights 1-q and q. The curvature at zero overlap, whose mean is known from deterministic quadrature, serves
-    as a control variate while all overlaps are small: near the first threshold it removes most of the error. It costs
-    as much as an evaluation, once per set of nodes, and is of no use far from zero overlap.
+    with weights 1-q and q along the principal directions of the overlap. A posterior that comes from draws is asked
+    for twice, with independent lists, and squares become products of the two.
+
+    Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
+    is one while all overlaps are small: near the first threshold it removes most of the error. It costs as much as an
+    evaluation, once per set of nodes, and is of no use far from zero overlap. For other channels they are the Hermite
+    polynomials of degree 2 and 4 of the true index, with mean zero, at every overlap.
     """
 
     def __init__(self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> None:
         self._channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
+        self.stochastic = channel.stochastic
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -76,7 +84,7 @@ class QuasiRandomAverager(Averager):
         return self._channel.draw_nodes(uniforms)
 
     @cached_property
-    def _control(self) -> np.ndarray:
+    def _curvature_control(self) -> Control:
         """Per node, |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap minus their exact mean f_l; weights included.
 
         xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
@@ -87,11 +95,21 @@ class QuasiRandomAverager(Averager):
         own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self._channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
         exact = curvature_at_zero(self._channel).value
-        return np.concatenate([weights[:, None] * x - exact for x in ((own**2).sum((-1, -2)), along)], 1)
+        variates = [weights[:, None] * x - exact for x in ((own**2).sum((-1, -2)), along)]
+        return Control(np.concatenate(variates, 1), self._randomisations)
 
-    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        found = self._channel.posterior(observation, omega, V, **POSTERIOR_ACCURACY)
-        posterior = Posterior(*(np.asarray(x, dtype=float) for x in found))
+    @cached_property
+    def _hermite_control(self) -> Control | None:
+        """Hermite polynomials of the true index, as many as the nodes can carry; None where nodes are folded."""
+        if type(self._channel).draw_indices is not Channel.draw_indices:
+            return None
+        Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
+        variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
+        return None if variates is None else Control(variates, self._randomisations)
+
+    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, **options: int) -> Posterior:
+        found = self._channel.posterior(observation, omega, V, **POSTERIOR_ACCURACY, **options)
+        posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         lost = ~np.isfinite(posterior.log_evidence)
         if lost.any():
             raise FloatingPointError(f"the channel lost {lost.sum()} samples at V={V.tolist()}")
@@ -99,38 +117,122 @@ class QuasiRandomAverager(Averager):
 
     def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
         """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors."""
+        Z, weights, observation, posteriors = self._all_samples(V)
+        return Z, weights, observation, posteriors[0]
+
+    def _all_samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Posterior]]:
+        """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
         channel, (Z, noise, weights) = self._channel, self._nodes
         Q = np.eye(channel.indices) - V
         omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
         observation = channel.observe(Z)
-        return Z, weights, observation, self._posterior(observation, omega, V)
+        lists = [{"seed": 0}, {"seed": 1}] if channel.stochastic else [{}]
+        return Z, weights, observation, [self._posterior(observation, omega, V, **one) for one in lists]
 
     def __call__(self, V: np.ndarray) -> Averages:
         channel, Q = self._channel, np.eye(self._channel.indices) - V
-        _, weights, observation, posterior = self.samples(V)
-        g, G = score(posterior, V), score_jacobian(posterior, V)
-        own = np.einsum("npmpk->npmk", G)
-        square = np.einsum("npm,nqm->npq", g, g)
-        nishimori = -np.einsum("npmqm->npq", G)
-        learned = np.sqrt(np.outer(np.diag(Q).clip(0), np.diag(Q).clip(0)))
+        _, weights, observation, posteriors = self._all_samples(V)
+        first, second = posteriors[0], posteriors[-1]
+        (g, G), (h, H) = ((score(posterior, V), score_jacobian(posterior, V)) for posterior in (first, second))
+        own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
+        square = _symmetric(np.einsum("npm,nqm->npq", g, h))
+        nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
+        root = psd_sqrt(Q)
         values = (
-            square + learned * (nishimori - square),
-            posterior.log_evidence - np.asarray(channel.log_output_volume(observation)),
-            (own**2).sum((-1, -2)),
+            square + root @ (nishimori - square) @ root,
+            0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),
+            (own * other).sum((-1, -2)),
         )
-        small = bool(np.diag(Q).max() < _SMALL_OVERLAP)
-        second_moment, *rest = (self._mean(value, weights, small) for value in values)
+        control = self._controls_at(Q)
+        second_moment, *rest = (self._mean(value, weights, control) for value in values)
         # Each row of the weights may change its sign on its own, so the true off-diagonal average is zero.
-        return Averages(second_moment * np.eye(channel.indices), *rest)
+        mask = np.eye(channel.indices) if channel.diagonal else 1.0
+        return Averages(second_moment * mask, *rest)
 
-    def _mean(self, values: np.ndarray, weights: np.ndarray, controlled: bool) -> np.ndarray:
-        """Mean of every randomisation, with the regression on the control variates taken out where that pays."""
+    def unlearned(self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """E[g g^T] and the operator F on a subspace, one row per randomisation.
+
+            F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
+
+        Parameters
+        ----------
+        V : array (P, P)
+        frame : array (P, d)
+            Orthonormal columns: g and G are taken along them.
+        basis : array (b, d, d)
+            Orthonormal symmetric matrices B_a between which the operator is taken.
+
+        Returns
+        -------
+        moments : array (randomisations, d, d)
+        operators : array (randomisations, b, b)
+        """
+        _, weights, _, posteriors = self._all_samples(V)
+        squares, operators = squares_and_operators(posteriors, V, frame, basis)
+        control = self._controls_at(np.eye(len(V)) - V)
+        return self._mean(squares, weights, control), self._mean(operators, weights, control)
+
+    def _controls_at(self, Q: np.ndarray) -> Control | None:
+        if is_known_at_zero(self._channel):
+            return self._curvature_control if np.diag(Q).max() < _SMALL_OVERLAP else None
+        return self._hermite_control
+
+    def _mean(self, values: np.ndarray, weights: np.ndarray, control: Control | None) -> np.ndarray:
+        """Mean of every randomisation, with the regression on the control variates taken out where there are any."""
         weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
-        if controlled:
-            control = self._control - self._control.mean(0)
-            slope = np.linalg.lstsq(control, weighted - weighted.mean(0), rcond=1e-10)[0]
-            weighted = weighted - self._control @ slope
-        return weighted.reshape(self._randomisations, self._count, *values.shape[1:]).mean(1)
+        mean = weighted.reshape(self._randomisations, self._count, -1).mean(1)
+        if control is not None:
+            mean = mean - control.means @ (control.inverse @ weighted)
+        return mean.reshape(self._randomisations, *values.shape[1:])
+
+
+class Control:
+    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them."""
+
+    def __init__(self, variates: np.ndarray, randomisations: int) -> None:
+        self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
+        # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
+        self.inverse = np.linalg.pinv(variates - variates.mean(0), rcond=1e-10)
+
+
+def squares_and_operators(
+    posteriors: list[Posterior], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
+
+    See :meth:`QuasiRandomAverager.unlearned`. Of two posteriors from independent lists, one factor is taken from each.
+    """
+    g, h = (np.einsum("pi,npm->nim", frame, score(posteriors[k], V)) for k in (0, -1))
+    G, H = (
+        np.einsum("pi,npmqk,qj->nimjk", frame, score_jacobian(posteriors[k], V), frame, optimize=True)
+        for k in (0, -1)
+    )
+    turned = np.einsum("bkl,njmlu->nbjmku", basis, H)
+    image = np.einsum("nimku,nbjmku->nbij", G, turned, optimize=True)
+    return _symmetric(np.einsum("nim,njm->nij", g, h)), _symmetric(np.einsum("aij,nbij->nab", basis, image))
+
+
+def _symmetric(matrices: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
+
+
+def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
+    """Normalised Hermite polynomials of total degree 2, and 4 where they fit, of normals z (n, d).
+
+    Their mean is zero and they are uncorrelated. ``most`` bounds their number; None if those of degree 2 are too many.
+    """
+    one, two = z, (z**2 - 1) / np.sqrt(2)
+    three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)
+    table = [np.ones_like(z), one, two, three, four]
+    columns: list[np.ndarray] = []
+    for degree in (2, 4):
+        choices = list(combinations_with_replacement(range(z.shape[1]), degree))
+        if len(columns) + len(choices) > most:
+            break
+        for choice in choices:
+            places, powers = np.unique(choice, return_counts=True)
+            columns.append(np.prod([table[power][:, place] for place, power in zip(places, powers, strict=True)], 0))
+    return np.stack(columns, 1) if columns else None
 
 
 class SignAverager(Averager):

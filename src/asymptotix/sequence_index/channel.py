@@ -21,6 +21,7 @@ from scipy.special import lambertw, ndtri
 from ..core.precision import double_precision
 from . import attention
 from .activation_kinds import LINEAR, SOFTMAX
+from .link_model import MultiIndex, SequenceIndex
 from .model import DeepAttention
 
 
@@ -35,11 +36,14 @@ class Posterior(NamedTuple):
         E[Z|y] - omega.
     covariance : array (n, P, M, P, M)
         Cov[Z|y].
+    effective_samples : array (n,) or None
+        Kish's effective number of draws, where the posterior comes from weighted draws.
     """
 
     log_evidence: Any
     shift: Any
     covariance: Any
+    effective_samples: Any = None
 
 
 def score(posterior: Posterior, V: Any) -> Any:
@@ -62,8 +66,15 @@ class Channel(abc.ABC):
 
     indices: int
     tokens: int
-    #: Number r of independent real outputs: the generic rank of the differential of the link.
-    outputs: int
+    #: Number r of independent real outputs: the mean rank of the link's differential (0: discrete or noisy outputs).
+    outputs: float
+    #: Every index row may change its sign on its own, so that overlaps stay diagonal.
+    diagonal: bool = False
+    #: The posterior comes from a list of draws that the keyword ``seed`` of :meth:`posterior` chooses. Two seeds are
+    #: independent: products of the two are unbiased, squares of one are not.
+    stochastic: bool = False
+    #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
+    noises: int = 0
 
     @abc.abstractmethod
     def observe(self, Z: Any) -> Any:
@@ -106,6 +117,7 @@ class SignChannel(Channel):
     """
 
     indices = 1
+    diagonal = True
 
     def __init__(self, tokens: int, activation: str) -> None:
         self.tokens, self.outputs, self._activation = tokens, tokens, activation
@@ -136,6 +148,7 @@ class TwoLayerChannel(Channel):
     """
 
     indices = tokens = outputs = 2
+    diagonal = True
 
     def __init__(self, skip: float, activation: str, backend: str = "auto", single: bool = False) -> None:
         self.skip, self._activation, self._single = skip, activation, single
@@ -221,8 +234,12 @@ def fastest_backend() -> str:
     return "numba"
 
 
-def channel_of(model: DeepAttention, backend: str = "auto") -> Channel:
+def channel_of(model: DeepAttention | SequenceIndex | MultiIndex, backend: str = "auto") -> Channel:
     """The channel of a model; NotImplementedError, saying what is covered, where there is none yet."""
+    if not isinstance(model, DeepAttention):
+        from .general_channel import channel_of_link
+
+        return channel_of_link(model)
     covered = (
         "covered are tied single-head attention of rank 1 with softmax or linear activation and output='attention':"
         " one layer with any number of tokens, and two layers with two tokens"

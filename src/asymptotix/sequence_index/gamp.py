@@ -107,10 +107,17 @@ class GAMP(Algorithm):
         """Refuse what is not a Bayes-optimal sequence-index problem, and a start it cannot have."""
         theory = getattr(problem, "theory", None)
         if not isinstance(theory, SequenceIndexTheory):
-            raise TypeError(f"GAMP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+            accepted = "DeepAttention, SequenceIndex or MultiIndex"
+            raise TypeError(f"GAMP runs on BayesOptimal(...) of {accepted}, got {type(problem).__name__}")
         side = theory.problem.side_information
         if self.start == "side_information" and side == 0:
             raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
+        if theory.channel.indices > 1 and not theory.channel.diagonal and self.variances == "state_evolution":
+            raise NotImplementedError(
+                f"GAMP for {theory.channel.indices} indices whose overlap is a full matrix has no stages yet; covered "
+                "are one index, attention layers of rank one, and any model from side information with "
+                "variances='empirical'"
+            )
         if self.start == "staged" and side > 0:
             raise ValueError(f"start='staged' is for problems without side information, got side_information={side}")
 

@@ -22,14 +22,22 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
 
     Parameters
     ----------
-    spread : array (P,), optional
+    V : array (P, P)
+    spread : array (P,) or (P, P), optional
         Numerical error of the overlap; what it does to the errors is added to their own.
     """
     value, error = _prediction_errors(channel, V)
     if spread is not None and (spread > 0).any():
-        moved = np.diag((np.diag(V) + spread).clip(1e-12, 1.0))
-        error = np.hypot(error, abs(_prediction_errors(channel, moved).value - value))
+        error = np.hypot(error, abs(_prediction_errors(channel, _moved(V, spread)).value - value))
     return Estimate(value, error)
+
+
+def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """V with each of its principal variances larger by (at most) the error of its entries."""
+    spread = np.diag(spread) if spread.ndim == 1 else spread
+    values, vectors = np.linalg.eigh(V)
+    along = np.einsum("ik,ij,jk->k", abs(vectors), spread, abs(vectors))
+    return (vectors * (values + along).clip(1e-12, 1.0)) @ vectors.T
 
 
 def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
@@ -49,12 +57,13 @@ def _squares(difference: np.ndarray) -> np.ndarray:
     return (difference.reshape(len(difference), -1) ** 2).sum(1)
 
 
-def free_entropy(v: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0) -> Estimate:
-    """Phi(Q) = 1/2 sum_l [log(v_l/(1-l)) + 1 - v_l/(1-l)] + alpha E log Z_out.
+def free_entropy(V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0) -> Estimate:
+    """Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out, v_k the eigenvalues of V = I - Q.
 
     Its stationary points are the fixed points of state evolution: d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without
-    side information the first term is (log det(I-Q) + Tr Q)/2.
+    side information the first term is (log det(I-Q) + Tr Q)/2. V is a matrix (P, P), or a vector where it is diagonal.
     """
+    v = V if V.ndim == 1 else np.linalg.eigvalsh(V)
     ratio = v / (1 - side_information)
     evidence = averages.log_evidence
     value = 0.5 * (np.log(ratio) + 1 - ratio).sum() + alpha * evidence.mean()

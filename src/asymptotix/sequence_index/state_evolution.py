@@ -3,22 +3,31 @@
     Qhat = alpha E[g_out g_out^T],       V' = (I/(1-l) + Qhat)^{-1},       Q' = I - V',
 
 l the overlap of the side information (0: none). It is iterated as dynamics from a stated start, never solved as a
-root: unstable fixed points are real and are not what an algorithm reaches. Rows of rank-one attention keep a diagonal
-overlap (each may change its sign), so the state is the vector x = log(q/v) of their logits.
+root: unstable fixed points are real and are not what an algorithm reaches. The state is the matrix of logits on the
+learned subspace, the logarithm of Qhat; it is diagonal where each row of the weights may change its sign.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from ..core.iterate import fixed_point
 from ..core.linalg import from_logit, to_logit
-from .averages import Averager, Averages, SignAverager, averager
+from .averages import Averager, Averages, QuasiRandomAverager, SignAverager, averager
 from .channel import Channel
+from .link_channel import LinkChannel
+from .overlap_coordinates import PRECISIONS, Coordinates
 from .unlearned import curvature_at_zero
+from .weak_recovery import (
+    Instability,
+    diagonal_instability,
+    instability,
+    sampled_instability_at_zero,
+    visible_directions,
+)
 
 #: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
 SEED_OVERLAP = 0.02
@@ -31,11 +40,16 @@ MARGINAL = 1e-3
 _COARSE = 2**11
 #: Nodes are added in blocks, each with this many nodes in every randomisation, until the error is small enough.
 _BLOCK = 2**11
+#: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
+_EXPENSIVE = ((4096, 8), (65536, 16))
 #: Numbers of blocks at which the error is looked at.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _STEPS = 8
 #: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four.
 _RANDOMISATIONS = 8
+#: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
+_MISALIGNED = 1e-6
+_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -44,28 +58,38 @@ class State:
 
     Attributes
     ----------
-    q, v : arrays (P,)
-        Overlap of every index and its complement.
-    error : array (P,)
-        Numerical standard error of q.
+    Q, V : arrays (P, P)
+        Overlap and posterior variance I - Q.
+    Q_error : array (P, P)
+        Numerical standard error of Q.
     averages : Averages or None
         Averages at the end point, on the finest nodes used. None where recovery is exact.
     status : str
     converged, exact : bool
     """
 
-    q: np.ndarray
-    v: np.ndarray
-    error: np.ndarray
+    Q: np.ndarray
+    V: np.ndarray
+    Q_error: np.ndarray
     averages: Averages | None
     status: str = "converged"
     converged: bool = True
     exact: bool = False
 
     @property
-    def V(self) -> np.ndarray:
-        """Posterior variance I - Q as a matrix."""
-        return np.diag(self.v)
+    def q(self) -> np.ndarray:
+        """Overlap of every index with itself (P,)."""
+        return np.diag(self.Q)
+
+    @property
+    def v(self) -> np.ndarray:
+        """Posterior variance of every index (P,)."""
+        return np.diag(self.V)
+
+    @property
+    def error(self) -> np.ndarray:
+        """Numerical standard error of ``q`` (P,)."""
+        return np.diag(self.Q_error)
 
 
 class StateEvolution:
@@ -89,22 +113,53 @@ class StateEvolution:
 
     def block(self, number: int) -> Averager:
         """Averages over one block of nodes; those of several blocks are independent enough to be averaged."""
-        return self.at(_BLOCK, _RANDOMISATIONS, number)
+        return self.at(_BLOCK // self._cost, _RANDOMISATIONS, number)
 
     @property
     def coarse(self) -> Averager:
         """Few nodes: enough to follow the dynamics, not to report a number."""
-        return self.at(_COARSE, 1)
+        return self.at(_COARSE // (self._cost // 2 or 1), 1)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether averages are quadratures without random nodes."""
+        return isinstance(self.coarse, SignAverager)
+
+    def on_other_nodes(self, number: int) -> StateEvolution:
+        """The same with independent nodes; 0 is this one."""
+        return StateEvolution(self.channel, self.side_information, self._seed + 2 * number)
+
+    @property
+    def _cost(self) -> int:
+        """By how much fewer nodes are taken, a power of two."""
+        numbers = _numbers_per_sample(self.channel)
+        return max((factor for bound, factor in _EXPENSIVE if numbers > bound), default=1)
+
+    @cached_property
+    def visible(self) -> np.ndarray:
+        """Orthonormal columns (P, p) of the directions on which the output depends at all."""
+        P = self.channel.indices
+        if self.channel.diagonal or P == 1:
+            return np.eye(P)
+        average = self.block(0) if self.channel.stochastic else self.coarse
+        assert isinstance(average, QuasiRandomAverager)
+        return visible_directions(average, P)
 
     @property
     def exact_recovery_bound(self) -> float:
-        """P/r: Q = I is stable above this alpha and unstable below."""
-        return self.channel.indices / self.channel.outputs
+        """p/r: full overlap in the p visible directions is stable above this alpha and unstable below.
 
-    def update(self, averages: Averages, alpha: float) -> np.ndarray:
-        """Logits of the next overlap, one row per randomisation."""
-        hat = alpha * np.einsum("rpp->rp", averages.second_moment).clip(1e-300)
-        return self.logit_of_precision(hat)
+        Infinite where no overlap is ever full: with noise, and for discrete outputs.
+        """
+        if self.channel.noises > 0 or self.channel.outputs == 0:
+            return np.inf
+        return self.visible.shape[1] / self.channel.outputs
+
+    def precision(self, averages: Averages, alpha: float) -> np.ndarray:
+        """Qhat and what the side information adds to it, one matrix per randomisation."""
+        side = self.side_information
+        hat = alpha * averages.second_moment
+        return hat if side == 0 else hat + side / (1 - side) * np.eye(self.channel.indices)
 
     def logit_of_precision(self, hat: np.ndarray) -> np.ndarray:
         """log(q/v) of the posterior with precision Qhat from the data, side information included."""
@@ -112,200 +167,304 @@ class StateEvolution:
         return np.log(hat) if side == 0 else np.log(hat + side / (1 - side))
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
-        """Overlaps (iterations + 1, P): the start (that of the side information), then one row per iteration.
+        """Overlaps (iterations + 1, P, P): the start (that of the side information), then one per iteration.
 
         The damping is that of message passing: both the estimate and its variance move by this share of a step.
         """
-        q = np.full(self.channel.indices, self.side_information) if start is None else np.asarray(start, float)
-        averages, rows = self.at(2**12, 2), [q]
+        P = self.channel.indices
+        Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
+        Q = np.diag(Q) if Q.ndim == 1 else Q
+        averages, rows = self.at(2**12 // self._cost, 2), [Q]
+        space = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal)
         for _ in range(iterations):
-            step = self.update(averages(np.diag(1 - q)), alpha).mean(0)
-            q = (1 - damping) * q + damping * from_logit(step)[0]
-            rows.append(q)
+            step = self._next(averages, alpha, space, np.eye(P) - Q)
+            Q = (1 - damping) * Q + damping * space.overlap(step)[0]
+            rows.append(Q)
         return np.array(rows)
 
     # -- fixed points ------------------------------------------------------------------------------------------
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: State | None = None) -> State:
-        """Fixed point reached from a vanishing overlap.
+        """Fixed point reached from a vanishing, isotropic overlap.
 
-        As the start tends to zero the indices are learned one after the other: the most unstable one grows and
+        As the start tends to zero directions are learned one after the other: the most unstable one grows and
         settles while the others are still negligible, then the most unstable of the rest, and so on. ``hint`` is
         the end point of a smaller alpha: a start, or the answer where recovery was exact there.
         """
         if hint is not None and hint.exact and "marginal" not in hint.status:
             return self._recovered(self._contraction(alpha))  # more data cannot undo it
+        space, x = self.nothing()
         if self.side_information > 0:
-            return self._settle(alpha, np.full(self.channel.indices, self._side_logit), tolerance)
-        x = np.full(self.channel.indices, -np.inf)
+            start = self.side_information * np.eye(self.channel.indices)
+            return self._settle(alpha, *self.coordinates(start, np.eye(len(start)) - start), tolerance)
         if hint is not None and not hint.exact:
-            x = np.where(hint.q > 0, to_logit(np.maximum(hint.q, 1e-12), hint.v), -np.inf)
+            space, x = self.coordinates(hint.Q, hint.V)
         for _ in range(2 * self.channel.indices):
-            unlearned = ~np.isfinite(x)
-            growth = alpha * self._curvature(x)
-            candidate = int(np.where(unlearned, growth, -np.inf).argmax()) if unlearned.any() else -1
-            if np.isfinite(x).any() and not (candidate >= 0 and growth[candidate] > 1):
-                state = self._settle(alpha, x, tolerance)
-                x = to_logit(state.q, state.v)
-                if state.exact or not self._unstable(state, alpha):
+            found = self.instability(space, x)
+            grows = found.starts_by_itself or alpha * found.rate > 1
+            if space.learned > 0 and not grows:
+                state = self._settle(alpha, space, x, tolerance)
+                if state.exact or not state.converged:
+                    return state
+                space, x = self.coordinates(state.Q, state.V)
+                if not self._unstable(state, space, x, alpha):
                     return state
                 continue
-            if not growth[candidate] > 1:
+            if not grows:
                 break
-            x[candidate] = to_logit(SEED_OVERLAP)
-            x = self._coarse_point(alpha, x)[0]
+            space, x = self.entered(space, x, found, alpha)
+            space, x, _, _ = self.coarse_point(alpha, space, x)
         return self._trivial()
 
     def informed(self, alpha: float, *, tolerance: float) -> State:
         """Fixed point reached from almost full overlap."""
-        return self._settle(alpha, np.full(self.channel.indices, -to_logit(NEARLY_EXACT / 2)), tolerance)
+        inside, v = self.visible @ self.visible.T, NEARLY_EXACT / 2
+        start = (1 - v) * inside
+        return self._settle(alpha, *self.coordinates(start, np.eye(len(start)) - inside + v * inside), tolerance)
 
     def from_overlap(self, alpha: float, q: np.ndarray, *, tolerance: float) -> State:
-        """Fixed point reached from a given overlap of every index; an index at exactly zero stays there."""
-        q = np.asarray(q, float)
-        with np.errstate(divide="ignore"):
-            return self._settle(alpha, to_logit(q, 1 - q), tolerance)
+        """Fixed point reached from given overlaps, a vector or a matrix; what is at exactly zero stays there.
 
-    @property
-    def _side_logit(self) -> float:
-        return float(to_logit(self.side_information))
+        Except where E[g g^T] does not vanish at zero overlap, which then cannot stay.
+        """
+        Q = np.asarray(q, float)
+        Q = np.diag(Q) if Q.ndim == 1 else Q
+        return self._settle(alpha, *self.coordinates(Q, np.eye(len(Q)) - Q), tolerance)
+
+    def instability(self, space: Coordinates, x: np.ndarray) -> Instability:
+        """What grows outside the learned subspace on the branch that the coordinates describe."""
+        P = self.channel.indices
+        if self.channel.diagonal:
+            unlearned = np.asarray(space.complement.any(1))
+            if unlearned.all():
+                return diagonal_instability(curvature_at_zero(self.channel).value[None], unlearned)
+            if not unlearned.any():
+                return diagonal_instability(np.zeros((1, P)), unlearned)
+            return diagonal_instability(self.block(0)(space.overlap(x)[1]).curvature, unlearned)
+        if space.learned == 0:
+            return self._instability_at_zero
+        return instability([self.nodes(0)], space.overlap(x)[1], self.unlearned_frame(space), _MISALIGNED)
+
+    @cached_property
+    def _instability_at_zero(self) -> Instability:
+        return sampled_instability_at_zero(self.channel, self.nodes, tolerance=1.0)
+
+    def nodes(self, number: int) -> QuasiRandomAverager:
+        """As :meth:`block`, for a channel without deterministic averages."""
+        average = self.block(number)
+        assert isinstance(average, QuasiRandomAverager)
+        return average
+
+    def entered(
+        self, space: Coordinates, x: np.ndarray, found: Instability, alpha: float
+    ) -> tuple[Coordinates, np.ndarray]:
+        """The branch with what is unstable there taken in: at its own first step, or with a small overlap."""
+        if found.starts_by_itself:
+            return space.enlarged(x, alpha * found.moment)
+        seed = np.exp(to_logit(SEED_OVERLAP)) / np.linalg.norm(found.direction, 2)
+        return space.enlarged(x, seed * found.direction)
+
+    def unlearned_frame(self, space: Coordinates) -> np.ndarray:
+        """What is not learned and can be."""
+        outside = space.complement
+        values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
+        return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
+
+    def nothing(self) -> tuple[Coordinates, np.ndarray]:
+        """Coordinates of zero overlap: there are none."""
+        return Coordinates.of_rows(np.zeros(self.channel.indices, bool), self.channel.diagonal), np.zeros(0)
+
+    def coordinates(self, Q: np.ndarray, V: np.ndarray) -> tuple[Coordinates, np.ndarray]:
+        """The learned subspace of an overlap and its coordinates there."""
+        return Coordinates.of_overlap(Q, V, self.channel.diagonal)
 
     @property
     def _coarse_tolerance(self) -> float:
         """Deterministic averages are solved to the end; noisy ones as far as they carry information."""
-        return 1e-9 if isinstance(self.coarse, SignAverager) else 2e-3
+        return 1e-9 if self.deterministic else 2e-3
 
     def _recovered(self, status: str) -> State:
         P = self.channel.indices
-        return State(np.ones(P), np.zeros(P), np.zeros(P), None, status, True, True)
+        inside = self.visible @ self.visible.T
+        return State(inside, np.eye(P) - inside, np.zeros((P, P)), None, status, True, True)
 
     def _trivial(self) -> State:
         P = self.channel.indices
         averages = self.block(0)(np.eye(P))
-        return State(np.zeros(P), np.ones(P), np.zeros(P), averages, "converged: nothing is learned")
+        return State(np.zeros((P, P)), np.eye(P), np.zeros((P, P)), averages, "converged: nothing is learned")
 
-    def _curvature(self, x: np.ndarray) -> np.ndarray:
-        if not np.isfinite(x).any():
-            return curvature_at_zero(self.channel).value
-        averages = self.block(0)(np.diag(from_logit(x)[1]))
-        return averages.curvature.mean(0)
-
-    def _unstable(self, state: State, alpha: float) -> bool:
-        """Whether an index that is not learned at the end point would grow there, beyond doubt."""
-        if state.averages is None or (state.q > 0).all():
+    def _unstable(self, state: State, space: Coordinates, x: np.ndarray, alpha: float) -> bool:
+        """Whether what is not learned at the end point would grow there, beyond doubt."""
+        if state.averages is None or self.unlearned_frame(space).shape[1] == 0:
             return False
-        curvature = state.averages.curvature
-        bound = curvature.mean(0) - 2 * curvature.std(0, ddof=1) / np.sqrt(len(curvature))
-        return bool((alpha * bound[state.q == 0] > 1).any())
+        if self.channel.diagonal:
+            found = diagonal_instability(state.averages.curvature, state.q == 0)
+        else:
+            found = self.instability(space, x)
+        return found.starts_by_itself or alpha * (found.rate - 2 * found.error) > 1
 
-    def _settle(self, alpha: float, x: np.ndarray, tolerance: float) -> State:
+    def _settle(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:
         """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
-        x, status, done = self._coarse_point(alpha, x)
+        space, x, status, done = self.coarse_point(alpha, space, x)
         if status.startswith("exact"):
             return self._recovered(status)
-        active = np.isfinite(x)
-        if not active.any():
+        if space.learned == 0:
             return self._trivial()
         if not done:
-            q, v = from_logit(x)
-            return State(q, v, np.full(len(q), np.nan), self.coarse(np.diag(v)), status, False)
-        return self._refine(alpha, x, active, tolerance)
+            Q, V = space.overlap(x)
+            return State(Q, V, np.full(Q.shape, np.nan), self.coarse(V), status, False)
+        return self.refined(alpha, space, x, tolerance)
 
-    def _coarse_point(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, str, bool]:
-        """Iterate the active (finite) logits with few nodes. Logits of indices that die out become -inf."""
-        x = x.copy()
-        active = np.isfinite(x)
-        dying = to_logit(NO_OVERLAP)
+    def coarse_point(
+        self, alpha: float, space: Coordinates, x: np.ndarray
+    ) -> tuple[Coordinates, np.ndarray, str, bool]:
+        """Iterate with few nodes; directions that die out are left out, and the subspace is turned where it must."""
+        status, done = "converged: nothing is learned", True
+        for turn in range(_TURNS + 1):
+            space, x, status, done = self._coarse_run(alpha, space, x)
+            if self.channel.diagonal or self.channel.stochastic or not done:
+                break
+            turned = self._aligned(alpha, space, x, enlarge=turn >= _TURNS - 1)
+            if turned is None:
+                break
+            space, x = turned
+        return space, x, status, done
+
+    def _aligned(
+        self, alpha: float, space: Coordinates, x: np.ndarray, enlarge: bool
+    ) -> tuple[Coordinates, np.ndarray] | None:
+        """The subspace in which g_out lives at the end point, where it is not the one iterated in.
+
+        Found with few nodes its directions are a little off; one step of the full matrix corrects that to second
+        order. What it does not correct is learned itself.
+        """
+        outside = self.unlearned_frame(space)
+        if outside.shape[1] == 0:
+            return None
+        moment = alpha * self.coarse(space.overlap(x)[1]).second_moment.mean(0)
+        values, vectors = np.linalg.eigh(outside.T @ moment @ outside)
+        if values[-1] < _MISALIGNED:
+            return None
+        if enlarge or space.rank == 0:
+            new = values > _MISALIGNED
+            axes = outside @ vectors[:, new]
+            return space.enlarged(x, (axes * values[new]) @ axes.T)
+        rest = np.eye(len(moment)) - space.certain @ space.certain.T
+        return space.turned(x, np.linalg.eigh(rest @ moment @ rest)[1][:, -space.rank :])
+
+    def _coarse_run(
+        self, alpha: float, space: Coordinates, x: np.ndarray
+    ) -> tuple[Coordinates, np.ndarray, str, bool]:
+        dying = float(to_logit(NO_OVERLAP))
 
         def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-            return np.array([self._next(self.coarse, alpha, row, active)[active] for row in batch])
+            return np.array([self._next(self.coarse, alpha, space, space.overlap(row)[1]) for row in batch])
 
         def stop(batch: np.ndarray, residual: np.ndarray, lanes: np.ndarray) -> list[str | None]:
-            return [self._early_end(alpha, row, active) for row in batch]
+            return [self._early_end(alpha, space, row) for row in batch]
 
-        for _ in range(int(active.sum()) + 1):
-            if not active.any():
-                return x, "converged: nothing is learned", True
+        for _ in range(space.rank + 1):
+            if space.rank == 0:
+                break
             found = fixed_point(
-                step, x[active], tolerance=self._coarse_tolerance, max_steps=400, anderson=2, max_move=1.0, stride=8.0,
+                step, x, tolerance=self._coarse_tolerance, max_steps=400, anderson=2, max_move=1.0, stride=8.0,
                 stop=stop, keep_trace=False,
             )  # fmt: skip
-            x[active] = np.atleast_2d(found.x)[0]
+            x = np.atleast_2d(found.x)[0]
             status = str(np.atleast_1d(found.status)[0])
             if status.startswith("lost"):
-                x[x < dying] = -np.inf
-                active = np.isfinite(x)
+                space, x = space.without(x, dying)
                 continue
-            return x, status, bool(np.atleast_1d(found.converged)[0])
-        return x, "converged: nothing is learned", True
+            if status.startswith("known"):
+                space, x = space.pinned(x)
+                continue
+            return space, x, status, bool(np.atleast_1d(found.converged)[0])
+        return space, x, "converged: nothing else is learned", True
 
-    def _early_end(self, alpha: float, x_active: np.ndarray, active: np.ndarray) -> str | None:
-        if self.side_information == 0 and (x_active < to_logit(NO_OVERLAP)).any():
+    def _early_end(self, alpha: float, space: Coordinates, x: np.ndarray) -> str | None:
+        logits = space.logits(x)
+        if self.side_information == 0 and logits[0] < to_logit(NO_OVERLAP):
             return "lost an index"
         contraction = self.exact_recovery_bound / alpha
-        if not active.all() or from_logit(x_active)[1].max() > NEARLY_EXACT:
-            return None
-        if abs(contraction - 1) < MARGINAL:
-            return f"exact recovery is marginal at alpha = {self.exact_recovery_bound:g}: 1-q falls algebraically only"
-        return self._contraction(alpha) if contraction < 1 else None
+        everything = space.learned == self.visible.shape[1]
+        if everything and np.isfinite(contraction) and from_logit(logits)[1].max() <= NEARLY_EXACT:
+            if abs(contraction - 1) < MARGINAL:
+                bound = self.exact_recovery_bound
+                return f"exact recovery is marginal at alpha = {bound:g}: 1-q falls algebraically only"
+            if contraction < 1:
+                return self._contraction(alpha)
+        return "known" if logits[-1] >= np.log(PRECISIONS[1]) else None
 
     def _contraction(self, alpha: float) -> str:
         return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
-    def _next(self, averages: Averager, alpha: float, x_active: np.ndarray, active: np.ndarray) -> np.ndarray:
-        x = np.full(len(active), -np.inf)
-        x[active] = x_active
-        return self.update(averages(np.diag(from_logit(x)[1])), alpha).mean(0)
+    def _next(self, averages: Averager, alpha: float, space: Coordinates, V: np.ndarray) -> np.ndarray:
+        return self._update(averages(V), alpha, space).mean(0)
 
-    def _refine(self, alpha: float, x: np.ndarray, active: np.ndarray, tolerance: float) -> State:
+    def _update(self, averages: Averages, alpha: float, space: Coordinates) -> np.ndarray:
+        """Coordinates after one iteration, one row per randomisation."""
+        return space.of_precision(self.precision(averages, alpha))
+
+    def refined(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:
         """Quasi-Newton steps with the coarse Jacobian, on more and more nodes, until the error is small enough.
 
         From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
         Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go.
         """
-        inverse = np.linalg.inv(np.eye(active.sum()) - self._jacobian(alpha, x, active))
+        inverse = np.linalg.inv(np.eye(len(x)) - self._jacobian(alpha, space, x)) if len(x) else np.zeros((0, 0))
         x, ends, seen = x.copy(), [], []
         far, near, steps = np.inf, 0.0, 0
+        most = BLOCKS[-1] if not self.channel.stochastic else BLOCKS[3]
         while True:
-            q, v = from_logit(x)
-            averages = self.block(len(ends))(np.diag(v))
-            moves = ((self.update(averages, alpha)[:, active] - x[active]) @ inverse.T).clip(-1.0, 1.0)
-            scale, steps = (q * v)[active], steps + 1
+            averages = self.block(len(ends))(space.overlap(x)[1])
+            moves = ((self._update(averages, alpha, space) - x) @ inverse.T).clip(-1.0, 1.0)
+            tangent, steps = space.tangent(x), steps + 1
             if not ends:  # on the way there; later blocks only scatter around the end
-                near = max(4 * tolerance, 2 * float((scale * _standard_error(moves)).max()))
-                far = float((scale * abs(moves.mean(0))).max())
+                near = max(4 * tolerance, 2 * float(_standard_error(moves, tangent).max()))
+                far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
                 if far > near and steps < _STEPS:
-                    x[active] += moves.mean(0)
+                    x = x + moves.mean(0)
                     continue
-            ends.append(x[active] + moves)
+            ends.append(x + moves)
             seen.append(averages)
             together = np.mean(ends, axis=0)
-            x[active] = together.mean(0)
-            spread = _standard_error(together)
-            error = float((scale * spread).max())
-            if (error <= tolerance and len(ends) in BLOCKS) or len(ends) == BLOCKS[-1] or far > near:
+            x = together.mean(0)
+            errors = _standard_error(together, tangent)
+            error = float(errors.max())
+            if (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most or far > near:
                 break
-        q, v = from_logit(x)
-        errors = np.zeros(len(x))
-        errors[active] = (q * v)[active] * spread
+        Q, V = space.overlap(x)
         status = "converged" if far <= near else f"not converged: still moving by {far:.1e}"
         if far <= near and error > 2 * tolerance:
             status = f"converged; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
-        return State(q, v, errors, _pooled(seen), status, far <= near)
+        known = space.certain.shape[1]
+        if known:
+            status += f"; exact recovery of {known} of {self.visible.shape[1]} directions"
+        return State(Q, V, _standard_error(together, space.tangent(x)), _pooled(seen), status, far <= near)
 
-    def _jacobian(self, alpha: float, x: np.ndarray, active: np.ndarray) -> np.ndarray:
-        base = self._next(self.coarse, alpha, x[active], active)[active]
+    def _jacobian(self, alpha: float, space: Coordinates, x: np.ndarray) -> np.ndarray:
+        base = self._next(self.coarse, alpha, space, space.overlap(x)[1])
         columns = []
-        for i in range(int(active.sum())):
-            moved = x[active].copy()
+        for i in range(len(x)):
+            moved = x.copy()
             moved[i] += 0.05
-            columns.append((self._next(self.coarse, alpha, moved, active)[active] - base) / 0.05)
+            columns.append((self._next(self.coarse, alpha, space, space.overlap(moved)[1]) - base) / 0.05)
         return np.array(columns).T
 
 
-def _standard_error(rows: np.ndarray) -> np.ndarray:
-    """Of the mean of independent rows; a deterministic average has one row and only rounding."""
-    return rows.std(0, ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else np.full(rows.shape[1:], 1e-9)
+def _numbers_per_sample(channel: Channel) -> int:
+    return channel.footprint(channel.draws) if isinstance(channel, LinkChannel) else 0
+
+
+def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
+    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P).
+
+    A deterministic average has one row and only rounding.
+    """
+    if len(rows) == 1:
+        return 1e-9 * abs(tangent).sum(0)
+    spread = np.tensordot(rows - rows.mean(0), tangent, 1)
+    return np.sqrt((spread**2).sum(0) / (len(rows) - 1) / len(rows))
 
 
 def _pooled(averages: list[Averages]) -> Averages:

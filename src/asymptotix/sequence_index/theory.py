@@ -18,7 +18,7 @@ STARTS = ("uninformed", "informed")
 
 
 class SequenceIndexTheory:
-    """State evolution, thresholds and observables of ``BayesOptimal(DeepAttention(...))``."""
+    """State evolution, thresholds and observables of ``BayesOptimal(model)``, for any model with a channel."""
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem
@@ -34,7 +34,8 @@ class SequenceIndexTheory:
         }
 
     def index_labels(self) -> Sequence[str]:
-        return [f"layer {layer + 1}" for layer in range(self.problem.model.layers)]
+        layers = getattr(self.problem.model, "layers", 0)
+        return [f"layer {layer + 1}" for layer in range(layers)] if layers == self.channel.indices else ()
 
     def check_control(self, name: str, values: Any) -> np.ndarray:
         return checks.positive_grid(name, values)
@@ -56,16 +57,16 @@ class SequenceIndexTheory:
     def _check_start(self, start: Any) -> str | np.ndarray:
         if isinstance(start, str):
             return checks.one_of("start", start, STARTS)
-        P = self.channel.indices
-        q = np.asarray(checks.real_array("start", start), float)
-        if q.shape == (P, P) and not (q - np.diag(np.diag(q))).any():
-            q = np.diag(q)
-        if q.shape != (P,) or (q < 0).any() or (q >= 1).any():
+        P, diagonal = self.channel.indices, self.channel.diagonal
+        Q = np.asarray(checks.real_array("start", start), float)
+        Q = np.diag(Q) if Q.shape == (P,) else Q
+        if Q.shape != (P, P) or not _is_overlap(Q) or (diagonal and (Q - np.diag(np.diag(Q))).any()):
+            kind = "a diagonal matrix" if diagonal else "a symmetric matrix with eigenvalues in [0, 1)"
             raise ValueError(
-                f"start must be one of {STARTS}, or the overlaps of the {P} indices in [0, 1) as a vector or a "
-                f"diagonal matrix, got {start!r}"
+                f"start must be one of {STARTS}, or the overlaps of the {P} indices in [0, 1) as a vector or {kind}, "
+                f"got {start!r}"
             )
-        return q
+        return Q
 
     def _solve(self, alpha: float, start: str | np.ndarray, tolerance: float, hint: State | None) -> State:
         if isinstance(start, np.ndarray):
@@ -79,17 +80,17 @@ class SequenceIndexTheory:
         if state.exact or state.averages is None:
             errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
         else:
-            errors = prediction_errors(self.channel, state.V, state.error)
-            entropy = free_entropy(state.v, alpha, state.averages, self.problem.side_information)
+            errors = prediction_errors(self.channel, state.V, state.Q_error)
+            entropy = free_entropy(state.V, alpha, state.averages, self.problem.side_information)
         values = {
-            "overlap": np.diag(state.q),
-            "overlap_err": np.diag(state.error),
+            "overlap": state.Q,
+            "overlap_err": state.Q_error,
             "test_error": errors[0][0],
             "test_error_err": errors[1][0],
             "plugin_error": errors[0][1],
             "plugin_error_err": errors[1][1],
-            "estimation_error": P - (state.q**2).sum(),
-            "estimation_error_err": 2 * (state.q * state.error).sum(),
+            "estimation_error": P - (state.Q**2).sum(),
+            "estimation_error_err": 2 * (abs(state.Q) * state.Q_error).sum(),
             "free_entropy": entropy[0],
             "free_entropy_err": entropy[1],
         }
@@ -104,8 +105,7 @@ class SequenceIndexTheory:
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
-        q = self.state_evolution.trace(alpha, iterations, damping)[1:]
-        return {"overlap": q[:, :, None] * np.eye(self.channel.indices)}
+        return {"overlap": self.state_evolution.trace(alpha, iterations, damping)[1:]}
 
     def comparable(self, experiment: Any) -> Any:
         """Remove the overlap 1/D that a random vector has with the teacher."""
@@ -116,3 +116,11 @@ class SequenceIndexTheory:
                 diagonal = experiment["index"] == experiment["index_other"]
                 experiment[name] = experiment[name] - bias * (1 - experiment[name]) / (1 - bias) * diagonal
         return experiment
+
+
+def _is_overlap(Q: np.ndarray) -> bool:
+    """Symmetric, with eigenvalues in [0, 1)."""
+    if not np.isfinite(Q).all() or abs(Q - Q.T).max() > 1e-12:
+        return False
+    values = np.linalg.eigvalsh(Q)
+    return bool(values[0] > -1e-12 and values[-1] < 1)

@@ -21,6 +21,11 @@ from .channel import Channel, SignChannel, TwoLayerChannel
 Nodes = tuple[np.ndarray, np.ndarray]
 
 
+def is_known_at_zero(channel: Channel) -> bool:
+    """Whether the stability of zero overlap is known in closed form or by deterministic quadrature."""
+    return isinstance(channel, SignChannel | TwoLayerChannel)
+
+
 def curvature_at_zero(channel: Channel) -> Estimate:
     """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error."""
     if isinstance(channel, SignChannel):
@@ -28,7 +33,9 @@ def curvature_at_zero(channel: Channel) -> Estimate:
         return Estimate(exact, 0 * exact)
     if isinstance(channel, TwoLayerChannel):
         return _two_layers(channel.skip, channel._activation)
-    raise NotImplementedError(f"no stability analysis for {type(channel).__name__}")
+    from .weak_recovery import sampled_curvature_at_zero  # here: averages over nodes need this module
+
+    return sampled_curvature_at_zero(channel)
 
 
 @lru_cache(maxsize=256)
