@@ -16,6 +16,7 @@ def solve(problem, alpha: float | list[float] = 1.0, **options):
 # -- any loss, any penalty -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_own_loss_equals_the_built_in_one():
     def squared(y, h):
         difference = jnp.exp(h) / jnp.exp(h).sum(-1, keepdims=True) - y
@@ -27,6 +28,7 @@ def test_own_loss_equals_the_built_in_one():
     assert abs(float(own.potential - own.train_loss)) < 1e-8
 
 
+@pytest.mark.slow
 def test_cross_entropy_never_jumps_and_obeys_the_identities():
     problem = asx.RiskMinimization(TASK, loss="cross_entropy", weight_decay=0.05)
     found = solve(problem, alpha=0.5)

@@ -230,6 +230,7 @@ def test_few_draws_are_not_called_converged():
     assert "raise draws" in found.status
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of so few draws
 def test_two_outputs_and_unequal_widths():
     rng = np.random.default_rng(9)

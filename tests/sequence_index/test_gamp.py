@@ -178,6 +178,7 @@ def test_stages_and_traces_of_a_run(one_layer_runs):
     assert (one_layer_runs.plugin_error >= one_layer_runs.test_error).all()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_in_any_batch():
     problem, options = BayesOptimal(ONE_LAYER), {"alpha": 0.6, "dim": 200, "progress": False}
     alone = simulate(problem, GAMP(iterations=5), seeds=[3], **options)
@@ -186,6 +187,7 @@ def test_a_seed_gives_the_same_run_in_any_batch():
     np.testing.assert_allclose(a, b, rtol=1e-4)  # single-precision sums, whose order depends on the batch
 
 
+@pytest.mark.slow
 def test_two_layers_follow_state_evolution_by_iteration():
     problem = BayesOptimal(TWO_LAYERS, side_information=0.05)
     theory = solve(problem, alpha=1.2, tolerance=0.05, progress=False)

@@ -122,6 +122,7 @@ def product_posterior(y: float, omega: np.ndarray, V: np.ndarray):
     return moments_of(log_normal(x, V) + np.log(logs[1] - logs[0]), x)
 
 
+@pytest.mark.slow
 def test_product_of_two_indices() -> None:
     curve = channel(product, 2)
     assert curve.outputs == 1
@@ -141,6 +142,7 @@ def noisy_cubic(y: float, omega: float, v: float, noise: float):
     return moments_of(log_normal(x, np.array([[v]])) + log_likelihood + np.log(x[1, 0] - x[0, 0]), x)
 
 
+@pytest.mark.slow
 def test_one_index_with_noise() -> None:
     noise = 1e-3
     noisy = channel(cubic, 1, noise)

@@ -65,6 +65,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("asymptotix.sequence_index.tokens._BLOCK_BYTES", (1, 1))  # one tile per block
 
 
+@pytest.mark.slow
 def test_streamed_runs_are_the_runs(small_blocks):
     problem = BayesOptimal(ONE_LAYER, side_information=0.1)
     options = {"alpha": 0.45, "dim": 580, "seeds": [5], "progress": False}

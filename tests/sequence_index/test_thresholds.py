@@ -42,6 +42,7 @@ def test_first_threshold_linear_activation(row):
         assert abs(value[layer] - known) < max(3 * row["relative_err"], 1e-4) * known
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(skip=st.integers(5, 800).map(lambda k: k / 100))
 def test_no_row_is_learned_before_the_bound(skip):

@@ -18,6 +18,6 @@ def test_demonstration(name, tmp_path, capsys):
     importlib.import_module(f"asymptotix.demo.{name}").main(tmp_path, quick=True)
     printed = capsys.readouterr().out
     assert "theory" in printed
-    assert "nan" not in printed
+    assert "nan ±" not in printed
     for file in FILES[name]:
         assert (tmp_path / file).stat().st_size > 1000
