@@ -33,7 +33,7 @@ def main(out: Path, quick: bool = False) -> None:
     import asymptotix as asx
 
     widths, sampled = [10, 20, 50, 100, 200, 500, 1000], [NARROW] if quick else [NARROW, 100]
-    report(measure(range(2 if quick else 4), widths, sampled, asx.NUTS(warmup=150, draws=150), 400), out)
+    report(measure(range(2 if quick else 3), widths, sampled, asx.NUTS(warmup=150, draws=150), 400), out)
 
 
 def measure(

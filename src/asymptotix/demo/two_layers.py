@@ -23,7 +23,7 @@ def main(out: Path, quick: bool = False) -> None:
     out.mkdir(parents=True, exist_ok=True)
     problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2, rank=1, skip=1.0))
     measured = [0.4, 0.6, 1.2] if quick else [0.4, 0.6, 0.95, 1.2]
-    below = [0.1, 0.18, 0.22, 0.26, 0.3, 0.35, 0.45, 0.5, 0.55, 0.65, 0.71]
+    below = [0.1, 0.18, 0.22, 0.26, 0.3, 0.45, 0.5, 0.65, 0.71]
     curve = sorted({*measured, *below, 0.75, 0.8, 0.87, 0.98, 1.02, 1.4})
     print("Bayes-optimal learning of two attention layers (two tokens, rank one, skip 1), n = alpha D samples\n")
     theory = asx.solve(problem, alpha=curve, tolerance=1e-2)
