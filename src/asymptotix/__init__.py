@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from .attention_index.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
     from .attention_index.training import Adam
     from .attention_paths.heads import empirical_order_parameter, head_scores
-    from .attention_paths.network import AttendedInputs, AttentionPaths, Weights
+    from .attention_paths.network import AttendedInputs, AttentionPaths
     from .attention_paths.posterior import PathPosterior
     from .attention_paths.pruning import prune
     from .attention_paths.sampling import NUTS
+    from .attention_paths.weights import Weights
     from .bayes_optimal import BayesOptimal
     from .core.compare import Comparison, compare
     from .core.gradient import gradient, optimum
@@ -69,7 +70,7 @@ _HOME = {
     "AttendedInputs": "attention_paths.network",
     "PathPosterior": "attention_paths.posterior",
     "NUTS": "attention_paths.sampling",
-    "Weights": "attention_paths.network",
+    "Weights": "attention_paths.weights",
     "empirical_order_parameter": "attention_paths.heads",
     "head_scores": "attention_paths.heads",
     "prune": "attention_paths.pruning",

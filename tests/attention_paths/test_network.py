@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from asymptotix.attention_paths import network as module
-from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths, Weights
+from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.weights import Weights
 from asymptotix.core import memory
 from asymptotix.core.specification import build, describe, with_fields
 

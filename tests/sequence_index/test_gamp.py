@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate, solve
+from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, RelaxedBP, Result, compare, simulate, solve
 from asymptotix.sequence_index import message_passing as mp
 from asymptotix.sequence_index.averages import QuasiRandomAverager
 from asymptotix.sequence_index.channel import Channel, channel_of
@@ -198,7 +198,8 @@ def test_two_layers_follow_state_evolution_by_iteration():
     assert np.einsum("tpp->tp", distance).mean() < 0.08  # finite size: about 1/sqrt(D) = 0.06
 
 
-def test_full_matrix_overlaps_are_refused_by_the_stages():
+@pytest.mark.parametrize("algorithm", [GAMP(), GAMP(variances="empirical"), RelaxedBP()])
+def test_full_matrix_overlaps_are_refused_by_what_works_by_rows(algorithm):
     problem = BayesOptimal(MultiIndex(lambda z: z[0] + z[1], indices=2))
     with pytest.raises(NotImplementedError, match="2 indices whose overlap is a full matrix"):
-        simulate(problem, GAMP(), alpha=1.0, dim=50, seeds=1, progress=False)
+        simulate(problem, algorithm, alpha=1.0, dim=50, seeds=1, progress=False)

@@ -11,7 +11,8 @@ import xarray as xr
 
 from ..core import checks
 from ..core.result import Result
-from .network import AttentionPaths, Weights, checked_weights, path_products
+from .network import AttentionPaths
+from .weights import Weights, checked_weights, path_products
 
 RULES = ("both", "either")
 SCALINGS = ("order one", "fan_in")

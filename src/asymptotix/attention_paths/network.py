@@ -5,35 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..core import checks
 from ..core.memory import refuse_beyond_memory
 from ..core.specification import Specification
+from .given_arrays import kind_of, per_layer, require_entries
+from .weights import Weights, checked_weights, path_products
 
 # Queries times weights and scores of one chunk of examples: large enough for BLAS, small beside the data.
 _CHUNK_BYTES = 2**26
 _COLUMN_SUM_TOLERANCE = 1e-6
-
-
-class Weights(NamedTuple):
-    """Weights of the network, each of order one: the network itself divides by the square roots of the fan-in.
-
-    Attributes
-    ----------
-    V0 : array (N, N0)
-        Projection of the tokens.
-    V : sequence of arrays (H_l, N, N)
-        Values V^{l,h}, one array per layer; rows are outputs. Unequal widths fit too: (H_l, N_{l+1}, N_l).
-    a : array (N,) or (C, N)
-        Readout, of one output or of C.
-    """
-
-    V0: np.ndarray
-    V: Sequence[np.ndarray]
-    a: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +40,10 @@ class AttendedInputs(Specification):
         tokens = _tokens("tokens", self.tokens)
         examples, length, _ = tokens.shape
         matrices = []
-        for layer, given in enumerate(_per_layer("attention", self.attention, "(examples, heads, keys, queries)")):
+        for layer, given in enumerate(per_layer("attention", self.attention, "(examples, heads, keys, queries)")):
             name = f"attention[{layer}]"
             matrix = checks.array_of_shape(name, given, (examples, None, length, length))
-            _require_entries(name, matrix)
+            require_entries(name, matrix)
             _check_columns(name, matrix)
             matrices.append(matrix)
         object.__setattr__(self, "tokens", tokens)
@@ -147,13 +131,13 @@ class AttentionPaths(Specification):
         readout : "mean" or int
         """
         shape = "(heads, G, features)"
-        WQ, WK = _per_layer("queries", queries, shape), _per_layer("keys", keys, shape)
+        WQ, WK = per_layer("queries", queries, shape), per_layer("keys", keys, shape)
         if len(WQ) != len(WK):
             raise ValueError(f"keys must have {len(WQ)} layers, as many as queries, got {len(WK)}")
         matrices = []
         for layer, (given_q, given_k) in enumerate(zip(WQ, WK, strict=True)):
             q = checks.array_of_shape(f"queries[{layer}]", given_q, (None, None, None))
-            _require_entries(f"queries[{layer}]", q)
+            require_entries(f"queries[{layer}]", q)
             k = checks.array_of_shape(f"keys[{layer}]", given_k, q.shape)
             matrices.append(k.swapaxes(-1, -2) @ q / (q.shape[2] * math.sqrt(q.shape[1])))
         return cls(query_key=matrices, readout=readout)
@@ -307,7 +291,7 @@ class AttentionPaths(Specification):
         if self.query_key is None:
             raise ValueError(
                 "inputs must be AttendedInputs(tokens, attention=...): this network has no query_key to compute "
-                f"attention with, got {_kind(tokens)}"
+                f"attention with, got {kind_of(tokens)}"
             )
         x = _tokens("inputs", tokens)
         features = self.query_key[0].shape[-1]
@@ -337,36 +321,6 @@ class AttentionPaths(Specification):
             yield slice(start, start + step)
 
 
-def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
-    """Weights as float arrays, or an error that names the one that does not fit; None stands for any number."""
-    if not isinstance(weights, Weights):
-        raise TypeError(f"weights must be Weights(V0, V, a), got {_kind(weights)}")
-    V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
-    _require_entries("weights.V0", V0)
-    given = _per_layer("weights.V", weights.V, "(heads, width out, width in)")
-    if heads is not None and len(given) != len(heads):
-        raise ValueError(f"weights.V must hold one array per layer, {len(heads)}, got {len(given)}")
-    width, V = len(V0), []
-    for layer, matrices in enumerate(given):
-        count = None if heads is None else heads[layer]
-        V.append(checks.array_of_shape(f"weights.V[{layer}]", matrices, (count, None, width)))
-        _require_entries(f"weights.V[{layer}]", V[-1])
-        width = V[-1].shape[1]
-    a = checks.array_of_shape("weights.a", weights.a, (None,) * (np.ndim(weights.a) - 1) + (width,))
-    if a.ndim not in (1, 2) or a.size == 0:
-        raise ValueError(f"weights.a must have shape ({width},) or (outputs, {width}), got {a.shape}")
-    return Weights(V0, tuple(V), a)
-
-
-def path_products(weights: Weights) -> np.ndarray:
-    """Plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
-    E = np.atleast_2d(weights.a)[None]
-    for V in reversed(weights.V):
-        E = E[None] @ V[:, None]
-        E = E.reshape(-1, *E.shape[2:])
-    return E if weights.a.ndim == 2 else E[:, 0]
-
-
 def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
     """Softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
     examples, count, features = queries.shape
@@ -394,13 +348,8 @@ def _along_paths(pooled: np.ndarray, below: Sequence[np.ndarray]) -> np.ndarray:
 
 def _tokens(name: str, x: Any) -> np.ndarray:
     tokens = checks.array_of_shape(name, x, (None, None, None))
-    _require_entries(name, tokens)
+    require_entries(name, tokens)
     return tokens
-
-
-def _require_entries(name: str, x: np.ndarray) -> None:
-    if x.size == 0:
-        raise ValueError(f"{name} must not be empty, got shape {x.shape}")
 
 
 def _check_columns(name: str, matrix: np.ndarray) -> None:
@@ -412,19 +361,13 @@ def _check_columns(name: str, matrix: np.ndarray) -> None:
         )
 
 
-def _per_layer(name: str, given: Any, shape: str) -> Sequence[Any]:
-    if isinstance(given, np.ndarray | str) or not isinstance(given, Sequence) or not given:
-        raise TypeError(f"{name} must be a sequence of arrays {shape}, one per layer, got {_kind(given)}")
-    return given
-
-
 def _query_key(given: Any) -> tuple[np.ndarray, ...]:
     matrices = []
-    for layer, W in enumerate(_per_layer("query_key", given, "(heads, features, features)")):
+    for layer, W in enumerate(per_layer("query_key", given, "(heads, features, features)")):
         name = f"query_key[{layer}]"
         features = matrices[0].shape[-1] if matrices else None
         matrix = checks.array_of_shape(name, W, (None, features, features))
-        _require_entries(name, matrix)
+        require_entries(name, matrix)
         if matrix.shape[1] != matrix.shape[2]:
             raise ValueError(f"{name} must have shape (heads, features, features), got {matrix.shape}")
         matrices.append(matrix)
@@ -453,10 +396,6 @@ def _readout(readout: Any) -> int | str:
     if isinstance(readout, str):
         return checks.one_of("readout", readout, ("mean",))
     return checks.integer("readout", readout)
-
-
-def _kind(x: Any) -> str:
-    return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"{type(x).__name__}"
 
 
 def _shapes(arrays: Sequence[np.ndarray]) -> str:

@@ -11,7 +11,8 @@ import xarray as xr
 from ..core import checks
 from ..core.result import Result
 from .heads import found_order_parameter, path_heads
-from .network import AttendedInputs, AttentionPaths, Weights, checked_weights
+from .network import AttendedInputs, AttentionPaths
+from .weights import Weights, checked_weights
 
 Pairs = Iterable[tuple[int, int]]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, Result)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .network import Weights
+from .weights import Weights
 
 
 class WeightData(NamedTuple):

@@ -155,7 +155,7 @@ def theory_at(theory: Result, experiment: Result) -> Result:
 
 
 def _solve_again(theory: Result, experiment: Result, controls: Mapping[str, np.ndarray]) -> Result:
-    if changed := [name for name in theory.settings if name not in ("start", "tolerance")]:
+    if changed := _changes(theory):
         raise ValueError(
             f"theory must have the controls of the experiment on its grid: it was changed after it was solved "
             f"({', '.join(changed)}) and cannot be solved anew at {dict(controls)}"
@@ -279,14 +279,10 @@ def _check_pair(theory: Result, experiment: Result) -> None:
         if not isinstance(result, Result) or result.kind != kind:
             got = f"a result of kind {result.kind!r}" if isinstance(result, Result) else repr(result)
             raise TypeError(f"{name} must be a result of kind {kind!r}, got {got}")
-    changed = [
-        {name: value for name, value in result.settings.items() if name not in ("start", "tolerance")}
-        for result in (theory, experiment)
-    ]
-    if changed[0] != changed[1]:
+    if _changes(theory) != _changes(experiment):
         raise ValueError(
-            f"theory and experiment must have been changed alike after they were made, got {changed[0] or 'no change'} "
-            f"and {changed[1] or 'no change'}"
+            "theory and experiment must have been changed alike after they were made, got "
+            f"{_changes(theory) or 'no change'} and {_changes(experiment) or 'no change'}"
         )
     if theory.problem is experiment.problem:
         return
@@ -299,6 +295,11 @@ def _check_pair(theory: Result, experiment: Result) -> None:
             f"theory and experiment are of different problems: {path} is {_at(first, path)!r} in the theory "
             f"and {_at(second, path)!r} in the experiment"
         )
+
+
+def _changes(result: Result) -> dict[str, Any]:
+    """What was done to a result after the verb returned it: settings beyond those that solve takes."""
+    return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance")}
 
 
 def _at(described: Any, path: str) -> Any:

@@ -19,7 +19,7 @@ from ..core.problem import Algorithm, Outcome, Problem
 from . import message_passing as mp
 from .averages import averager
 from .channel import Channel, TwoLayerChannel
-from .schedule import Stage, joint_stage, learning_stages
+from .schedule import Stage, joint_stage, learning_stages, refuse_full_matrix
 from .spectral import spectral_start
 from .theory import SequenceIndexTheory
 from .tokens import DrawnTokens
@@ -112,12 +112,8 @@ class GAMP(Algorithm):
         side = theory.problem.side_information
         if self.start == "side_information" and side == 0:
             raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
-        if theory.channel.indices > 1 and not theory.channel.diagonal and self.variances == "state_evolution":
-            raise NotImplementedError(
-                f"GAMP for {theory.channel.indices} indices whose overlap is a full matrix has no stages yet; covered "
-                "are one index, attention layers of rank one, and any model from side information with "
-                "variances='empirical'"
-            )
+        if self.variances == "state_evolution" or self._start_of(problem) == "staged":
+            refuse_full_matrix(theory.channel, "GAMP by rows (staged, or with prescribed variances)")
         if self.start == "staged" and side > 0:
             raise ValueError(f"start='staged' is for problems without side information, got side_information={side}")
 

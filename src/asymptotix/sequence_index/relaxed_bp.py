@@ -26,7 +26,7 @@ from . import message_passing as mp
 from .averages import averager
 from .channel import Channel
 from .gamp import VARIANCES, estimation_error, fresh_errors, overlaps
-from .schedule import SMALLEST_VARIANCE, joint_stage
+from .schedule import SMALLEST_VARIANCE, joint_stage, refuse_full_matrix
 from .theory import SequenceIndexTheory
 
 #: Largest dimension: N D messages of P M numbers each, every one with a posterior of its own.
@@ -64,6 +64,8 @@ class RelaxedBP(Algorithm):
         theory = getattr(problem, "theory", None)
         if not isinstance(theory, SequenceIndexTheory):
             raise TypeError(f"RelaxedBP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        if self.variances == "state_evolution":
+            refuse_full_matrix(theory.channel, "RelaxedBP with prescribed variances")
         if theory.problem.side_information == 0:
             raise ValueError("RelaxedBP starts from side information, got side_information=0; it must be positive")
 

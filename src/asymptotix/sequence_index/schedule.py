@@ -60,6 +60,15 @@ class Stage:
         return len(self.precision)
 
 
+def refuse_full_matrix(channel: Channel, what: str) -> None:
+    """Say that overlaps between different indices are not covered: plans are made row by row."""
+    if channel.indices > 1 and not channel.diagonal:
+        raise NotImplementedError(
+            f"{what} does not cover {channel.indices} indices whose overlap is a full matrix yet; covered are one "
+            "index and attention layers of rank one, and any model from side information with variances='empirical'"
+        )
+
+
 def joint_stage(
     evolution: StateEvolution, averages: Averager, alpha: float, *, iterations: int, damping: float
 ) -> Stage:
