@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .core.result import ConvergenceWarning, Result, load
     from .core.verbs import simulate, solve, thresholds
     from .sequence_index.gamp import GAMP
+    from .sequence_index.infinite_depth import InfiniteDepthAttention
     from .sequence_index.link_model import MultiIndex, SequenceIndex
     from .sequence_index.model import DeepAttention
     from .sequence_index.relaxed_bp import RelaxedBP
@@ -53,6 +54,7 @@ _HOME = {
     "BayesOptimal": "bayes_optimal",
     "DeepAttention": "sequence_index.model",
     "GAMP": "sequence_index.gamp",
+    "InfiniteDepthAttention": "sequence_index.infinite_depth",
     "MultiIndex": "sequence_index.link_model",
     "SequenceIndex": "sequence_index.link_model",
     "RelaxedBP": "sequence_index.relaxed_bp",
@@ -93,6 +95,7 @@ __all__ = [
     "ConvergenceWarning",
     "DeepAttention",
     "Empirical",
+    "InfiniteDepthAttention",
     "MarchenkoPastur",
     "MatrixAMP",
     "MultiIndex",

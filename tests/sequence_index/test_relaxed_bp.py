@@ -28,7 +28,7 @@ def gamp_estimates(data: mp.Data, *, reaction: bool) -> list[np.ndarray]:
         state.reaction = state.reaction * reaction
         mp.iterate(
             channel, data, state,
-            active=np.ones(1, bool), precision=np.full((1, 1), np.nan), damping=np.ones(1), side_information=SIDE,
+            active=np.eye(1), precision=np.full((1, 1, 1), np.nan), damping=np.ones(1), side_information=SIDE,
         )  # fmt: skip
         found.append(np.asarray(state.W, float).reshape(dim))
     return found

@@ -1,15 +1,20 @@
 """The forward map of rank-one deep attention, in the token basis and in the rotated one.
 
+That of every other deep attention is in :mod:`attention_link`.
+
 All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..core.precision import double_precision
 
 #: Rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2 of two tokens: x_rotated = ROTATION @ x.
 ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
@@ -19,11 +24,16 @@ def _namespace(x: Any) -> Any:
     return jnp if isinstance(x, jax.Array) else np
 
 
-def activate(logits: Any, activation: str) -> Any:
-    """Row-wise softmax of the logits (..., M, M), or the logits themselves for "linear"."""
+def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
+    """Row-wise softmax of the logits (..., M, M), the logits themselves for "linear", or a function of them in JAX."""
     if activation == "linear":
         return logits
     xp = _namespace(logits)
+    if callable(activation):
+        if xp is jnp:
+            return activation(logits)
+        with double_precision():
+            return np.asarray(activation(jnp.asarray(logits)))
     weights = xp.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 

@@ -68,20 +68,20 @@ class QuasiRandomAverager(Averager):
     """
 
     def __init__(self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> None:
-        self._channel, self._count, self._randomisations = channel, count, randomisations
+        self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
         self.stochastic = channel.stochastic
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size = self._channel.indices * self._channel.tokens
+        size = self.channel.indices * self.channel.tokens
         uniforms = np.concatenate(
             [
                 sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
                 for r in range(self._randomisations)
             ]
         )
-        return self._channel.draw_nodes(uniforms)
+        return self.channel.draw_nodes(uniforms)
 
     @cached_property
     def _curvature_control(self) -> Control:
@@ -90,25 +90,25 @@ class QuasiRandomAverager(Averager):
         xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
         """
         Z, noise, weights = self._nodes
-        observation = self._channel.observe(Z)
-        posterior = self._posterior(observation, np.zeros_like(Z), np.eye(self._channel.indices))
-        own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self._channel.indices)))
+        observation = self.channel.observe(Z)
+        posterior = self._posterior(observation, np.zeros_like(Z), np.eye(self.channel.indices))
+        own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
-        exact = curvature_at_zero(self._channel).value
+        exact = curvature_at_zero(self.channel).value
         variates = [weights[:, None] * x - exact for x in ((own**2).sum((-1, -2)), along)]
         return Control(np.concatenate(variates, 1), self._randomisations)
 
     @cached_property
     def _hermite_control(self) -> Control | None:
         """Hermite polynomials of the true index, as many as the nodes can carry; None where nodes are folded."""
-        if type(self._channel).draw_indices is not Channel.draw_indices:
+        if type(self.channel).draw_indices is not Channel.draw_indices:
             return None
         Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
         variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
         return None if variates is None else Control(variates, self._randomisations)
 
     def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, **options: int) -> Posterior:
-        found = self._channel.posterior(observation, omega, V, **POSTERIOR_ACCURACY, **options)
+        found = self.channel.posterior(observation, omega, V, **POSTERIOR_ACCURACY, **options)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         lost = ~np.isfinite(posterior.log_evidence)
         if lost.any():
@@ -122,7 +122,7 @@ class QuasiRandomAverager(Averager):
 
     def _all_samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Posterior]]:
         """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
-        channel, (Z, noise, weights) = self._channel, self._nodes
+        channel, (Z, noise, weights) = self.channel, self._nodes
         Q = np.eye(channel.indices) - V
         omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
         observation = channel.observe(Z)
@@ -130,7 +130,7 @@ class QuasiRandomAverager(Averager):
         return Z, weights, observation, [self._posterior(observation, omega, V, **one) for one in lists]
 
     def __call__(self, V: np.ndarray) -> Averages:
-        channel, Q = self._channel, np.eye(self._channel.indices) - V
+        channel, Q = self.channel, np.eye(self.channel.indices) - V
         _, weights, observation, posteriors = self._all_samples(V)
         first, second = posteriors[0], posteriors[-1]
         (g, G), (h, H) = ((score(posterior, V), score_jacobian(posterior, V)) for posterior in (first, second))
@@ -145,9 +145,8 @@ class QuasiRandomAverager(Averager):
         )
         control = self._controls_at(Q)
         second_moment, *rest = (self._mean(value, weights, control) for value in values)
-        # Each row of the weights may change its sign on its own, so the true off-diagonal average is zero.
-        mask = np.eye(channel.indices) if channel.diagonal else 1.0
-        return Averages(second_moment * mask, *rest)
+        # Where a symmetry or the prior says that an average is zero, its noise is left out.
+        return Averages(second_moment * channel.overlap_mask, *rest)
 
     def unlearned(self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """E[g g^T] and the operator F on a subspace, one row per randomisation.
@@ -170,10 +169,17 @@ class QuasiRandomAverager(Averager):
         _, weights, _, posteriors = self._all_samples(V)
         squares, operators = squares_and_operators(posteriors, V, frame, basis)
         control = self._controls_at(np.eye(len(V)) - V)
-        return self._mean(squares, weights, control), self._mean(operators, weights, control)
+        moments, operators = (self._mean(values, weights, control) for values in (squares, operators))
+        if self.channel.groups is None:
+            return moments, operators
+        # Rows that act on different parts of the data have no overlap.
+        inner = np.einsum("pi,bij,qj->bpq", frame, basis, frame)
+        allowed = np.einsum("apq,pq,bpq->ab", inner, self.channel.overlap_mask, inner)
+        components = np.einsum("ab,bij,rij->ra", allowed, basis, moments)
+        return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
 
     def _controls_at(self, Q: np.ndarray) -> Control | None:
-        if is_known_at_zero(self._channel):
+        if is_known_at_zero(self.channel):
             return self._curvature_control if np.diag(Q).max() < _SMALL_OVERLAP else None
         return self._hermite_control
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from scipy.special import lambertw, ndtri
 
 from ..core.precision import double_precision
+from ..core.specification import Specification
 from . import attention
 from .activation_kinds import LINEAR, SOFTMAX
 from .link_model import MultiIndex, SequenceIndex
@@ -44,6 +47,9 @@ class Posterior(NamedTuple):
     shift: Any
     covariance: Any
     effective_samples: Any = None
+
+
+C = TypeVar("C", bound="Channel")
 
 
 def score(posterior: Posterior, V: Any) -> Any:
@@ -75,6 +81,17 @@ class Channel(abc.ABC):
     stochastic: bool = False
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
     noises: int = 0
+    #: Block of the data on which each row acts, integers (P,): rows of different blocks have no overlap. None: all on
+    #: the same.
+    groups: np.ndarray | None = None
+
+    @property
+    def overlap_mask(self) -> np.ndarray:
+        """Ones (P, P) where an overlap may differ from zero."""
+        if self.diagonal:
+            return np.eye(self.indices)
+        groups = np.zeros(self.indices, int) if self.groups is None else np.asarray(self.groups)
+        return (groups[:, None] == groups).astype(float)
 
     @abc.abstractmethod
     def observe(self, Z: Any) -> Any:
@@ -234,29 +251,64 @@ def fastest_backend() -> str:
     return "numba"
 
 
-def channel_of(model: DeepAttention | SequenceIndex | MultiIndex, backend: str = "auto") -> Channel:
-    """The channel of a model; NotImplementedError, saying what is covered, where there is none yet."""
-    if not isinstance(model, DeepAttention):
+def with_output(channel: C, output: Callable[[Any], Any]) -> C:
+    """The same channel with another output, a function of Z (n, P, M): observations and posteriors stay as they are."""
+    changed = copy.copy(channel)
+    vars(changed)["output"] = output
+    return changed
+
+
+def channel_of(model: Specification, backend: str = "auto") -> Channel:
+    """The channel of a model: the closed form where there is one, else that of a general link.
+
+    ========================================================  ========================================
+    deep attention                                            channel
+    ========================================================  ========================================
+    one layer, tied, rank one, one head                       SignChannel
+    one layer, tied, rank two or several heads of rank one;   see :mod:`one_layer_channel`
+    untied of rank one
+    two layers, two tokens, tied, rank one, one head          TwoLayerChannel
+    other depths and numbers of tokens of the same            DeepChannel
+    every other                                               see :mod:`general_channel`
+    ========================================================  ========================================
+
+    Parameters
+    ----------
+    model : DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex
+    backend : str
+        That of :class:`TwoLayerChannel`.
+    """
+    if isinstance(model, DeepAttention):
+        return _channel_of_attention(model, backend)
+    if isinstance(model, SequenceIndex | MultiIndex):
         from .general_channel import channel_of_link
 
         return channel_of_link(model)
-    covered = (
-        "covered are tied single-head attention of rank 1 with softmax or linear activation and output='attention':"
-        " one layer with any number of tokens, and two layers with two tokens"
-    )
-    plain = model.tied and model.heads == 1 and model.output == "attention" and not callable(model.activation)
-    if not plain or set(model.ranks) != {1}:
-        raise NotImplementedError(f"no channel for {model} yet; {covered}")
+    from .infinite_depth import InfiniteDepthAttention, infinite_depth_channel
+
+    if isinstance(model, InfiniteDepthAttention):
+        return infinite_depth_channel(model)
+    accepted = "DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex"
+    raise TypeError(f"model must be one of {accepted}, got {model!r}")
+
+
+def _channel_of_attention(model: DeepAttention, backend: str) -> Channel:
     if model.tokens == 1 and model.activation == "softmax":
         raise ValueError("tokens must be at least 2 with softmax activation: one token attends to itself only, got 1")
-    activation = str(model.activation)
-    if model.layers == 1:
-        return SignChannel(model.tokens, activation)
-    if model.layers == 2 and model.tokens == 2:
-        if model.skip == 0:
-            raise NotImplementedError(
-                f"no channel for two layers without skip (the mixing matrix can be singular), got skip=0; {covered}"
-                " with skip > 0"
-            )
-        return TwoLayerChannel(model.skip, activation, backend)
-    raise NotImplementedError(f"no channel for layers={model.layers}, tokens={model.tokens} yet; {covered}")
+    activation = model.activation
+    plain = model.tied and model.heads == 1 and set(model.ranks) == {1} and isinstance(activation, str)
+    if plain and model.layers == 1:
+        # The output sequence of one layer is its attention matrix plus a constant.
+        return SignChannel(model.tokens, str(activation))
+    # Linear layers without skip connection leave one direction of the tokens: the last one cannot be solved for.
+    solvable = model.tokens > 1 and (model.skip > 0 or activation == "softmax")
+    if plain and model.output == "attention" and solvable:
+        if model.layers == model.tokens == 2 and model.skip > 0:
+            return TwoLayerChannel(model.skip, str(activation), backend)
+        from .deep_channel import DeepChannel
+
+        return DeepChannel(model.layers, model.tokens, model.skip, str(activation))
+    from .general_channel import channel_of_attention
+    from .one_layer_channel import one_layer_channel
+
+    return one_layer_channel(model) or channel_of_attention(model)

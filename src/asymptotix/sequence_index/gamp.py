@@ -13,16 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks
-from ..core.average import sobol_normals
 from ..core.memory import physical_memory, refuse_beyond_memory
 from ..core.problem import Algorithm, Outcome, Problem
 from . import message_passing as mp
 from .averages import averager
 from .channel import Channel, TwoLayerChannel
-from .schedule import Stage, joint_stage, learning_stages, refuse_full_matrix
+from .measured import estimation_error, fresh_errors, overlaps
+from .schedule import SMALLEST_VARIANCE, Stage, joint_stage, learning_stages
 from .spectral import spectral_start
 from .theory import SequenceIndexTheory
-from .tokens import DrawnTokens
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
@@ -42,14 +41,14 @@ class GAMP(Algorithm):
     Parameters
     ----------
     start : "auto", "staged", "side_information" or "random"
-        "staged": indices enter one after the other, each from the spectral vector conditional on what is learned
+        "staged": directions enter one after the other, each from the spectral estimate conditional on what is learned
         already. "side_information": all at once from the problem's side information. "random": all at once from
         W ~ start_scale N(0, 1), V = I. "auto" is side information where the problem has some, else staged.
     variances : "state_evolution" or "empirical"
         Prescribe A (in the variances and in the reaction terms) by state evolution, or measure it on the data as
         Algorithm 1 is printed. The other one is kept as a diagnostic.
     iterations : int
-        Of the last stage, in which all indices are iterated; earlier ones end when state evolution is steady.
+        Of the last stage, in which all directions are iterated; earlier ones end when state evolution is steady.
     damping : float
         Share of a new iterate in (0, 1]; 1 is undamped.
     jitter : float
@@ -65,11 +64,14 @@ class GAMP(Algorithm):
     -----
     From a small random start (``start_scale=0.1``) Algorithm 1 mostly fails to learn the first layer of a two-layer
     model: its variances leave the Nishimori line, and that mode outruns the growth of the overlap. Learning in stages
-    with prescribed variances does not. The overlap that is reported is
+    with prescribed variances does not. The overlap that is reported is, where every row of the weights may change its
+    sign on its own,
 
         overlap[i, j] = (w_i.w*_j)(w_i.w*_i) / (|w_i|^2 |w*_i| |w*_j|),
 
-    which needs no choice of signs, tends to Q in the limit of large D, and whose diagonal is the squared cosine.
+    which needs no choice of signs, tends to Q in the limit of large D, and whose diagonal is the squared cosine. For
+    other models it is the part of the teacher's rows in the span of the estimate's, which tends to Q whatever the
+    symmetry of the model (permutations, rotations of the rows of a layer) has done to the estimate.
     """
 
     start: str = "auto"
@@ -107,13 +109,11 @@ class GAMP(Algorithm):
         """Refuse what is not a Bayes-optimal sequence-index problem, and a start it cannot have."""
         theory = getattr(problem, "theory", None)
         if not isinstance(theory, SequenceIndexTheory):
-            accepted = "DeepAttention, SequenceIndex or MultiIndex"
+            accepted = "DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex"
             raise TypeError(f"GAMP runs on BayesOptimal(...) of {accepted}, got {type(problem).__name__}")
         side = theory.problem.side_information
         if self.start == "side_information" and side == 0:
             raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
-        if self.variances == "state_evolution" or self._start_of(problem) == "staged":
-            refuse_full_matrix(theory.channel, "GAMP by rows (staged, or with prescribed variances)")
         if self.start == "staged" and side > 0:
             raise ValueError(f"start='staged' is for problems without side information, got side_information={side}")
 
@@ -167,13 +167,17 @@ class GAMP(Algorithm):
                 runs = chain([first_run.result()], map(drawn, batches[1:]))
                 del first_run  # or it would keep the first data alive beside those of later batches
             for number, run in enumerate(runs):
-                for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
+                outcomes = run(stages, progress, f"alpha = {alpha:.4g}", self._start_of(problem) == "staged")
+                for k, outcome in enumerate(outcomes):
                     yield position, number * together + k, outcome
 
     def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
         """Whether tokens are drawn anew in every pass, and how many seeds run together."""
         P, M = channel.indices, channel.tokens
-        kept = 4 * M * samples * dim
+        drawn = mp.drawn_tokens(channel, np.zeros(1), samples, dim)
+        kept = 4 * samples * drawn.shape[2] * dim
+        if jax.default_backend() != "cpu":
+            kept *= 2  # a product is tuned on a copy of what it is applied to
         memory = physical_memory()
         stream = memory is not None and kept > _KEPT_SHARE * memory if self.stream is None else self.stream
         # Besides its tokens a run holds some ten arrays of the size of the scores, and covariances of a block.
@@ -182,8 +186,7 @@ class GAMP(Algorithm):
         if not stream:
             refuse_beyond_memory(kept + rest, what, "stream=True, which draws tokens anew in every pass")
             return False, max(int(_BATCH_BYTES // kept), 1)
-        block = DrawnTokens(None, (1, samples, M, dim)).block_bytes
-        refuse_beyond_memory(2 * block + rest, what, "a smaller dim")
+        refuse_beyond_memory(2 * drawn.block_bytes + rest, what, "a smaller dim")
         return True, 1
 
     def _stages(self, problem: Any, alpha: float) -> list[Stage]:
@@ -191,15 +194,16 @@ class GAMP(Algorithm):
         channel, evolution = theory.channel, theory.state_evolution
         if isinstance(channel, TwoLayerChannel):
             channel = channel.in_single_precision()
-        averages = averager(channel, 2**11 if jax.default_backend() == "cpu" else 2**13, 1, seed=5)
+        count = evolution.affordable(2**11) if jax.default_backend() == "cpu" else 2**13
+        # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
+        split = 1 if channel.diagonal else 8
+        averages = averager(channel, max(count // split, 64), split, seed=5)
         start, options = self._start_of(problem), {"iterations": self.iterations, "damping": self.damping}
         if start == "staged":
             return learning_stages(evolution, averages, channel, alpha, **options)
         if self.variances == "state_evolution":
             return [joint_stage(evolution, averages, alpha, **options)]
-        active = np.ones(channel.indices, bool)
-        v = np.full((self.iterations + 1, channel.indices), np.nan)
-        return [Stage(None, active, np.nan, np.nan, np.nan, v, v[1:])]
+        return [Stage.unplanned(channel.indices, self.iterations)]
 
 
 class _Run:
@@ -219,14 +223,16 @@ class _Run:
         self.spectral = np.full((3, S, P), np.nan)
         self.lost = np.zeros(S, int)
         self.on_their_own = np.full(S, options.variances == "empirical")
+        self.staged = False
 
-    def __call__(self, stages: Sequence[Stage], progress: Any, label: str) -> list[Outcome]:
-        if stages[0].row is None:
+    def __call__(self, stages: Sequence[Stage], progress: Any, label: str, staged: bool) -> list[Outcome]:
+        self.staged = staged
+        if not staged:
             self._start_jointly()
         total = sum(stage.iterations for stage in stages)
         done = 0
         for number, stage in enumerate(stages):
-            if stage.row is not None:
+            if stage.frame.shape[1] > 0:
                 self._enter(stage)
             for t in range(stage.iterations):
                 self._iterate(stage, t, number)
@@ -243,35 +249,37 @@ class _Run:
         self.state.W = jnp.asarray(self.options.start_scale * np.array(draws), jnp.float32)
 
     def _enter(self, stage: Stage) -> None:
-        """Start the row of this stage at its spectral vector, scaled to the overlap that theory gives it."""
-        row, before = stage.row, stage.active.copy()
-        assert row is not None
-        before[row] = False
-        covariance = mp.covariance_of_row(self.channel, self.data, self.state, row, before)
-        teachers = np.asarray(self.data.teacher, float)[:, row]
-        size = np.float32(np.sqrt(stage.start_overlap))
+        """Start what enters at its spectral estimate, scaled to the overlap that theory gives it."""
+        frame, entering = stage.frame, stage.frame @ stage.frame.T
+        covariance = mp.covariance_along(self.channel, self.data, self.state, frame, stage.active - entering)
+        start = stage.start
+        gaps = np.full((2, len(self.seeds)), np.nan)
         for k, seed in enumerate(self.seeds):
-            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed)
-            place = (np.int32(k), np.int32(row))
-            self.state.W = _with_row(self.state.W, found.vector * size * np.sqrt(self.dim), *place)
-            self.state.g = _with_scores(self.state.g, found.scores * size, *place)
-            self.state.reaction[k, row, row] = stage.start_reaction
-            self.state.V[k, row, row] = 1 - stage.start_overlap
-            cosine = found.vector @ teachers[k] / np.linalg.norm(teachers[k])
-            self.spectral[:, k, row] = found.eigenvalue, found.gap, cosine**2
+            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start.gram)
+            self.state.W = _added(self.state.W, np.float32(frame @ start.calibration @ found.vectors), np.int32(k))
+            scores = np.einsum("pi,nim->npm", frame, found.scores)
+            self.state.g = _added(self.state.g, np.float32(scores), np.int32(k))
+            gaps[:, k] = found.eigenvalue, found.gap
+        # What was not active had variance one and no reaction but that of the prior.
+        change = start.calibration @ start.reaction - np.eye(frame.shape[1])
+        self.state.reaction = self.state.reaction + frame @ change @ frame.T
+        self.state.V = self.state.V - frame @ start.overlap @ frame.T
+        cosines = np.einsum("spp->sp", overlaps(self.state.W, self.data.teacher, self.channel))
+        rows = stage.entering
+        self.spectral[:2, :, rows] = gaps[:, :, None]
+        self.spectral[2][:, rows] = cosines[:, rows]
 
     def _iterate(self, stage: Stage, t: int, number: int) -> None:
         own = self.on_their_own
         step = mp.iterate(
             self.channel, self.data, self.state,
-            active=stage.active, precision=np.where(own[:, None], np.nan, stage.precision[t]),
-            damping=np.where(own & (stage.row is not None), np.minimum(_OWN_DAMPING, self.options.damping),
-                             self.options.damping),
+            active=stage.active, precision=np.where(own[:, None, None], np.nan, stage.precision[t]),
+            damping=np.where(own & self.staged, np.minimum(_OWN_DAMPING, self.options.damping), self.options.damping),
             side_information=self.side, jitter=self.options.jitter,
         )  # fmt: skip
         self._watch(stage, t, step.second_moment)
         self.lost = np.maximum(self.lost, step.lost)
-        self.traces["overlap"].append(overlaps(self.state.W, self.data.teacher))
+        self.traces["overlap"].append(overlaps(self.state.W, self.data.teacher, self.channel))
         self.traces["variance"].append(np.einsum("spp->sp", self.state.V).copy())
         self.traces["empirical"].append(step.empirical_variance)
         self.traces["stage"].append(np.full(len(self.seeds), number))
@@ -282,12 +290,13 @@ class _Run:
         If V is smaller than the true error, alpha E|g|^2 exceeds A = Qhat(V). Small systems lag behind state
         evolution now and then; to insist would drive them far off the Nishimori line.
         """
-        if self.options.variances == "empirical" or stage.row is None:
+        if self.options.variances == "empirical" or not self.staged:
             return
-        tested = stage.active & (stage.v[t] < _TESTED)
+        v = np.diag(stage.V[t])
+        tested = (v < _TESTED) & (v > 10 * SMALLEST_VARIANCE)  # at the floor neither is state evolution's any more
         # |g|^2 scatters by about 1.6 times its mean from sample to sample.
         limit = _LAG + 4 * 1.6 / np.sqrt(self.data.samples)
-        self.on_their_own |= (tested & (second_moment > limit * stage.precision[t])).any(1)
+        self.on_their_own |= (tested & (second_moment > limit * np.diag(stage.precision[t]))).any(1)
 
     def _outcome(self, k: int, stages: Sequence[Stage]) -> Outcome:
         trace = {name: np.array(rows)[:, k] for name, rows in self.traces.items()}
@@ -298,7 +307,7 @@ class _Run:
             "overlap_trace": trace["overlap"],
             "test_error": bayes,
             "plugin_error": plugin,
-            "estimation_error": estimation_error(W, teacher),
+            "estimation_error": estimation_error(W, teacher, self.channel),
             "variance": trace["variance"][-1],
             "empirical_variance": trace["empirical"][-1],
             "variance_trace": trace["variance"],
@@ -323,77 +332,15 @@ class _Run:
             note = ""
         status = "converged" if moving < 1e-2 else f"finished, still moving by {moving:.1e} per iteration"
         for stage in stages:
-            gap = np.nan if stage.row is None else self.spectral[1, k, stage.row]
+            if not stage.entering.any():
+                continue
+            row = int(stage.entering.argmax())
+            gap = self.spectral[1, k, row]
             if stage.growth > 1 and gap < 0.03:
-                status += f"; the spectral start of index {stage.row} is not detached from the bulk (gap {gap:.1%})"
+                status += f"; the spectral start of index {row} is not detached from the bulk (gap {gap:.1%})"
         return status + note, True
 
 
 @jax.jit
-def _with_row(W: Any, vector: Any, seed: Any, row: Any) -> Any:
-    return W.at[seed, row].set(vector)
-
-
-@jax.jit
-def _with_scores(g: Any, scores: Any, seed: Any, row: Any) -> Any:
-    return g.at[seed, :, row].set(scores)
-
-
-def overlaps(W: Any, teacher: Any) -> np.ndarray:
-    """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|) of every seed; zero for an estimate that is zero."""
-    return overlap_matrices(*(np.asarray(x, float) for x in _products(W, teacher)))
-
-
-def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """The same from W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P)."""
-    norm = np.sqrt(square)
-    own = np.einsum("...pp->...p", cross)
-    scale = np.where(size > 0, size, np.inf)[..., :, None] * norm[..., :, None] * norm[..., None, :]
-    return cross * own[..., :, None] / scale
-
-
-@jax.jit
-def _products(W: Any, teacher: Any) -> tuple[Any, Any, Any]:
-    return (
-        jnp.einsum("spd,sqd->spq", W, teacher, precision="highest"),
-        jnp.einsum("spd,spd->sp", W, W, precision="highest"),
-        jnp.einsum("spd,spd->sp", teacher, teacher, precision="highest"),
-    )
-
-
-def estimation_error(W: np.ndarray, teacher: np.ndarray) -> float:
-    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2."""
-    grams = [a @ b.T / W.shape[1] for a, b in ((teacher, teacher), (W, W), (W, teacher))]
-    return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
-
-
-def fresh_fields(W: np.ndarray, teacher: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fields (n, P, M) of an estimate and of the teacher on fresh data.
-
-    Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
-    exactly Gaussian: drawing those is drawing new data, at no cost in D.
-    """
-    P = len(W)
-    both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
-    root = np.linalg.cholesky(both @ both.T + 1e-12 * np.eye(2 * P))
-    nodes = sobol_normals(2**11, 2 * P * tokens, 11).reshape(-1, 2 * P, tokens)
-    projected = np.einsum("pq,nqm->npm", root, nodes)
-    return projected[:, :P], projected[:, P:]
-
-
-def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
-    """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
-    P, M = channel.indices, channel.tokens
-    omega, Z = fresh_fields(W, teacher, M)
-    noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**4, P * M, 12).reshape(-1, P, M))
-    y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
-    # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.
-    first, second = (
-        y - np.mean([channel.output(omega + sign * n) for n in half for sign in (1, -1)], axis=0)
-        for half in (noise[::2], noise[1::2])
-    )
-    return _mean_product(first, second), _mean_product(y - plain, y - plain)
-
-
-def _mean_product(a: np.ndarray, b: np.ndarray) -> float:
-    return float((a * b).reshape(len(a), -1).sum(1).mean())
+def _added(arrays: Any, part: Any, seed: Any) -> Any:
+    return arrays.at[seed].add(part)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
+
+from ..core.precision import double_precision
+from . import attention_link
+from .channel import with_output
 from .curve_channel import CurveChannel
 from .discrete_channel import LineChannel, PlaneChannel
 from .fibre_channel import FibreChannel
@@ -11,6 +18,7 @@ from .linear_channel import LinearChannel
 from .link_channel import LinkChannel
 from .link_kind import LARGEST_ALPHABET, LinkKind, link_kind
 from .link_model import MultiIndex, SequenceIndex
+from .model import DeepAttention
 from .noise_channel import CubatureChannel, NoisyFibreChannel
 from .root_channel import RootChannel
 from .scalar_channel import ScalarChannel
@@ -57,6 +65,47 @@ def channel_of_link(model: SequenceIndex | MultiIndex) -> LinkChannel:
     if n == 2 and kind.outputs == 1:
         return CurveChannel(model, kind)
     return FibreChannel(model, rank)
+
+
+def channel_of_attention(model: DeepAttention) -> LinkChannel:
+    """The channel of any deep attention, as that of the link to coordinates of its output that do not saturate.
+
+    Where they may (the output sequence of several layers, a saturating activation of one's own), what is rounded away
+    is lost to the posterior too; NotImplementedError where too much is.
+    """
+    if callable(model.activation):
+        _try_activation(model.activation, model.tokens)
+    try:
+        channel = channel_of_link(attention_link.AttentionLink(model).sequence_index())
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"no channel for {model}: the rank of the differential of its output is not the same everywhere, or its"
+            " outputs are discrete with too many values"
+        ) from error
+    if isinstance(channel, RootChannel) and model.output == "sequence" and model.layers > 1:
+        raise NotImplementedError(
+            f"no channel for {model}: the output sequence fixes all {model.indices * model.tokens} indices of a sample,"
+            " but its softmax saturates and Newton's method misses too many of them; covered are the output sequences"
+            " of one layer, and of several layers with two tokens"
+        )
+    seen = with_output(channel, functools.partial(attention_link.output, model=model))
+    seen.groups = model.groups if model.heads > 1 else None
+    return seen
+
+
+def _try_activation(activation: Callable, tokens: int) -> None:
+    accepted = "a function that JAX can trace, of logits (..., M, M), returning an array of the same shape"
+    shape = (2, tokens, tokens)
+    with double_precision():
+        try:
+            # In a function of its own: JAX cannot hold on to some that are not written in Python, as those of NumPy.
+            found = jax.eval_shape(lambda logits: activation(logits), jnp.zeros(shape)).shape
+        except Exception as error:
+            raise ValueError(
+                f"activation must be {accepted}; got {activation!r}, which raised {type(error).__name__}: {error}"
+            ) from error
+    if found != shape:
+        raise ValueError(f"activation must be {accepted}; got {activation!r}, which returns the shape {found}")
 
 
 def _discrete(model: SequenceIndex | MultiIndex, kind: LinkKind) -> LinkChannel:

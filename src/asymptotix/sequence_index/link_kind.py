@@ -58,8 +58,9 @@ def link_kind(model: SequenceIndex | MultiIndex) -> LinkKind:
     J, y = np.asarray(differential(z)), np.asarray(jax.vmap(link)(z))
     if not np.isfinite(J).all():
         raise ValueError(f"link must have finite derivatives almost everywhere, got {model.link!r}, which has not")
-    singular = np.linalg.svd(J, compute_uv=False)
-    ranks = (singular > 1e-7 * np.maximum(singular[:, :1], 1e-300)).sum(1)
+    ranks = _ranks(J)
+    if _only_saturates(J, ranks, np.asarray(differential(0.5 * z))):
+        ranks = np.full_like(ranks, ranks.max())
     matrix = offset = None
     same = np.abs(J - J[0]).max() < 1e-10 * (1 + np.abs(J).max())
     if same and ranks.all() and np.abs(y - y[0] - (z - z[0]) @ J[0].T).max() < 1e-9 * (1 + np.abs(y).max()):
@@ -68,6 +69,23 @@ def link_kind(model: SequenceIndex | MultiIndex) -> LinkKind:
     draws = np.asarray(jax.vmap(link)(rng.standard_normal((_VALUES, n))))
     alphabet = len(np.unique(np.round(draws, 9), axis=0))
     return LinkKind(y.shape[1], float(ranks.mean()), frozenset(map(int, ranks)), matrix, offset, affine, alphabet)
+
+
+def _ranks(J: np.ndarray) -> np.ndarray:
+    """Ranks of matrices (m, k, n)."""
+    singular = np.linalg.svd(J, compute_uv=False)
+    return (singular > 1e-7 * np.maximum(singular[:, :1], 1e-300)).sum(1)
+
+
+def _only_saturates(J: np.ndarray, ranks: np.ndarray, nearer: np.ndarray) -> bool:
+    """Whether ranks differ only because some outputs hardly change far out, as those of tanh do.
+
+    Then the rank is the same everywhere at the indices that are half as large, where the differentials are ``nearer``,
+    and the small gradients have directions of their own. Outputs that are constant on a region have none.
+    """
+    length = np.sqrt((J**2).sum(2, keepdims=True))
+    directions = J / np.where(length > 1e-290, length, 1.0)
+    return bool((_ranks(nearer) == ranks.max()).all() and (_ranks(directions) >= ranks.max()).all())
 
 
 def _is_affine_in(i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, differential: Any, link: Any, rng: Any) -> bool:

@@ -18,8 +18,9 @@ import numpy as np
 
 from ..core.linalg import psd_project
 from .channel import Channel
+from .link_channel import LinkChannel
 from .schedule import SMALLEST_VARIANCE
-from .tokens import DrawnTokens, Tokens, fields, gathered, joined
+from .tokens import DrawnTokens, Tokens, joined
 
 
 class Data(NamedTuple):
@@ -49,11 +50,22 @@ def draw_data(
     With ``stream`` the tokens are not kept but drawn anew in every pass.
     """
     keys, teacher, side = draw_weights(seeds, samples, channel.indices, dim, side_information)
-    tokens: Tokens = DrawnTokens(keys, (len(seeds), samples, channel.tokens, dim))
+    tokens: Tokens = drawn_tokens(channel, keys, samples, dim)
     tokens = tokens if stream else tokens.kept()
     Z = np.asarray(tokens.fields(teacher))
-    observation = jnp.asarray(channel.observe(Z.reshape(-1, *Z.shape[2:])))
+    flat, noise = Z.reshape(-1, *Z.shape[2:]), {}
+    if isinstance(channel, LinkChannel) and channel.noises:
+        sources = [np.random.default_rng([seed, samples, dim, 2]) for seed in seeds]
+        noise = {"noise": np.concatenate([source.normal(size=(samples, channel.noises)) for source in sources])}
+    observation = jnp.asarray(channel.observe(flat, **noise))
     return Data(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
+
+
+def drawn_tokens(channel: Channel, keys: Any, samples: int, dim: int) -> DrawnTokens:
+    """The tokens of data sets with the given keys (S,)."""
+    groups = None if channel.groups is None else tuple(int(group) for group in channel.groups)
+    parts = 1 if groups is None else max(groups) + 1
+    return DrawnTokens(keys, (len(keys), samples, parts * channel.tokens, dim), groups)
 
 
 def draw_weights(seeds: Any, samples: int, indices: int, dim: int, side_information: float) -> tuple[Any, Any, Any]:
@@ -72,12 +84,12 @@ def draw_weights(seeds: Any, samples: int, indices: int, dim: int, side_informat
 def compile_ahead(data: Data, state: State) -> None:
     """Compile what an iteration needs besides the channel; to be called in a thread of its own."""
     seeds, P = data.teacher.shape[:2]
-    square, mask = np.zeros((seeds, P, P), np.float32), np.zeros(P, np.float32)
+    square, active = np.zeros((seeds, P, P), np.float32), np.zeros((P, P), np.float32)
     share = np.zeros((seeds, 1, 1), np.float32)
     rows, X = next(data.tokens.blocks())
-    omega = _corrected(fields(X, state.W), square, state.g[:, rows], mask)
-    gathered(X, omega)
-    _moved(state.W, state.W, data.side, square, square, np.float32(0), share, mask)
+    omega = _corrected(data.tokens.fields_of(X, state.W), square, state.g[:, rows], active)
+    data.tokens.gathered_of(X, omega)
+    _moved(state.W, state.W, data.side, square, square, np.float32(0), share, active)
 
 
 @dataclass
@@ -102,10 +114,9 @@ def posterior_at(
 ) -> Moments:
     """Posterior of some samples of all seeds at fields ``raw`` = X W / sqrt(D) less the reaction term.
 
-    ``jitter`` is added to V.
+    ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
-    reaction, mask = np.asarray(state.reaction, np.float32), np.asarray(active, np.float32)
-    omega = _corrected(raw, reaction, state.g[:, rows], mask)
+    omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
     seeds, samples, *each = omega.shape
     V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
     observation = data.observation[:, rows]
@@ -114,12 +125,13 @@ def posterior_at(
     return Moments(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
 
-def covariance_of_row(channel: Channel, data: Data, state: State, row: int, active: np.ndarray) -> np.ndarray:
-    """Posterior covariance (S, N, M, M) of one index, the fields of all that are not active being zero."""
+def covariance_along(channel: Channel, data: Data, state: State, frame: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
-        found = posterior_at(channel, data, state, rows, fields(X, state.W), active)
-        parts.append(np.asarray(found.covariance[:, :, row, :, row, :], float))
+        found = posterior_at(channel, data, state, rows, data.tokens.fields_of(X, state.W), active)
+        inside = np.einsum("pi,snpmqk,qj->snimjk", frame, np.asarray(found.covariance, float), frame, optimize=True)
+        parts.append(inside)
         del X  # or it would be alive while the next block is drawn
     return np.concatenate(parts, axis=1)
 
@@ -127,7 +139,7 @@ def covariance_of_row(channel: Channel, data: Data, state: State, row: int, acti
 @jax.jit
 def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
     """Fields omega (S, n, P, M)."""
-    return (raw - jnp.einsum("spq,snqm->snpm", reaction, g)) * active[:, None]
+    return jnp.einsum("pq,snqm->snpm", active, raw - jnp.einsum("spq,snqm->snpm", reaction, g), precision="highest")
 
 
 @jax.jit
@@ -137,18 +149,18 @@ def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any,
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)
     traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
-    g = jnp.einsum("spq,snqm->snpm", jnp.linalg.inv(V), shift) * active[:, None]
+    g = jnp.einsum("spq,snqm->snpm", active @ jnp.linalg.inv(V), shift)
     return g, traced.sum(1), (g**2).sum((1, 3)), lost.sum(1)
 
 
 @jax.jit
 def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
-    """(1 - share) W + share C (b + A W + side S), b = X^T g / sqrt(D), zero in the rows that are not active."""
+    """(1 - share) W + share C (b + A W + side S), b = X^T g / sqrt(D), in the active directions."""
 
     def times(matrix: Any, vectors: Any) -> Any:
         return jnp.einsum("spq,sqd->spd", matrix, vectors, precision="highest")
 
-    new = times(C, b + times(A, W) + side * S) * active[:, None]
+    new = times(active @ C, b + times(A, W) + side * S)
     return share * new + (1 - share) * W
 
 
@@ -174,7 +186,7 @@ class Step(NamedTuple):
     Attributes
     ----------
     empirical_variance : array (S, P)
-        1/(1/(1-l) + A) with the data's own A.
+        Diagonal of (I/(1-l) + A)^{-1} with the data's own A.
     second_moment : array (S, P)
         alpha times the mean of |g|^2; equals A as long as V is the true error (Nishimori).
     lost : array (S,)
@@ -197,27 +209,38 @@ def iterate(
     side_information: float,
     jitter: float = 0.0,
 ) -> Step:
-    """One iteration, in place. ``precision`` (S, P) prescribes A; where it is nan the data's own is taken."""
-    mask, eye = np.asarray(active, np.float32), np.eye(len(active))
+    """One iteration, in place.
+
+    ``active`` (P, P) projects on the directions that are iterated. ``precision`` (S, P, P) prescribes A; where it is
+    nan the data's own is taken.
+    """
     V = np.asarray(state.V, float)
-    seen = V + jitter * eye
+    seen = V + jitter * np.eye(len(active))
     scores, sums = [], []
 
     def score(rows: slice, raw: Any) -> Any:
-        g, *moments = _scores(*posterior_at(channel, data, state, rows, raw, active, jitter), np.float32(seen), mask)
+        moments = posterior_at(channel, data, state, rows, raw, active, jitter)
+        g, *parts = _scores(*moments, np.float32(seen), np.float32(active))
         scores.append(g)
-        sums.append([np.asarray(x, float) for x in moments])
+        sums.append([np.asarray(x, float) for x in parts])
         return g
 
     b = data.tokens.sweep(state.W, score)
     traced, squares, lost = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
-    measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens) * np.outer(active, active)
-    own = np.isnan(precision).any(axis=1).reshape(-1, 1, 1)
-    A = np.where(own, measured, np.nan_to_num(precision)[:, :, None] * eye)
+    measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens)
+    measured = active @ (measured * _mask(channel)) @ active
+    own = np.isnan(precision).any(axis=(1, 2), keepdims=True)
+    A = np.where(own, measured, np.nan_to_num(precision))
     C = weight_covariance(A, side_information)
     side, share = np.sqrt(side_information) / (1 - side_information), damping[:, None, None]
-    state.W = _moved(state.W, b, data.side, *map(np.float32, (A, C, side, share)), mask)
+    state.W = _moved(state.W, b, data.side, *map(np.float32, (A, C, side, share)), np.float32(active))
     state.V = psd_project(share * C + (1 - share) * V, SMALLEST_VARIANCE)
     state.reaction, state.g = state.V, joined(scores)
-    own_variance = 1 / (1 / (1 - side_information) + np.einsum("spp->sp", measured))
+    own_variance = np.einsum("spp->sp", weight_covariance(measured, side_information))
     return Step(own_variance, squares / data.tokens.shape[3], lost.astype(int))
+
+
+def _mask(channel: Channel) -> np.ndarray:
+    """Rows of different parts of the data have no overlap whatever the data say; a symmetry holds on average only."""
+    groups = np.zeros(channel.indices, int) if channel.groups is None else np.asarray(channel.groups)
+    return (groups[:, None] == groups).astype(float)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..core import checks
 from ..core.specification import Specification
@@ -13,14 +16,37 @@ ACTIVATIONS = ("softmax", "linear")
 OUTPUTS = ("attention", "sequence")
 
 
+class Row(NamedTuple):
+    """What one index row is: everything counted from 0; ``query`` is False for the keys, and for tied layers."""
+
+    query: bool
+    layer: int
+    head: int
+    block: int
+    component: int
+
+
 @dataclass(frozen=True)
 class DeepAttention(Specification):
-    """A stack of tied single-head attention layers with random weights, seen through its last attention matrix.
+    """A stack of attention layers with random weights, seen through its last attention matrix or its output.
 
     Tokens x in R^{D x M} are iid N(0, 1), the weights w_l in R^{P_l x D} too, Z_l = w_l x / sqrt(D). With
-    R the row-wise activation (softmax, or the identity),
+    R the row-wise activation (softmax, or the identity), tied layers with one head are
 
         B_0 = I,   U_l = Z_l B_{l-1}^T,   B_l = (skip I + R(U_l^T U_l)) B_{l-1},   y = R(U_L^T U_L).
+
+    *Untied* layers have keys K_l and queries Q_l with weights of their own: R((Q_l B_{l-1}^T)^T (K_l B_{l-1}^T)), row i
+    of the matrix belonging to the query i. With H *heads* the data are H blocks x^g in R^{D x M}, and head h of a layer
+    sees all of them through rows of its own, Z_l^{hg} = w_l^{hg} x^g / sqrt(D); it acts on block h:
+
+        U_{l,h} = sum_g Z_l^{hg} B_{l-1,g}^T,     B_{l,h} = (skip I + R(U_{l,h}^T U_{l,h} / H)) B_{l-1,h},
+
+    and H attention matrices are observed. Then alpha = N/D counts the D dimensions of one block. With
+    ``output="sequence"`` the output tokens are observed, which is equivalent to B_L: its last layer has no skip
+    connection unless ``last_skip``.
+
+    The index rows are ordered by keys before queries (untied), then by layer, head, block and component: for one head
+    and rank one, tied, by layer; untied, K_1, ..., K_L, Q_1, ..., Q_L.
 
     Parameters
     ----------
@@ -33,11 +59,13 @@ class DeepAttention(Specification):
     skip : float
         Strength c >= 0 of the skip connection of all layers but the last.
     activation : "softmax", "linear" or callable
+        A callable takes the logits (..., M, M) and returns an array of the same shape; JAX must be able to trace it.
     tied : bool
         Queries equal keys.
     heads : int
+        Number H of heads, and of blocks of the data.
     output : "attention" or "sequence"
-        Observe the last attention matrix, or the whole output sequence.
+        Observe the last attention matrix (of every head), or the whole output sequence.
     last_skip : bool
         Keep the skip connection in the last layer (only for ``output="sequence"``).
 
@@ -88,8 +116,38 @@ class DeepAttention(Specification):
 
     @property
     def indices(self) -> int:
-        """Number P of index rows, all layers together."""
-        return sum(self.ranks)
+        """Number P of index rows: sum of P_l, twice that if untied, H^2 times that with H heads."""
+        return sum(self.ranks) * (1 if self.tied else 2) * self.heads**2
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The index rows in their order."""
+        heads = range(self.heads)
+        return tuple(
+            Row(*place, component)
+            for place in product((False,) if self.tied else (False, True), range(self.layers), heads, heads)
+            for component in range(self.ranks[place[1]])
+        )
+
+    @property
+    def groups(self) -> np.ndarray:
+        """Block of the data on which every index row acts (P,), counted from 0."""
+        return np.array([row.block for row in self.rows])
+
+    @property
+    def row_labels(self) -> tuple[str, ...]:
+        """Names of the index rows: "layer 2", "layer 1 query row 2", "layer 1 head 1 block 2", ..."""
+        return tuple(self._label(row) for row in self.rows)
+
+    def _label(self, row: Row) -> str:
+        parts = [f"layer {row.layer + 1}"]
+        if not self.tied:
+            parts.append("query" if row.query else "key")
+        if self.heads > 1:
+            parts.append(f"head {row.head + 1} block {row.block + 1}")
+        if self.ranks[row.layer] > 1:
+            parts.append(f"row {row.component + 1}")
+        return " ".join(parts)
 
     def bayes_optimal_theory(self) -> type:
         """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""

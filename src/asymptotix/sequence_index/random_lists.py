@@ -23,3 +23,14 @@ def kronecker_normals(key: Any, count: int, dim: int) -> Any:
     steps = np.array([phi ** -(j + 1) for j in range(dim)])
     uniforms = (jnp.arange(count)[:, None] * steps + jax.random.uniform(key, (dim,))) % 1.0
     return jax.scipy.special.ndtri(jnp.clip(uniforms, 1e-14, 1 - 1e-14))
+
+
+def random_rotations(generator: np.random.Generator, shape: tuple[int, ...], tokens: int) -> np.ndarray:
+    """Matrices (*shape, M, M) drawn uniformly from the orthogonal group O(M): Gram-Schmidt on the rows of normals."""
+    rows = generator.standard_normal((*shape, tokens, tokens))
+    for i in range(tokens):
+        for _ in range(2):  # the second pass removes what rounding left of the first
+            for j in range(i):
+                rows[..., i, :] -= (rows[..., i, :] * rows[..., j, :]).sum(-1, keepdims=True) * rows[..., j, :]
+        rows[..., i, :] /= np.linalg.norm(rows[..., i, :], axis=-1, keepdims=True)
+    return rows

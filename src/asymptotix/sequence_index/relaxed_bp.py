@@ -25,8 +25,9 @@ from ..core.problem import Algorithm, Outcome, Problem
 from . import message_passing as mp
 from .averages import averager
 from .channel import Channel
-from .gamp import VARIANCES, estimation_error, fresh_errors, overlaps
-from .schedule import SMALLEST_VARIANCE, joint_stage, refuse_full_matrix
+from .gamp import VARIANCES
+from .measured import estimation_error, fresh_errors, overlaps
+from .schedule import SMALLEST_VARIANCE, joint_stage
 from .theory import SequenceIndexTheory
 
 #: Largest dimension: N D messages of P M numbers each, every one with a posterior of its own.
@@ -64,8 +65,8 @@ class RelaxedBP(Algorithm):
         theory = getattr(problem, "theory", None)
         if not isinstance(theory, SequenceIndexTheory):
             raise TypeError(f"RelaxedBP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
-        if self.variances == "state_evolution":
-            refuse_full_matrix(theory.channel, "RelaxedBP with prescribed variances")
+        if theory.channel.groups is not None:
+            raise NotImplementedError(f"RelaxedBP does not cover several heads, got {theory.problem.model}")
         if theory.problem.side_information == 0:
             raise ValueError("RelaxedBP starts from side information, got side_information=0; it must be positive")
 
@@ -105,9 +106,9 @@ class RelaxedBP(Algorithm):
         """A of every iteration; None where the data's own is taken."""
         if self.variances == "empirical":
             return [None] * self.iterations
-        averages = averager(theory.channel, 2**11, 1, seed=5)
+        averages = averager(theory.channel, theory.state_evolution.affordable(2**11), 1, seed=5)
         stage = joint_stage(theory.state_evolution, averages, alpha, iterations=self.iterations, damping=1.0)
-        return [np.diag(A) for A in stage.precision]
+        return list(stage.precision)
 
 
 class Messages:
@@ -171,7 +172,7 @@ def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: A
     overlap, variance = [], []
     for t, A in enumerate(precision):
         messages.iterate(A)
-        overlap.append(overlaps(messages.W[None], teacher)[0])
+        overlap.append(overlaps(messages.W[None], teacher, messages.channel)[0])
         variance.append(np.diag(messages.V))
         progress.message(f"{label}: iteration {t + 1} of {len(precision)}")
     bayes, plugin = fresh_errors(messages.channel, messages.W, teacher[0], messages.V)
@@ -182,7 +183,7 @@ def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: A
         "variance_trace": np.array(variance),
         "test_error": bayes,
         "plugin_error": plugin,
-        "estimation_error": estimation_error(messages.W, teacher[0]),
+        "estimation_error": estimation_error(messages.W, teacher[0], messages.channel),
     }
     if not np.isfinite(overlap).all():
         return Outcome(values, "failed: not finite", False)

@@ -14,6 +14,9 @@ from .link_model import MultiIndex, SequenceIndex
 from .small_matrices import half_log_det, solve_positive
 
 _STARTS, _STEPS, _POLISH = 48, 20, 3
+#: The same for samples of which the first search finds no root, as happens near folds of the link, where undamped
+#: steps halve the distance only.
+_MORE_STARTS, _MORE_STEPS, _MORE_POLISH = 384, 80, 40
 _RESIDUAL, _SAME = 2e-6, 1e-4
 
 
@@ -21,28 +24,45 @@ class RootChannel(LinkChannel):
     """A sum over the roots of g(z) = y in R^n, of weight N(z; omega, V) / sqrt(det J^T J), J the differential.
 
     Damped Gauss-Newton from 48 starts around omega, then once more from the mirror images -z of the roots that were
-    found (links with a sign symmetry have roots there, however small V is).
+    found (links with a sign symmetry have roots there, however small V is). Samples without any root are searched again
+    from 384 starts, half of them twice as far out.
     """
 
     description = "summation over roots found by Newton's method from 48 starts: the rank of the link is n = P M"
+    draws = _STARTS
 
     def __init__(self, model: SequenceIndex | MultiIndex) -> None:
         super().__init__(model, model.indices * model.tokens)
-        self._starts = 1.3 * _spread(_STARTS, self.size)
+        wide = np.where(np.arange(_MORE_STARTS) % 2, 1.3, 2.6)[:, None]
+        self._starts = {
+            _STARTS: 1.3 * _spread(_STARTS, self.size), _MORE_STARTS: wide * _spread(_MORE_STARTS, self.size)
+        }  # fmt: skip
 
     def footprint(self, draws: int) -> int:
-        return 2 * _STARTS * (2 * _STARTS + 8 * self.size**2)
+        return 2 * draws * (2 * draws + 8 * self.size**2)
+
+    def _in_chunks(
+        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, factor: int
+    ) -> list[np.ndarray]:
+        found = super()._in_chunks(samples, rows, seed, draws, factor)
+        lost = np.flatnonzero(~np.isfinite(found[0]))
+        if len(lost) and draws == _STARTS:
+            again = super()._in_chunks(samples, rows[lost], seed, _MORE_STARTS, _MORE_STARTS // _STARTS)
+            for field, new in zip(found, again, strict=True):
+                field[lost] = new
+        return found
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
         root = jnp.linalg.cholesky(prior)
+        effort = (_STEPS, _POLISH) if draws == _STARTS else (_MORE_STEPS, _MORE_POLISH)
 
         def phi(x: Any) -> Any:
             return self.link(omega + root @ x)
 
         def search(x: Any) -> tuple[Any, Any]:
-            return gauss_newton(phi, y, x, _STEPS, _POLISH)
+            return gauss_newton(phi, y, x, *effort)
 
-        first, found = jax.vmap(search)(jnp.asarray(self._starts))
+        first, found = jax.vmap(search)(jnp.asarray(self._starts[draws]))
         mirrored = jnp.linalg.solve(root, (-(omega + first @ root.T) - omega).T).T
         mirrored = jnp.where(found[:, None], mirrored, first)
         second, found_too = jax.vmap(search)(mirrored)

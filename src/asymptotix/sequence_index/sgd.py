@@ -15,7 +15,7 @@ from ..core import checks
 from ..core.memory import refuse_beyond_memory
 from ..core.problem import Algorithm, Outcome, Problem
 from . import attention
-from .gamp import fresh_fields, overlap_matrices
+from .measured import fresh_fields, overlap_matrices
 from .message_passing import draw_weights
 from .model import DeepAttention
 from .tokens import DrawnTokens, fields, gathered

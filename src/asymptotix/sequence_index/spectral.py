@@ -1,104 +1,212 @@
-"""A first estimate of an index that is not learned yet, conditional on those that are.
+"""A first estimate of what is not learned yet, conditional on what is.
 
-Linearised around zero overlap, message passing for row l reads g = G (X w - g), G = Cov[z_l|y] - I. Solving the
-reaction term instead of iterating it leads to the matrix
+Linearised around zero overlap, message passing for the directions that enter reads g = G (X w - g), with
+G = Cov[z|y] - I the posterior of their indices. Solving the reaction term instead of iterating it leads to the matrix
 
-    X^T T X / D,      T_mu = I - Cov[z_l|y_mu]^{-1},
+    X^T T X / D,      T_mu = I - Cov[z|y_mu]^{-1},
 
 whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1. (With G in the place of T it stays inside the bulk.)
+Directions that enter together have an eigenspace of several dimensions: one for each that may change its sign on its
+own, k^2 where k of them may be rotated into each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg import eigh
 from scipy.optimize import brentq
 
+from ..core.linalg import psd_sqrt
 from .tokens import Tokens
 
 #: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
 _LOWEST = -8.0
-#: Lanczos ends when the residual of the top eigenvector, and that of the next, are below these shares of the top
-#: eigenvalue, or after _KRYLOV products: a vector that is not found by then is not detached from the bulk.
-_RESIDUALS, _KRYLOV = np.array([3e-3, 3e-2]), 400
+#: Lanczos ends when the residuals of the eigenvectors that are wanted, and that of the next, are below these shares of
+#: the top eigenvalue, or after _KRYLOV products: what is not found by then is not detached from the bulk.
+_RESIDUAL, _RESIDUAL_NEXT, _KRYLOV = 3e-3, 3e-2, 400
 #: Products between two tests.
 _TESTED_EVERY = 5
+#: Most eigenvectors that are looked for together.
+_MOST = 9
+#: Random combinations of eigenvectors among which the best conditioned is taken, and the least acceptable condition.
+_COMBINATIONS, _CONDITION = 64, 0.1
+#: Eigenvalues closer than this share of the first are not parted.
+_DEGENERATE = 0.01
 
 
 class SpectralStart(NamedTuple):
-    """Unit vector (D,), its eigenvalue, the next eigenvalue, and the scores T X w (n, M) of w = vector."""
+    """Vectors (k, D) with a given Gram matrix, their eigenvalue, the next one, and their scores T X w (n, k, M)."""
 
-    vector: Any
+    vectors: Any
     eigenvalue: float
     runner_up: float
     scores: Any
 
     @property
     def gap(self) -> float:
-        """Relative distance of the top eigenvalue from the next; below about 0.03 the vector may be noise."""
+        """Relative distance of the top eigenvalues from the next; below about 0.03 the estimate may be noise."""
         return (self.eigenvalue - self.runner_up) / abs(self.eigenvalue)
 
 
-def spectral_start(tokens: Tokens, covariance: np.ndarray, seed: int) -> SpectralStart:
-    """Top eigenvector of X^T T X / D by Lanczos, without building the matrix.
+def spectral_start(
+    tokens: Tokens, covariance: np.ndarray, seed: int, frame: np.ndarray, gram: np.ndarray
+) -> SpectralStart:
+    """Top eigenvectors of X^T T X / D by Lanczos, without building the matrix, combined into one estimate.
 
     Parameters
     ----------
     tokens : Tokens of one data set
         One pass through them per product.
-    covariance : array (n, M, M)
-        Posterior covariance of the row's indices at w = 0, V = 1.
+    covariance : array (n, k, M, k, M)
+        Posterior covariance of the entering indices at w = 0, V = I.
+    frame : array (P, k)
+        Orthonormal columns: the entering indices are frame^T Z. Of several parts of the data a column touches one.
+    gram : array (k, k)
+        W W^T / D that theory gives the eigenvectors.
     """
-    dim, T = tokens.shape[-1], _preprocessing(np.asarray(covariance, float)).astype(np.float32)
+    n, k, M = covariance.shape[:3]
+    operator = _Operator(tokens, _preprocessing(covariance.reshape(n, k * M, k * M)), frame)
+    wanted = 1 if k == 1 else min(k * k, _MOST)
+    rng = np.random.default_rng([seed, tokens.shape[-1]])
+    values, vectors = top_eigenpairs(operator, rng.normal(size=(wanted, k * operator.dim)))
+    count, estimate = _combined(values, vectors.reshape(wanted, k, -1), operator.mask, gram, rng)
+    estimate = np.sqrt(operator.dim) * estimate
+    found = operator.scores(estimate)
+    return SpectralStart(estimate.astype(np.float32), float(values[count - 1]), float(values[count]), found)
 
-    def product(vector: np.ndarray) -> np.ndarray:
+
+class _Operator:
+    """v -> X^T T X v / D on vectors (k D,), several at a time, in the coordinates of a frame."""
+
+    def __init__(self, tokens: Tokens, T: np.ndarray, frame: np.ndarray) -> None:
+        self.tokens, self.frame, self.T = tokens, frame.astype(np.float32), T.astype(np.float32)
+        self.k, self.dim = frame.shape[1], tokens.shape[-1]
+        self.mask = same_part(frame, tokens.groups)
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
         def score(rows: slice, fields: Any) -> Any:
-            return _preprocessed(T[rows], fields)
+            return _preprocessed(self.T[rows], fields, self.frame)
 
-        return np.asarray(tokens.sweep(_as_weights(vector), score), float).ravel()
+        W = self._rows(vectors)
+        P = len(self.frame)
+        b = np.asarray(self.tokens.sweep(W, score), float).reshape(len(vectors), P, self.dim)
+        return np.einsum("pk,bpd->bkd", self.frame, b).reshape(len(vectors), -1)
 
-    values, vector = top_eigenpair(product, np.random.default_rng([seed, dim]).normal(size=dim))
-    scores = _preprocessed(T, tokens.fields(_as_weights(vector)))[0, :, 0] * np.float32(np.sqrt(dim))
-    return SpectralStart(vector.astype(np.float32), float(values[0]), float(values[1]), np.asarray(scores))
+    def _rows(self, vectors: np.ndarray) -> Any:
+        W = np.einsum("pk,bkd->bpd", self.frame, vectors.reshape(-1, self.k, self.dim))
+        return np.float32(W).reshape(1, -1, self.dim)
+
+    def scores(self, estimate: np.ndarray) -> np.ndarray:
+        """T X w / sqrt(D) of an estimate w (k, D), as (n, k, M)."""
+        fields = self.tokens.fields(self._rows(estimate[None]))
+        n, M = fields.shape[1], fields.shape[3]
+        along = jnp.einsum("pk,npm->nkm", self.frame, fields[0]).reshape(n, -1)
+        found = jnp.einsum("nab,nb->na", self.T, along, precision="highest")
+        return np.asarray(found).reshape(n, self.k, M)
 
 
-def _as_weights(vector: np.ndarray) -> Any:
-    return np.float32(vector).reshape(1, 1, -1)
+def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> np.ndarray:
+    """Ones (k, k) for columns of a frame (P, k) that act on the same part of the data."""
+    if groups is None:
+        return np.ones((frame.shape[1], frame.shape[1]))
+    own = np.asarray(groups)[abs(frame).argmax(0)]
+    return (own[:, None] == own).astype(float)
 
 
-def top_eigenpair(product: Callable[[np.ndarray], np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two largest eigenvalues of a symmetric operator and the unit eigenvector of the largest.
+@jax.jit
+def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
+    """Frame T frame^T times the fields (1, n, b P, M) of b sets of rows."""
+    _, n, rows, M = fields.shape
+    P, k = frame.shape
+    along = jnp.einsum("pk,nbpm->nbkm", frame, fields.reshape(n, rows // P, P, M)).reshape(n, -1, k * M)
+    g = jnp.einsum("nab,ncb->nca", T, along, precision="highest").reshape(n, -1, k, M)
+    return jnp.einsum("pk,nbkm->nbpm", frame, g).reshape(1, n, rows, M)
 
-    Lanczos with full orthogonalisation and without restarts, because products are what costs. The second eigenvalue,
-    which only says whether the first is detached, is found to about one percent.
+
+def top_eigenpairs(
+    product: Callable[[np.ndarray], np.ndarray], first: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The b + 1 largest eigenvalues of a symmetric operator and unit eigenvectors (b, dim) of the b largest.
+
+    Block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because products are what
+    costs. The last eigenvalue, which only says whether the others are detached, is found to about one percent.
     """
-    dim = len(first)
-    most = min(_KRYLOV, dim)
-    basis, diagonal, beside = np.empty((most, dim)), np.empty(most), np.empty(most)
-    w, size = first, np.linalg.norm(first)
+    b, dim = first.shape
+    most = min(_KRYLOV, dim // b)
+    basis, H = np.zeros((0, dim)), np.zeros((0, 0))
+    rest = first
     for k in range(most):
-        basis[k] = w / size
-        w = product(basis[k])
-        diagonal[k] = basis[k] @ w
-        for _ in range(2):  # once is not enough for orthogonality to rounding
-            w = w - basis[: k + 1].T @ (basis[: k + 1] @ w)
-        size = beside[k] = np.linalg.norm(w)
-        last = k == most - 1 or size < 1e-6 * np.abs(diagonal[: k + 1]).max()  # products are in single precision
-        if k > 0 and (last or k % _TESTED_EVERY == 0):
-            values, vectors = eigh_tridiagonal(diagonal[: k + 1], beside[:k], select="i", select_range=(k - 1, k))
-            residuals = size * np.abs(vectors[-1, ::-1])
-            if last or (residuals < _RESIDUALS * abs(values[1])).all():
-                return values[::-1], vectors[:, 1] @ basis[: k + 1]
+        new = _orthonormal(rest, basis, 1e-6 * np.abs(H).max(initial=0.0))  # products are in single precision
+        basis = np.concatenate([basis, new])
+        image = product(new) if len(new) else new
+        H = np.pad(H, (0, len(new)))
+        H[:, len(H) - len(new) :] = basis @ image.T
+        rest = image - (image @ basis.T) @ basis
+        ended = len(new) < b or k == most - 1
+        if len(basis) > b and (ended or k % _TESTED_EVERY == 0):
+            last = len(basis) - 1
+            values, vectors = eigh(np.triu(H) + np.triu(H, 1).T, subset_by_index=[last - b, last])
+            values, vectors = values[::-1], vectors[:, ::-1]
+            # Only the images of the last block leave the space.
+            residuals = np.linalg.norm(vectors[len(basis) - len(new) :].T @ rest, axis=1) / abs(values[0])
+            if ended or (residuals[:b].max() < _RESIDUAL and residuals[b] < _RESIDUAL_NEXT):
+                return values, vectors[:, :b].T @ basis
     raise AssertionError("unreachable")
 
 
+def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarray:
+    """Orthonormal rows that span what the rows of a block have outside the basis; smaller parts are left out."""
+    rows = []
+    for row in block:
+        known = np.concatenate([basis, np.array(rows).reshape(-1, basis.shape[1])])
+        size = np.linalg.norm(row - known.T @ (known @ row))
+        if size <= least:
+            continue
+        for _ in range(2):  # once is not enough for orthogonality to rounding
+            row = row - known.T @ (known @ row)
+            row = row / np.linalg.norm(row)
+        rows.append(row)
+    return np.array(rows).reshape(-1, basis.shape[1])
+
+
+def _combined(
+    values: np.ndarray, vectors: np.ndarray, mask: np.ndarray, gram: np.ndarray, rng: np.random.Generator
+) -> tuple[int, np.ndarray]:
+    """How many eigenvectors (b, k, D) count as informative, and a combination of them with a given Gram matrix.
+
+    They are cut at the largest gap between successive eigenvalues, and taken further as long as no combination has k
+    independent rows. Which one is arbitrary, as the symmetry of the model is: that of several whose Gram matrix is
+    nearest to what it should be is taken, and its rows are then mixed to make it so. A single one is only scaled.
+    """
+    b = len(vectors)
+    count = int(np.argmax(values[:b] - values[1 : b + 1])) + 1
+    root = psd_sqrt(gram)
+    inverse = np.linalg.inv(root)
+    while True:
+        weights = rng.normal(size=(_COMBINATIONS if count > 1 else 1, count))
+        grams = np.einsum("ca,cb,akd,bld->ckl", weights, weights, vectors[:count], vectors[:count], optimize=True)
+        spectra = np.linalg.eigvalsh(inverse @ (grams * mask) @ inverse)
+        condition = spectra[:, 0] / spectra[:, -1]
+        best = int(condition.argmax())
+        if condition[best] > _CONDITION or count == b:
+            combination = np.einsum("a,akd->kd", weights[best], vectors[:count])
+            if count == 1:
+                return count, combination * np.sqrt(np.trace(gram) / np.trace(grams[best]))
+            size, axes = np.linalg.eigh(inverse @ (grams[best] * mask) @ inverse)
+            mixing = root @ (axes / np.sqrt(size.clip(1e-12 * size[-1]))) @ axes.T @ inverse
+            return count, mixing @ combination
+        count += 1
+        while count < b and values[count - 1] - values[count] < _DEGENERATE * values[0]:
+            count += 1
+
+
 def _preprocessing(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = np.linalg.eigh(np.asarray(covariance, float))
     return np.einsum("nij,nj,nkj->nik", vectors, _transform(values), vectors)
 
 
@@ -106,57 +214,136 @@ def _transform(values: np.ndarray) -> np.ndarray:
     return (1 - 1 / values.clip(1e-9)).clip(_LOWEST)
 
 
-@jax.jit
-def _preprocessed(T: Any, fields: Any) -> Any:
-    """T times the fields (1, n, 1, M)."""
-    return jnp.einsum("nab,snpb->snpa", T, fields, precision="highest")
-
-
 class SpectralTheory(NamedTuple):
-    """The spectral start in the limit of large D.
+    """The spectral start of k directions in the limit of large D.
 
     Attributes
     ----------
-    overlap : float
-        Squared cosine with the teacher; zero where the vector carries no information.
+    overlap : array (k, k)
+        Q of the calibrated estimate; zero where the eigenvectors carry no information.
     eigenvalue : float
-        Of the informative eigenvector.
-    reaction : float
-        C with which the scores T X w act back on the fields: omega = X w - C T X w.
+        Of the informative eigenvectors.
+    gram : array (k, k)
+        W W^T / D of the eigenvector, in the scale in which the signal in it is M.
+    calibration : array (k, k)
+        M^T gram^{-1}: turns the eigenvector into the best estimate of the teacher.
+    reaction : array (k, k)
+        R with which the scores T X w of the eigenvector act back on its fields: omega = X w - R T X w.
     """
 
-    overlap: float
+    overlap: np.ndarray
     eigenvalue: float
-    reaction: float
+    gram: np.ndarray
+    calibration: np.ndarray
+    reaction: np.ndarray
 
 
-def spectral_theory(alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray) -> SpectralTheory:
-    """What the top eigenvector of X^T T X / D is worth.
+def uninformative(overlap: float, k: int) -> SpectralTheory:
+    """A random start of k directions, to which a given overlap is ascribed."""
+    eye = np.eye(k)
+    return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye)
 
-    An eigenvector is a fixed point of linear message passing: omega = X w - C g with g = T X w is g = G omega,
-    G = T (I - C T)^{-1}, and X^T g / sqrt(D) + A w = w/C with A = -alpha E tr G. Its overlap with the teacher is
-    kept by a step where C alpha E[z^T G z - tr G] = 1, which gives C; the eigenvalue is then 1/C - A, and the balance
-    of signal and noise in b = w/C gives the squared cosine m:
 
-        (1 - m)/C^2 = alpha (m E|G z|^2 + (1 - m) E|G|_F^2).
+def spectral_theory(
+    alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float = 1.0
+) -> SpectralTheory:
+    """What the top eigenvectors of X^T T X / D are worth.
+
+    An eigenvector w (k, D) is a fixed point of linear message passing: omega = X w - R g with g = T X w is g = G omega,
+    G = (T^{-1} - R)^{-1}, and b = X^T g / sqrt(D) + A w = R^{-1} w with A = -alpha E sum_m G_mm. With the signal M in
+    w = M w* + noise the step keeps M where, lambda the eigenvalue,
+
+        alpha E[G (M z) z^T] = lambda M,       R = (lambda + A)^{-1},
+
+    and its noise N where N = alpha R E[G (M z z^T M^T + N (x) I) G] R. For k = 1 all of these are numbers.
 
     Parameters
     ----------
-    covariance, z, weights : arrays (n, M, M), (n, M), (n,)
-        Posterior covariances of the row at zero overlap, the true indices and the weights of the nodes.
+    covariance, z, weights : arrays (n, k, M, k, M), (n, k, M), (n,)
+        Posterior covariances of the entering indices at zero overlap, the true indices and the weights of the nodes.
+    mask : array (k, k), optional
+        Zero for indices that act on different parts of the data.
     """
-    values, vectors = np.linalg.eigh(covariance)
-    t = _transform(values)
-    along = np.einsum("nij,ni->nj", vectors, z) ** 2
-    mean = lambda x: float((weights * x.sum(1)).mean())  # noqa: E731
+    linear = _LinearPassing(alpha, covariance, z, weights, mask)
+    shape = np.eye(z.shape[1])
+    if linear.at(shape).growth <= 1:
+        return uninformative(0.0, len(shape))
+    found = linear.steady(shape)
+    for _ in range(20 if len(shape) > 1 else 0):
+        R = np.linalg.inv(found.eigenvalue * np.eye(len(shape)) + found.A)
+        new = R * len(shape) / np.trace(R)
+        # With equivalent directions the shape of R stays that of the unit matrix.
+        if abs(new - shape).max() < 1e-3 or linear.at(new).growth <= 1:
+            break
+        shape = new
+        found = linear.steady(shape)
+    M, N = found.M, linear.noise(found)
+    gram = M @ M.T + N
+    calibration = M.T @ np.linalg.inv(gram)
+    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R)
 
-    def growth(C: float) -> float:
-        return C * alpha * mean(t / (1 - C * t) * (along - 1))
 
-    if growth(1.0) <= 1:
-        return SpectralTheory(0.0, np.nan, 1.0)
-    C = float(brentq(lambda c: growth(c) - 1, 1e-3, 1.0))  # type: ignore[arg-type]
-    G = t / (1 - C * t)
-    noise, signal = alpha * mean(G**2), alpha * mean(G**2 * along)
-    excess = max(1 / C**2 - noise, 0.0)
-    return SpectralTheory(excess / (excess + signal), 1 / C + alpha * mean(G), C)
+class _Fixed(NamedTuple):
+    """Linear message passing with a reaction R: its scores G, A, the signal M that grows most, lambda and growth."""
+
+    R: np.ndarray
+    G: np.ndarray
+    A: np.ndarray
+    M: np.ndarray
+    eigenvalue: float
+    growth: float
+
+
+class _LinearPassing:
+    """Averages of linear message passing over nodes."""
+
+    def __init__(
+        self, alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float
+    ) -> None:
+        n, self.k, self.tokens = z.shape
+        self.alpha, self.z, self.weights, self.mask = alpha, z, weights / n, mask * np.ones((self.k, self.k))
+        values, vectors = np.linalg.eigh(covariance.reshape(n, self.k * self.tokens, -1))
+        self.t, self.vectors = _transform(values), vectors
+
+    def at(self, R: np.ndarray) -> _Fixed:
+        G = self._scores(R)
+        A = -self.alpha * np.einsum("n,nimjm->ij", self.weights, G) * self.mask
+        # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
+        pairs = np.einsum("n,nimju,nru,nlm->iljr", self.weights, G, self.z, self.z, optimize=True)
+        K = self.alpha * self.mask[:, :, None, None] * pairs * self.mask
+        M = np.eye(self.k)
+        size = 1.0
+        for _ in range(30 if self.k > 1 else 1):  # from the unit matrix: of equivalent signals the symmetric one
+            M = np.einsum("iljr,jr->il", K, M)
+            size = float(np.linalg.norm(M) / np.sqrt(self.k)) if self.k > 1 else float(M[0, 0])
+            M = M / size
+        eigenvalue = size
+        grown = R @ (np.einsum("iljr,jr->il", K, M) + A @ M)
+        return _Fixed(R, G, A, M, eigenvalue, float((grown * M).sum() / (M * M).sum()))
+
+    def steady(self, shape: np.ndarray) -> _Fixed:
+        """The reaction of a given shape at which the signal neither grows nor shrinks."""
+        size = brentq(lambda c: self.at(c * shape).growth - 1, 1e-3, 1.0)
+        return self.at(float(size) * shape)  # type: ignore[arg-type]
+
+    def _scores(self, R: np.ndarray) -> np.ndarray:
+        """G (n, k, M, k, M) = (T^{-1} - R)^{-1}."""
+        n, size = self.t.shape
+        if self.k == 1:
+            G = np.einsum("nij,nj,nkj->nik", self.vectors, self.t / (1 - R[0, 0] * self.t), self.vectors)
+        else:
+            T = np.einsum("nij,nj,nkj->nik", self.vectors, self.t, self.vectors)
+            G = np.linalg.solve(np.eye(size) - T @ np.kron(R, np.eye(self.tokens)), T)
+        return G.reshape(n, self.k, self.tokens, self.k, self.tokens)
+
+    def noise(self, found: _Fixed) -> np.ndarray:
+        """N, from a linear system."""
+        k, G = self.k, found.G
+        moved = np.einsum("nimju,jr,nru->nim", G, found.M, self.z, optimize=True)
+        source = np.einsum("n,nim,nlm->il", self.weights, moved, moved)
+        spread = np.einsum("n,nimju,nlmru->iljr", self.weights, G, G, optimize=True)
+        R = found.R
+        source = self.alpha * R @ (source * self.mask) @ R
+        spread = self.alpha * np.einsum("ai,bl,iljr->abjr", R, R, self.mask[:, :, None, None] * spread * self.mask)
+        N = np.linalg.solve(np.eye(k * k) - spread.reshape(k * k, k * k), source.ravel()).reshape(k, k)
+        return 0.5 * (N + N.T)

@@ -9,7 +9,7 @@ learned subspace, the logarithm of Qhat; it is diagonal where each row of the we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -50,6 +50,8 @@ _RANDOMISATIONS = 8
 #: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
 _MISALIGNED = 1e-6
 _TURNS = 4
+#: Least distance from one of an eigenvalue of a Jacobian from draws, in a quasi-Newton step.
+_LEAST_GAP = 0.05
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,10 @@ class StateEvolution:
         """The same with independent nodes; 0 is this one."""
         return StateEvolution(self.channel, self.side_information, self._seed + 2 * number)
 
+    def affordable(self, count: int) -> int:
+        """A number of nodes, reduced where one posterior costs milliseconds."""
+        return max(count // self._cost, 1)
+
     @property
     def _cost(self) -> int:
         """By how much fewer nodes are taken, a power of two."""
@@ -199,6 +205,7 @@ class StateEvolution:
             return self._settle(alpha, *self.coordinates(start, np.eye(len(start)) - start), tolerance)
         if hint is not None and not hint.exact:
             space, x = self.coordinates(hint.Q, hint.V)
+        state = None
         for _ in range(2 * self.channel.indices):
             found = self.instability(space, x)
             grows = found.starts_by_itself or alpha * found.rate > 1
@@ -214,6 +221,9 @@ class StateEvolution:
                 break
             space, x = self.entered(space, x, found, alpha)
             space, x, _, _ = self.coarse_point(alpha, space, x)
+        if state is not None:
+            undecided = "; an index that grows on many nodes dies out on few: alpha is within errors of its threshold"
+            return replace(state, status=state.status + undecided)
         return self._trivial()
 
     def informed(self, alpha: float, *, tolerance: float) -> State:
@@ -411,7 +421,7 @@ class StateEvolution:
         From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
         Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go.
         """
-        inverse = np.linalg.inv(np.eye(len(x)) - self._jacobian(alpha, space, x)) if len(x) else np.zeros((0, 0))
+        inverse = self._newton(self._jacobian(alpha, space, x)) if len(x) else np.zeros((0, 0))
         x, ends, seen = x.copy(), [], []
         far, near, steps = np.inf, 0.0, 0
         most = BLOCKS[-1] if not self.channel.stochastic else BLOCKS[3]
@@ -441,6 +451,19 @@ class StateEvolution:
         if known:
             status += f"; exact recovery of {known} of {self.visible.shape[1]} directions"
         return State(Q, V, _standard_error(together, space.tangent(x)), _pooled(seen), status, far <= near)
+
+    def _newton(self, jacobian: np.ndarray) -> np.ndarray:
+        """(I - J)^{-1}, the step from a residual to the fixed point.
+
+        Near a threshold a Jacobian from few nodes and draws may have an eigenvalue at or above one, though the fixed
+        point is stable: the step would lead away from it. It is then kept in its direction and bounded.
+        """
+        gap = np.eye(len(jacobian)) - jacobian
+        if not self.channel.stochastic:
+            return np.linalg.inv(gap)
+        values, vectors = np.linalg.eig(gap)
+        values = np.maximum(np.real(values), _LEAST_GAP) + 1j * np.imag(values)
+        return np.real(vectors / values @ np.linalg.inv(vectors))
 
     def _jacobian(self, alpha: float, space: Coordinates, x: np.ndarray) -> np.ndarray:
         base = self._next(self.coarse, alpha, space, space.overlap(x)[1])

@@ -34,8 +34,7 @@ class SequenceIndexTheory:
         }
 
     def index_labels(self) -> Sequence[str]:
-        layers = getattr(self.problem.model, "layers", 0)
-        return [f"layer {layer + 1}" for layer in range(layers)] if layers == self.channel.indices else ()
+        return getattr(self.problem.model, "row_labels", ())
 
     def check_control(self, name: str, values: Any) -> np.ndarray:
         return checks.positive_grid(name, values)
@@ -108,11 +107,12 @@ class SequenceIndexTheory:
         return {"overlap": self.state_evolution.trace(alpha, iterations, damping)[1:]}
 
     def comparable(self, experiment: Any) -> Any:
-        """Remove the overlap 1/D that a random vector has with the teacher."""
+        """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""
         experiment = experiment.copy()
+        rows = self.channel.overlap_mask.sum(0).max()
         for name in ("overlap", "overlap_trace"):
             if name in experiment and "dim" in experiment.coords:
-                bias = 1.0 / experiment["dim"]
+                bias = rows / experiment["dim"]
                 diagonal = experiment["index"] == experiment["index_other"]
                 experiment[name] = experiment[name] - bias * (1 - experiment[name]) / (1 - bias) * diagonal
         return experiment

@@ -7,6 +7,9 @@ Every algorithm here touches the tokens X (S data sets, N samples, M tokens, D c
 in which a sample's score depends on its own fields only. So a pass goes through the samples block by block and needs
 one block at a time. Tokens are drawn in tiles of a fixed number of samples, each from a key of its own: they are the
 same whether they are kept or drawn anew, and whatever the size of the blocks.
+
+Where rows of the weights act on different parts of the data (the heads of attention), a sample has the tokens of all
+parts one after the other, and each row sees those of its own.
 """
 
 from __future__ import annotations
@@ -37,9 +40,24 @@ class Tokens(abc.ABC):
     Attributes
     ----------
     shape : tuple (S, N, M, D)
+        With H parts there are M tokens in all, M/H of each part.
+    groups : tuple of int or None
+        Part of the data on which each row of the weights acts; None: all on the same.
     """
 
     shape: tuple[int, int, int, int]
+    groups: tuple[int, ...] | None = None
+
+    def fields_of(self, X: Any, W: Any) -> Any:
+        """X W / sqrt(D), (S, n, P, M/H), of a block of tokens X; W may hold several sets of rows one after another."""
+        return fields(X, W, self._groups_of(W.shape[1]))
+
+    def gathered_of(self, X: Any, g: Any) -> Any:
+        """X^T g / sqrt(D), (S, P, D), of scores g (S, n, P, M/H) of a block of tokens X."""
+        return gathered(X, g, self._groups_of(g.shape[2]))
+
+    def _groups_of(self, rows: int) -> tuple[int, ...] | None:
+        return None if self.groups is None else self.groups * (rows // len(self.groups))
 
     @abc.abstractmethod
     def blocks(self) -> Iterator[tuple[slice, Any]]:
@@ -53,7 +71,7 @@ class Tokens(abc.ABC):
         """X W / sqrt(D), (S, N, P, M), of the weights W (S, P, D)."""
         parts = []
         for _, X in self.blocks():
-            parts.append(fields(X, W).block_until_ready())
+            parts.append(self.fields_of(X, W).block_until_ready())
             del X  # or it would be alive while the next block is drawn
         return joined(parts)
 
@@ -61,7 +79,7 @@ class Tokens(abc.ABC):
         """X^T g / sqrt(D), (S, P, D), of the scores g = score(samples, fields), (S, n, P, M) like the fields."""
         total: Any = None
         for samples, X in self.blocks():
-            part = gathered(X, score(samples, fields(X, W)))
+            part = self.gathered_of(X, score(samples, self.fields_of(X, W)))
             # Waits, or a device that is asked for several blocks ahead would hold them all.
             total = (part if total is None else total + part).block_until_ready()
             del X
@@ -74,18 +92,25 @@ def joined(parts: list[Any]) -> Any:
 
 
 # Tokens of all samples in one row: einsum with one axis for each is up to nine times slower on a CPU.
-@jax.jit
-def fields(X: Any, W: Any) -> Any:
-    """X W / sqrt(D) as (S, n, P, M)."""
+@partial(jax.jit, static_argnums=2)
+def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
+    """X W / sqrt(D) as (S, n, P, M), M the number of tokens that a row sees."""
     seeds, n, tokens, dim = X.shape
     Z = jnp.einsum("skd,spd->skp", X.reshape(seeds, -1, dim), W, precision="highest") / jnp.sqrt(jnp.float32(dim))
-    return Z.reshape(seeds, n, tokens, -1).swapaxes(2, 3)
+    Z = Z.reshape(seeds, n, tokens, -1).swapaxes(2, 3)
+    if groups is None:
+        return Z
+    parts = Z.reshape(seeds, n, len(groups), max(groups) + 1, -1)
+    return parts[:, :, np.arange(len(groups)), np.array(groups)]
 
 
-@jax.jit
-def gathered(X: Any, g: Any) -> Any:
+@partial(jax.jit, static_argnums=2)
+def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
     """X^T g / sqrt(D) as (S, P, D)."""
     seeds, n, tokens, dim = X.shape
+    if groups is not None:
+        own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
+        g = jnp.einsum("snpm,pg->snpgm", g, own).reshape(seeds, n, len(groups), tokens)
     g = g.swapaxes(2, 3).reshape(seeds, n * tokens, -1)
     return jnp.einsum("skp,skd->spd", g, X.reshape(seeds, -1, dim), precision="highest") / jnp.sqrt(jnp.float32(dim))
 
@@ -93,14 +118,14 @@ def gathered(X: Any, g: Any) -> Any:
 class KeptTokens(Tokens):
     """Tokens in memory, one block."""
 
-    def __init__(self, X: Any) -> None:
-        self.X, self.shape = X, X.shape
+    def __init__(self, X: Any, groups: tuple[int, ...] | None = None) -> None:
+        self.X, self.shape, self.groups = X, X.shape, groups
 
     def blocks(self) -> Iterator[tuple[slice, Any]]:
         yield slice(0, self.shape[1]), self.X
 
     def of_seed(self, k: int) -> KeptTokens:
-        return self if self.shape[0] == 1 else KeptTokens(self.X[k : k + 1])
+        return self if self.shape[0] == 1 else KeptTokens(self.X[k : k + 1], self.groups)
 
 
 class DrawnTokens(Tokens):
@@ -110,13 +135,21 @@ class DrawnTokens(Tokens):
     ----------
     keys : array (S,) of keys
     shape : tuple (S, N, M, D)
+    groups : tuple of int, optional
+        See :class:`Tokens`.
     tiles : int, optional
         Tiles per block; the tokens do not depend on it. By default as many as fit 1/8 GiB, on a large accelerator
         8 GiB.
     """
 
-    def __init__(self, keys: Any, shape: tuple[int, int, int, int], tiles: int | None = None) -> None:
-        self.keys, self.shape = keys, shape
+    def __init__(
+        self,
+        keys: Any,
+        shape: tuple[int, int, int, int],
+        groups: tuple[int, ...] | None = None,
+        tiles: int | None = None,
+    ) -> None:
+        self.keys, self.shape, self.groups = keys, shape, groups
         self.tiles = min(tiles or _fitting_tiles(shape), -(-shape[1] // TILE))
 
     @property
@@ -132,11 +165,11 @@ class DrawnTokens(Tokens):
             yield slice(first, last), _draw(self.keys, first // TILE, (last - first, tokens, dim))
 
     def of_seed(self, k: int) -> DrawnTokens:
-        return DrawnTokens(self.keys[k : k + 1], (1, *self.shape[1:]), self.tiles)
+        return DrawnTokens(self.keys[k : k + 1], (1, *self.shape[1:]), self.groups, self.tiles)
 
     def kept(self) -> KeptTokens:
         """The same tokens, in memory from now on."""
-        return KeptTokens(_draw(self.keys, 0, self.shape[1:]))
+        return KeptTokens(_draw(self.keys, 0, self.shape[1:]), self.groups)
 
 
 def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Stability of the state in which nothing is learned, by deterministic quadrature.
+"""Stability of the state in which nothing is learned, by deterministic quadrature where there is one.
 
 At omega = 0, V = I the Jacobian of g_out is G = E[z z^T | y] - I for every layer, and index l is unstable where
 alpha f_l > 1, f_l = E |G_ll|_F^2. For a rank-one row 1/alpha <= M(M+1), with equality where y reveals z z^T.
@@ -33,8 +33,13 @@ def curvature_at_zero(channel: Channel) -> Estimate:
         return Estimate(exact, 0 * exact)
     if isinstance(channel, TwoLayerChannel):
         return _two_layers(channel.skip, channel._activation)
-    from .weak_recovery import sampled_curvature_at_zero  # here: averages over nodes need this module
+    from .deep_channel import DeepChannel  # here: averages over nodes need this module
+    from .deep_unlearned import deep_curvature_at_zero
+    from .weak_recovery import sampled_curvature_at_zero
 
+    # Linear layers have tails that lists from the prior do not reach.
+    if isinstance(channel, DeepChannel) and channel.activation == "softmax":
+        return deep_curvature_at_zero(channel)
     return sampled_curvature_at_zero(channel)
 
 

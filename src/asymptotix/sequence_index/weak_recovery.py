@@ -14,6 +14,7 @@ matrix on the leading eigenspace, which is positive too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -222,6 +223,7 @@ def _interpolated(y: np.ndarray, nodes: np.ndarray, table: np.ndarray, control: 
     return mean.reshape(_RANDOMISATIONS, *table.shape[1:])
 
 
+@lru_cache(maxsize=64)
 def sampled_curvature_at_zero(channel: Channel) -> Estimate:
     """f_l = E|G_ll|_F^2 at zero overlap for a channel without deterministic quadrature."""
     averages: Averages = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices))

@@ -1,0 +1,126 @@
+"""Arithmetic of one mixing layer A(v) = c I + R(v v^T) on M tokens, for many draws at once.
+
+A vector over the tokens is a list of M arrays, a matrix a list of M such lists: each entry holds all draws, so that a
+compiler fuses whole formulas and never sees a tiny matrix. R is the row-wise softmax, or the identity ("linear").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_TINY = 1e-300
+Vector = list[Any]
+Matrix = list[list[Any]]
+
+
+def dot(a: Vector, b: Vector) -> Any:
+    """Scalar product over the tokens."""
+    return sum((x * y for x, y in zip(a, b, strict=True)), 0.0)
+
+
+def attention_rows(v: Vector, activation: str) -> Matrix:
+    """R(v v^T)."""
+    if activation == "linear":
+        return [[x * y for y in v] for x in v]
+    if len(v) == 2:  # two exponentials instead of four
+        gap = v[0] - v[1]
+        a, b = (jax.nn.sigmoid(logit) for logit in (v[0] * gap, -v[1] * gap))
+        return [[a, 1 - a], [1 - b, b]]
+    rows = []
+    for x in v:
+        logits = [x * y for y in v]
+        top = logits[0]
+        for logit in logits[1:]:
+            top = jnp.maximum(top, logit)
+        weights = [jnp.exp(logit - top) for logit in logits]
+        total = sum(weights, 0.0)
+        rows.append([weight / total for weight in weights])
+    return rows
+
+
+def mixing(v: Vector, skip: float, activation: str) -> Matrix:
+    """A(v) = c I + R(v v^T)."""
+    rows = attention_rows(v, activation)
+    return [[x + skip if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)]
+
+
+def applied(A: Matrix, x: Vector) -> Vector:
+    """A x."""
+    return [dot(row, x) for row in A]
+
+
+def solved(A: Matrix, b: Vector) -> Vector:
+    """The solution x of A x = b."""
+    n = len(b)
+    rows = _eliminated([[*row, y] for row, y in zip(A, b, strict=True)])
+    x: Vector = [None] * n
+    for i in reversed(range(n)):
+        x[i] = (rows[i][n] - sum((rows[i][k] * x[k] for k in range(i + 1, n)), 0.0)) / rows[i][i]
+    return x
+
+
+def determinant(A: Matrix) -> Any:
+    """|det A|."""
+    if len(A) == 2:
+        return jnp.maximum(jnp.abs(A[0][0] * A[1][1] - A[0][1] * A[1][0]), _TINY)
+    product: Any = 1.0
+    for i, row in enumerate(_eliminated([[*row] for row in A])):
+        product = product * jnp.abs(row[i])
+    return product
+
+
+def _eliminated(rows: Matrix) -> Matrix:
+    """Gaussian elimination with row pivoting of a matrix (n, n) or (n, n + 1)."""
+    n = len(rows)
+    for i in range(n):
+        for k in range(i + 1, n):  # the largest entry rises to the top, one comparison after the other
+            larger = jnp.abs(rows[k][i]) > jnp.abs(rows[i][i])
+            pairs = [(jnp.where(larger, y, x), jnp.where(larger, x, y)) for x, y in zip(rows[i], rows[k], strict=True)]
+            rows[i], rows[k] = [p[0] for p in pairs], [p[1] for p in pairs]
+        pivot = jnp.where(jnp.abs(rows[i][i]) < _TINY, _TINY, rows[i][i])
+        for k in range(i + 1, n):
+            factor = rows[k][i] / pivot
+            rows[k] = [y - factor * x for x, y in zip(rows[i], rows[k], strict=True)]
+        rows[i][i] = pivot
+    return rows
+
+
+def has_inverse(tokens: int, activation: str) -> bool:
+    """Whether v can be solved in closed form from R(v v^T) t = r."""
+    return activation == "linear" or tokens == 2
+
+
+def log_slope(v: Vector, t: Vector, activation: str) -> Any:
+    """Log |det d(R(v v^T) t)/dv|, where there is a closed form.
+
+    Linear: R t = v (v.t), of slope (v.t) I + v t^T. Softmax with two tokens: the rows depend on v through the logits
+    v_1 (v_1 - v_2) and v_2 (v_2 - v_1), whose own slope has the determinant -2 (v_1 - v_2)^2.
+    """
+    if activation == "linear":
+        return jnp.log(2.0) + len(v) * jnp.log(jnp.abs(dot(v, t)) + _TINY)
+    gap, spread = v[0] - v[1], t[0] - t[1]
+    saturation = sum((-jnp.abs(x) - 2 * jnp.log1p(jnp.exp(-jnp.abs(x))) for x in (v[0] * gap, v[1] * gap)), 0.0)
+    return jnp.log(2 * (gap * spread) ** 2 + _TINY) + saturation
+
+
+def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
+    """The v with R(v v^T) t = r, one of the two signs, and whether it exists."""
+    if activation == "linear":
+        square = dot(r, t)
+        exists = square > 0
+        size = jnp.sqrt(jnp.where(exists, square, 1.0))
+        return [x / size for x in r], exists
+    # r_1 = a t_1 + (1-a) t_2 and r_2 = (1-b) t_1 + b t_2: the ratios are a/(1-a) and b/(1-b), without cancellation.
+    first, second = _ratio(r[0] - t[1], t[0] - r[0]), _ratio(r[1] - t[0], t[1] - r[1])
+    exists = (first > 0) & (second > 0)
+    logit1, logit2 = (jnp.log(jnp.where(exists, x, 2.0)) for x in (first, second))
+    exists &= logit1 + logit2 > 0
+    gap = jnp.sqrt(jnp.where(exists, logit1 + logit2, 1.0))
+    return [logit1 / gap, -logit2 / gap], exists
+
+
+def _ratio(top: Any, bottom: Any) -> Any:
+    return top / jnp.where(bottom == 0, _TINY, bottom)

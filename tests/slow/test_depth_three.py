@@ -1,0 +1,54 @@
+"""The channel of deep attention against adaptive cubature, and what three layers learn."""
+
+import numpy as np
+import pytest
+
+from asymptotix.sequence_index.attention import ROTATION
+from asymptotix.sequence_index.channel import TwoLayerChannel, score_jacobian
+from asymptotix.sequence_index.deep_channel import DeepChannel
+from asymptotix.sequence_index.unlearned import curvature_at_zero
+
+pytestmark = pytest.mark.slow
+
+
+def _samples(rng, channel, q, n):
+    q = np.asarray(q)[:, None]
+    omega = np.sqrt(q) * rng.standard_normal((n, channel.indices, channel.tokens))
+    return omega, omega + np.sqrt(1 - q) * rng.standard_normal(omega.shape)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "linear"])
+def test_two_layers_agree_with_adaptive_cubature(activation):
+    deep, exact = DeepChannel(2, 2, 1.0, activation), TwoLayerChannel(1.0, activation, "numba")
+    rng = np.random.default_rng(5)
+    for q in ([0.0, 0.0], [0.3, 0.9], [0.9, 0.99]):
+        omega, Z = _samples(rng, deep, q, 64)
+        V = np.diag(1 - np.array(q))
+        found = deep.posterior(deep.observe(Z), omega, V, draws=4096)
+        reference = exact.posterior(exact.observe(Z @ ROTATION.T), omega @ ROTATION.T, V)
+        # 4096 draws, of which at least a hundred count: rms errors of a few per cent of a standard deviation.
+        error = (np.asarray(found.shift) - np.asarray(reference.shift) @ ROTATION) / np.sqrt(np.diag(V))[:, None]
+        assert np.sqrt((error**2).mean()) < 0.03
+        np.testing.assert_allclose(
+            np.median(abs(np.asarray(found.log_evidence) - np.asarray(reference.log_evidence))), 0.0, atol=0.03
+        )
+
+
+def test_three_layers_have_the_variance_that_their_errors_have():
+    channel, rng = DeepChannel(3, 2, 1.0, "softmax"), np.random.default_rng(6)
+    q = np.array([0.9, 0.9, 0.998])
+    omega, Z = _samples(rng, channel, q, 2048)
+    found = channel.posterior(channel.observe(Z), omega, np.diag(1 - q))
+    left = ((Z - omega - found.shift) ** 2).sum(2).mean(0)
+    said = np.einsum("npmpm->np", found.covariance).mean(0)
+    # Squared errors of 4096 normals scatter by 2 %, heavy tails twice that.
+    np.testing.assert_allclose(left / said, 1.0, atol=0.1)
+    assert np.isfinite(score_jacobian(found, np.diag(1 - q))).all()
+
+
+@pytest.mark.parametrize(("layers", "tokens", "first"), [(2, 2, 0.1854779), (3, 2, 0.2070), (2, 3, 0.0957)])
+def test_first_thresholds(layers, tokens, first):
+    f = curvature_at_zero(DeepChannel(layers, tokens, 1.0, "softmax"))
+    # The references of three layers and of three tokens are known to 2e-3 themselves.
+    assert 1 / f.value[-1] == pytest.approx(first, rel=5e-3)
+    assert f.error[-1] < 2e-3 * f.value[-1]
