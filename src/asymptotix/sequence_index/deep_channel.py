@@ -89,7 +89,7 @@ class DeepChannel(MappedChannel):
 
     diagonal = True
     stochastic = True
-    draws = 256
+    draws, lists = 256, 2
 
     def __init__(self, layers: int, tokens: int, skip: float, activation: str) -> None:
         if skip == 0 and activation == "linear":
@@ -102,6 +102,10 @@ class DeepChannel(MappedChannel):
         self.invertible = has_inverse(tokens, activation)
         self.shares = (1, 1, 2) if self.invertible else (2, 0, 2)
         self.description = "weighted draws on the fibre of the output, from the prior and around modes, without noise"
+
+    @property
+    def cost(self) -> int:
+        return 4
 
     def _parameters(self) -> tuple[int, int, float, str]:
         return self.layers, self.tokens, self.skip, self.activation
@@ -142,7 +146,11 @@ class DeepChannel(MappedChannel):
         gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
         counts = np.array(self.shares) * (draws // 4)
         lists = self._drawn(normals, key, 1, int(counts.max()))
-        a, b, c = ([x[:n] for x in entries] for entries, n in zip(lists, counts, strict=True))
+        # As many from either of the two lists, which come one after the other.
+        a, b, c = (
+            [x.reshape(2, -1)[:, : n // 2].reshape(-1) for x in entries]
+            for entries, n in zip(lists, counts, strict=True)
+        )
         points, mixture = self._last_solved(y, gaussian, a), None
         if counts[1]:
             points += self._last_but_one_solved(y, gaussian, b)
@@ -160,9 +168,9 @@ class DeepChannel(MappedChannel):
         return _moments_of(points, log_weights, gaussian.variances)
 
     def _drawn(self, normals: Any, key: Key, stage: int, each: int) -> list[Vector]:
-        """Normals of the L - 1 drawn layers for three sources, in two independent halves.
+        """Normals of the L - 1 drawn layers for three sources, in two independent lists.
 
-        A half is a block of the shared normals, with every layer turned by a rotation of its own.
+        A list is a block of the shared normals, with every layer turned by a rotation of its own.
         """
         M, vectors, size = self.tokens, 3 * (self.layers - 1), self.size - self.tokens
 
@@ -285,31 +293,24 @@ def _flat(rows: list[Vector]) -> Vector:
 
 
 def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> Moments:
-    """Moments of the weighted points of all draws, which come in two independent halves.
-
-    The second moments about the mean of the draws are too small by the variance of that mean, which would make
-    curvatures too small by a few per cent. Draws are more even than random ones: that variance is read off the halves.
-    """
+    """Moments of the weighted points of both lists, with a leading axis for the list."""
 
     def joined(parts: Any) -> Any:
         return jnp.concatenate([part.reshape(2, -1) for part in parts], 1)
 
     log_w = joined(log_weights)
-    x = jnp.stack([joined(entry) for entry in zip(*(_flat(p.x) for p in points), strict=True)])
-    top = jnp.max(log_w)
+    x = jnp.stack([joined(entry) for entry in zip(*(_flat(p.x) for p in points), strict=True)], 1)
+    top = jnp.max(log_w, axis=1, keepdims=True)
     weights = jnp.exp(log_w - jnp.where(jnp.isfinite(top), top, 0.0))
-    total = weights.sum()
-    x = jnp.where(weights > 0, x, 0.0)
-    weighted = x * (weights / total)
-    halves = weighted.sum(2)
-    mean = halves.sum(1)
-    away = halves - weights.sum(1) / total * mean[:, None]
+    total = weights.sum(1)
+    x = jnp.where(weights[:, None] > 0, x, 0.0)
+    weighted = x * (weights / total[:, None])[:, None]
+    mean = weighted.sum(2)
     # About omega: second moments and the squared mean are of the size of V, nothing cancels beyond rounding.
-    second = weighted.reshape(len(x), -1) @ x.reshape(len(x), -1).T
-    covariance = second - mean[:, None] * mean + 2 * away @ away.T
-    evidence = jnp.where(total > 0, top + jnp.log(total), jnp.nan)
-    scale = jnp.repeat(jnp.sqrt(variances), len(mean) // len(variances))
-    effective = total**2 / (weights**2).sum()
+    covariance = jnp.einsum("hid,hjd->hij", weighted, x) - mean[:, :, None] * mean[:, None, :]
+    evidence = jnp.where(total > 0, top[:, 0] + jnp.log(2 * total), jnp.nan)
+    scale = jnp.repeat(jnp.sqrt(variances), mean.shape[1] // len(variances))
+    effective = total**2 / (weights**2).sum(1)
     return Moments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
 
 

@@ -14,6 +14,9 @@ from .link_model import MultiIndex, SequenceIndex
 from .mapped_channel import LEAST_EFFECTIVE_SAMPLES as LEAST_EFFECTIVE_SAMPLES
 from .mapped_channel import MappedChannel, Moments
 
+#: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
+_EXPENSIVE = ((4096, 8), (65536, 16))
+
 
 class LinkChannel(MappedChannel):
     """The posterior of the indices under a link g, one sample at a time."""
@@ -24,6 +27,11 @@ class LinkChannel(MappedChannel):
 
     def __str__(self) -> str:
         return str(self.model)
+
+    @property
+    def cost(self) -> int:
+        numbers = self.footprint(self.draws)
+        return max((factor for bound, factor in _EXPENSIVE if numbers > bound), default=1)
 
     def link(self, z: Any) -> Any:
         """The link as a function R^n -> R^k, float outputs."""

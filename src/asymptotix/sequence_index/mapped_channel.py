@@ -1,8 +1,8 @@
 """Channels whose posterior is a program for one sample, mapped over the samples.
 
 The indices of a sample are a vector z of n = P M entries (the token varies fastest) with the prior N(omega, V (x) I_M).
-Samples are taken in chunks of a fixed shape, so that few programs are compiled. Where posteriors come from weighted
-draws, samples for which the weights leave too few of them are done again with longer lists.
+Samples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
+samples for which the weights leave too few of them are done again with more lists.
 """
 
 from __future__ import annotations
@@ -20,22 +20,56 @@ from .channel import Channel, Posterior
 
 #: Least median of the effective number of draws of a batch; below it the weights are not to be trusted.
 LEAST_EFFECTIVE_SAMPLES = 30.0
-#: A sample with fewer effective draws is done again with lists longer by the factors below. Few effective draws pull
-#: the posterior covariance down, the more the rarer the sample, and rare samples carry E|G|^2: with nothing done again,
-#: that of the first of three layers is 17 % too small where the last layer is almost known; with this bound, 1 %.
+#: A sample with fewer effective draws is done again with so many lists. Few effective draws pull the posterior
+#: covariance down, the more the rarer the sample, and rare samples carry E|G|^2: with nothing done again, that of the
+#: first of three layers is 17 % too small where the last layer is almost known.
 ENOUGH_EFFECTIVE_SAMPLES = 64.0
-LONGER_LISTS = (8, 64)
-_LARGEST_CHUNK = 4096
-_CHUNK_BYTES = 2**28
+MORE_LISTS = (8, 64)
+#: Samples in a chunk on a CPU and on an accelerator, and the memory that it may take.
+_CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
+#: Between the seeds of lists that must be independent.
+_OTHER_SEED = 1000
 
 
 class Moments(NamedTuple):
-    """log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n) and the effective number of draws of one sample."""
+    """log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n) and the effective number of draws of one sample.
+
+    With a leading axis where a program returns those of several independent lists of draws.
+    """
 
     log_evidence: Any
     shift: Any
     covariance: Any
     effective_samples: Any
+
+
+def merged(found: Moments) -> Moments:
+    """Moments (rows, ...) from those of K independent lists each, (rows, K, ...).
+
+    A covariance about the mean of the draws is too small by the variance of that mean, which the scatter of the lists
+    tells: it is added. With one list it is not known.
+    """
+    log_evidence, mean, covariance, effective = (np.asarray(x) for x in found)
+    K = log_evidence.shape[1]
+    if K == 1:
+        return Moments(*(x[:, 0] for x in (log_evidence, mean, covariance, effective)))
+    empty = ~np.isfinite(log_evidence)
+    mean = np.where(empty[:, :, None], 0.0, mean)
+    covariance = np.where(empty[:, :, None, None], 0.0, covariance)
+    top = np.where(empty, -np.inf, log_evidence).max(1, keepdims=True)
+    weights = np.where(empty, 0.0, np.exp(log_evidence - np.where(np.isfinite(top), top, 0.0)))
+    total = weights.sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = weights / total[:, None]
+        evidence = np.where(total > 0, top[:, 0] + np.log(total / K), np.nan)
+        squares = np.where(empty, 0.0, weights**2 / effective).sum(1)
+        together = np.where(total > 0, total**2 / squares, 0.0)
+    centre = np.einsum("rk,rki->ri", share, mean)
+    away = mean - centre[:, None]
+    # Between the lists the scatter belongs to the covariance; as that of their mean it is missing from it.
+    between = share + share**2 * K / (K - 1)
+    spread = np.einsum("rk,rki,rkj->rij", between, away, away)
+    return Moments(evidence, centre, np.einsum("rk,rkij->rij", share, covariance) + spread, together)
 
 
 class MappedChannel(Channel):
@@ -48,8 +82,9 @@ class MappedChannel(Channel):
     """
 
     description: str
-    #: Draws per sample, where the posterior comes from draws.
+    #: Draws per sample, where the posterior comes from draws, and into how many independent lists they are divided.
     draws: int = 0
+    lists: int = 1
 
     def __init__(self, indices: int, tokens: int, outputs: float) -> None:
         self.indices, self.tokens, self.outputs = indices, tokens, outputs
@@ -91,7 +126,8 @@ class MappedChannel(Channel):
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
         samples = (y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)))
-        found = self._in_chunks(samples, np.arange(n), seed, self.draws if draws is None else int(draws), 1)
+        count = self.draws if draws is None else int(draws)
+        found = self._in_chunks(samples, np.arange(n), seed, count, 1)
         if self.stochastic and draws is None:
             self._do_again(found, samples, seed)
         self._refuse_few_samples(found[3])
@@ -102,36 +138,42 @@ class MappedChannel(Channel):
         return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
 
     def _do_again(self, found: list[np.ndarray], samples: tuple[np.ndarray, ...], seed: int) -> None:
-        for factor in LONGER_LISTS:
+        for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= ENOUGH_EFFECTIVE_SAMPLES))
             if len(few) == 0:
                 return
-            better = self._in_chunks(samples, few, seed, factor * self.draws, factor)
+            better = self._in_chunks(samples, few, seed + _OTHER_SEED * level, self.draws, repeats)
             for field, new in zip(found, better, strict=True):
                 field[few] = new
 
     @double_precision()
     def _in_chunks(
-        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, factor: int
+        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
+        """Moments of some samples, each from so many independent runs of the program."""
         y, mean, V = samples
-        keys = self.keys(len(y), seed)
-        chunk = self._chunk(len(y), draws, factor)
+        each = np.repeat(rows, repeats)
+        keys = self.keys(len(each), seed)
+        chunk = self._chunk(len(y), draws)
         parts = []
-        for start in range(0, len(rows), chunk):
+        for start in range(0, len(each), chunk):
             # The last chunk is filled up with its own last sample: one compiled program serves all.
-            some = rows[np.minimum(np.arange(start, start + chunk), len(rows) - 1)]
-            prior = np.kron(V[some], np.eye(self.tokens))
-            own = jax.tree.map(lambda x, some=some: x[some], keys)
-            part = self.program(draws, seed)(y[some], mean[some], prior, own)
-            parts.append([np.array(x)[: len(rows) - start] for x in part])
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+            places = np.minimum(np.arange(start, start + chunk), len(each) - 1)
+            some = each[places]
+            own = jax.tree.map(lambda x, places=places: x[places], keys)
+            part = self.program(draws, seed)(y[some], mean[some], np.kron(V[some], np.eye(self.tokens)), own)
+            parts.append([np.array(x)[: len(each) - start] for x in part])
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        first = 2 if self.lists > 1 else 1  # axis of the first moments
+        lists = [x.reshape(len(rows), repeats * self.lists, *x.shape[first:]) for x in columns]
+        return [np.array(x) for x in merged(Moments(*lists))]
 
-    def _chunk(self, n: int, draws: int, factor: int) -> int:
-        """Samples per chunk; fewer for longer lists, of which few are needed."""
+    def _chunk(self, n: int, draws: int) -> int:
+        """Samples per chunk, whatever their number where programs take long to compile."""
         room = max(1, _CHUNK_BYTES // (8 * self.footprint(draws)))
-        fitting = min(_LARGEST_CHUNK // factor, 1 << max(0, room.bit_length() - 1))
-        return max(1, min(fitting // (8 if factor > 1 else 1), 1 << max(0, (n - 1).bit_length())))
+        most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
+        fitting = min(most, 1 << max(0, room.bit_length() - 1))
+        return fitting if self.stochastic else min(fitting, 1 << max(0, (n - 1).bit_length()))
 
     def _refuse_few_samples(self, effective: np.ndarray) -> None:
         if not self.stochastic:

@@ -18,7 +18,6 @@ from ..core.iterate import fixed_point
 from ..core.linalg import from_logit, to_logit
 from .averages import Averager, Averages, QuasiRandomAverager, SignAverager, averager
 from .channel import Channel
-from .link_channel import LinkChannel
 from .overlap_coordinates import PRECISIONS, Coordinates
 from .unlearned import curvature_at_zero
 from .weak_recovery import (
@@ -40,8 +39,6 @@ MARGINAL = 1e-3
 _COARSE = 2**11
 #: Nodes are added in blocks, each with this many nodes in every randomisation, until the error is small enough.
 _BLOCK = 2**11
-#: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
-_EXPENSIVE = ((4096, 8), (65536, 16))
 #: Numbers of blocks at which the error is looked at.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _STEPS = 8
@@ -115,12 +112,12 @@ class StateEvolution:
 
     def block(self, number: int) -> Averager:
         """Averages over one block of nodes; those of several blocks are independent enough to be averaged."""
-        return self.at(_BLOCK // self._cost, _RANDOMISATIONS, number)
+        return self.at(_BLOCK // self.channel.cost, _RANDOMISATIONS, number)
 
     @property
     def coarse(self) -> Averager:
         """Few nodes: enough to follow the dynamics, not to report a number."""
-        return self.at(_COARSE // (self._cost // 2 or 1), 1)
+        return self.at(_COARSE // (self.channel.cost // 2 or 1), 1)
 
     @property
     def deterministic(self) -> bool:
@@ -133,13 +130,7 @@ class StateEvolution:
 
     def affordable(self, count: int) -> int:
         """A number of nodes, reduced where one posterior costs milliseconds."""
-        return max(count // self._cost, 1)
-
-    @property
-    def _cost(self) -> int:
-        """By how much fewer nodes are taken, a power of two."""
-        numbers = _numbers_per_sample(self.channel)
-        return max((factor for bound, factor in _EXPENSIVE if numbers > bound), default=1)
+        return max(count // self.channel.cost, 1)
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -180,7 +171,7 @@ class StateEvolution:
         P = self.channel.indices
         Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
         Q = np.diag(Q) if Q.ndim == 1 else Q
-        averages, rows = self.at(2**12 // self._cost, 2), [Q]
+        averages, rows = self.at(2**12 // self.channel.cost, 2), [Q]
         space = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal)
         for _ in range(iterations):
             step = self._next(averages, alpha, space, np.eye(P) - Q)
@@ -291,6 +282,8 @@ class StateEvolution:
     @property
     def _coarse_tolerance(self) -> float:
         """Deterministic averages are solved to the end; noisy ones as far as they carry information."""
+        if self.channel.stochastic:
+            return 1e-2
         return 1e-9 if self.deterministic else 2e-3
 
     def _recovered(self, status: str) -> State:
@@ -473,10 +466,6 @@ class StateEvolution:
             moved[i] += 0.05
             columns.append((self._next(self.coarse, alpha, space, space.overlap(moved)[1]) - base) / 0.05)
         return np.array(columns).T
-
-
-def _numbers_per_sample(channel: Channel) -> int:
-    return channel.footprint(channel.draws) if isinstance(channel, LinkChannel) else 0
 
 
 def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
