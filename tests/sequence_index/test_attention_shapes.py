@@ -183,6 +183,7 @@ def test_activations_that_cannot_be_used_are_named(activation, message):
         channel_of(DeepAttention(1, 2, activation=activation))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "kind", "outputs"),
     [
@@ -205,11 +206,13 @@ def test_every_other_shape_gets_the_channel_of_a_link(model, kind, outputs):
     assert (channel.groups is None) == (model.heads == 1)
 
 
+@pytest.mark.slow
 def test_what_newton_would_miss_is_refused():
     with pytest.raises(NotImplementedError, match=r"the output sequence fixes all 6 indices.*covered are"):
         channel_of(DeepAttention(2, 3, output="sequence"))
 
 
+@pytest.mark.slow
 def test_roots_near_a_fold_are_found():
     # (z_0^2, z_0 z_1): near z_0 = 0 the roots z_0 and -z_0 are close to each other, and Newton's method is slow.
     channel = channel_of(MultiIndex(lambda z: jnp.stack([z[0] ** 2, z[0] * z[1]]), 2))

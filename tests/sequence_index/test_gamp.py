@@ -10,7 +10,8 @@ from asymptotix.sequence_index.averages import QuasiRandomAverager
 from asymptotix.sequence_index.channel import Channel, channel_of
 from asymptotix.sequence_index.measured import estimation_error, fresh_errors, overlaps
 from asymptotix.sequence_index.observables import prediction_errors
-from asymptotix.sequence_index.spectral import SpectralTheory, spectral_start, spectral_theory
+from asymptotix.sequence_index.spectral import spectral_start
+from asymptotix.sequence_index.spectral_theory import SpectralTheory, spectral_theory
 from toy import ToyLearning, ToyRegression
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)

@@ -68,6 +68,7 @@ SETTINGS = {
 CASES = [(kind, precision, *setting) for kind, precision in PRECISIONS for setting in SETTINGS[kind]]
 
 
+@pytest.mark.slow  # every case compiles a program of its own
 @pytest.mark.parametrize(("kind", "precision", "c", "v1", "v2", "correlation"), CASES)
 def test_agrees_with_the_adaptive_cubature(kind, precision, c, v1, v2, correlation):
     u, omega, V, _ = draw(kind, c, v1, v2, correlation=correlation)

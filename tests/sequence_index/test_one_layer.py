@@ -126,6 +126,7 @@ def brute_force(model: DeepAttention, Z: np.ndarray, omega: np.ndarray, V: np.nd
     return moments_of(log_weights, shift)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", CHARTS, ids=["direction", "rotation", "scale", "linear scale"])
 def test_moments_are_those_of_brute_force(model):
     for V in (TWO_INDEX_PRIORS[0], TWO_INDEX_PRIORS[2], TWO_INDEX_PRIORS[4]):

@@ -79,6 +79,7 @@ def test_first_iteration_by_hand():
     assert abs(messages.V[0, 0] - 1 / (1 / v + 0.7)) < 1e-12
 
 
+@pytest.mark.slow
 def test_runs_share_the_data_of_message_passing():
     problem = BayesOptimal(ONE_LAYER, side_information=SIDE)
     options = {"alpha": ALPHA, "dim": 150, "seeds": 2, "progress": False}

@@ -1,7 +1,6 @@
 """Message passing from nothing against state evolution, on models of every kind."""
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, InfiniteDepthAttention, MultiIndex, simulate, solve

@@ -93,8 +93,11 @@ class Channel(abc.ABC):
     @property
     def overlap_mask(self) -> np.ndarray:
         """Ones (P, P) where an overlap may differ from zero."""
-        if self.diagonal:
-            return np.eye(self.indices)
+        return np.eye(self.indices) if self.diagonal else self.same_part
+
+    @property
+    def same_part(self) -> np.ndarray:
+        """Ones (P, P) for rows that act on the same part of the data."""
         groups = np.zeros(self.indices, int) if self.groups is None else np.asarray(self.groups)
         return (groups[:, None] == groups).astype(float)
 

@@ -20,13 +20,8 @@ def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
     cross, gram, square = (a @ b.swapaxes(1, 2) for a, b in ((W, teacher), (W, W), (teacher, teacher)))
     if channel.diagonal:
         return overlap_matrices(cross, np.einsum("spp->sp", gram), np.einsum("spp->sp", square))
-    same = _same_part(channel)
+    same = channel.same_part
     return projected_overlaps(cross * same, gram * same, square * same)
-
-
-def _same_part(channel: Channel) -> np.ndarray:
-    groups = np.zeros(channel.indices, int) if channel.groups is None else np.asarray(channel.groups)
-    return (groups[:, None] == groups).astype(float)
 
 
 def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
@@ -57,7 +52,7 @@ def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) 
 def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> float:
     """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2."""
     pairs = ((teacher, teacher), (W, W), (W, teacher))
-    grams = [a @ b.T / W.shape[1] * _same_part(channel) for a, b in pairs]
+    grams = [a @ b.T / W.shape[1] * channel.same_part for a, b in pairs]
     return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
 
 
@@ -81,7 +76,7 @@ def fresh_fields(
 def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
     """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
     P, M = channel.indices, channel.tokens
-    omega, Z = fresh_fields(W, teacher, M, _same_part(channel))
+    omega, Z = fresh_fields(W, teacher, M, channel.same_part)
     noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**4, P * M, 12).reshape(-1, P, M))
     y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
     # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.

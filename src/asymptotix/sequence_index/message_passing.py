@@ -228,7 +228,8 @@ def iterate(
     b = data.tokens.sweep(state.W, score)
     traced, squares, lost = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
     measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens)
-    measured = active @ (measured * _mask(channel)) @ active
+    # A symmetry holds on average only; that parts of the data are apart holds for every sample.
+    measured = active @ (measured * channel.same_part) @ active
     own = np.isnan(precision).any(axis=(1, 2), keepdims=True)
     A = np.where(own, measured, np.nan_to_num(precision))
     C = weight_covariance(A, side_information)
@@ -238,9 +239,3 @@ def iterate(
     state.reaction, state.g = state.V, joined(scores)
     own_variance = np.einsum("spp->sp", weight_covariance(measured, side_information))
     return Step(own_variance, squares / data.tokens.shape[3], lost.astype(int))
-
-
-def _mask(channel: Channel) -> np.ndarray:
-    """Rows of different parts of the data have no overlap whatever the data say; a symmetry holds on average only."""
-    groups = np.zeros(channel.indices, int) if channel.groups is None else np.asarray(channel.groups)
-    return (groups[:, None] == groups).astype(float)

@@ -16,7 +16,8 @@ import numpy as np
 
 from .averages import Averager, QuasiRandomAverager
 from .channel import Channel
-from .spectral import SpectralTheory, same_part, spectral_theory, uninformative
+from .spectral import same_part
+from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 from .state_evolution import NO_OVERLAP, StateEvolution
 from .unlearned import curvature_at_zero
 from .weak_recovery import NO_MOMENT, diagonal_instability, instability

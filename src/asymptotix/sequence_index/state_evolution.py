@@ -460,11 +460,13 @@ class StateEvolution:
 
     def _jacobian(self, alpha: float, space: Coordinates, x: np.ndarray) -> np.ndarray:
         base = self._next(self.coarse, alpha, space, space.overlap(x)[1])
+        # Which samples have enough draws changes with the overlap: a longer step feels less of that.
+        step = 0.3 if self.channel.stochastic else 0.05
         columns = []
         for i in range(len(x)):
             moved = x.copy()
-            moved[i] += 0.05
-            columns.append((self._next(self.coarse, alpha, space, space.overlap(moved)[1]) - base) / 0.05)
+            moved[i] += step
+            columns.append((self._next(self.coarse, alpha, space, space.overlap(moved)[1]) - base) / step)
         return np.array(columns).T
 
 

@@ -1,0 +1,145 @@
+"""What the spectral start is worth in the limit of large D: its overlap, its Gram matrix and its reaction term."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from .spectral import transform
+
+
+class SpectralTheory(NamedTuple):
+    """The spectral start of k directions in the limit of large D.
+
+    Attributes
+    ----------
+    overlap : array (k, k)
+        Q of the calibrated estimate; zero where the eigenvectors carry no information.
+    eigenvalue : float
+        Of the informative eigenvectors.
+    gram : array (k, k)
+        W W^T / D of the eigenvector, in the scale in which the signal in it is M.
+    calibration : array (k, k)
+        M^T gram^{-1}: turns the eigenvector into the best estimate of the teacher.
+    reaction : array (k, k)
+        R with which the scores T X w of the eigenvector act back on its fields: omega = X w - R T X w.
+    """
+
+    overlap: np.ndarray
+    eigenvalue: float
+    gram: np.ndarray
+    calibration: np.ndarray
+    reaction: np.ndarray
+
+
+def uninformative(overlap: float, k: int) -> SpectralTheory:
+    """A random start of k directions, to which a given overlap is ascribed."""
+    eye = np.eye(k)
+    return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye)
+
+
+def spectral_theory(
+    alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float = 1.0
+) -> SpectralTheory:
+    """What the top eigenvectors of X^T T X / D are worth.
+
+    An eigenvector w (k, D) is a fixed point of linear message passing: omega = X w - R g with g = T X w is g = G omega,
+    G = (T^{-1} - R)^{-1}, and b = X^T g / sqrt(D) + A w = R^{-1} w with A = -alpha E sum_m G_mm. With the signal M in
+    w = M w* + noise the step keeps M where, lambda the eigenvalue,
+
+        alpha E[G (M z) z^T] = lambda M,       R = (lambda + A)^{-1},
+
+    and its noise N where N = alpha R E[G (M z z^T M^T + N (x) I) G] R. For k = 1 all of these are numbers.
+
+    Parameters
+    ----------
+    covariance, z, weights : arrays (n, k, M, k, M), (n, k, M), (n,)
+        Posterior covariances of the entering indices at zero overlap, the true indices and the weights of the nodes.
+    mask : array (k, k), optional
+        Zero for indices that act on different parts of the data.
+    """
+    linear = _LinearPassing(alpha, covariance, z, weights, mask)
+    shape = np.eye(z.shape[1])
+    if linear.at(shape).growth <= 1:
+        return uninformative(0.0, len(shape))
+    found = linear.steady(shape)
+    for _ in range(20 if len(shape) > 1 else 0):
+        R = np.linalg.inv(found.eigenvalue * np.eye(len(shape)) + found.A)
+        new = R * len(shape) / np.trace(R)
+        # With equivalent directions the shape of R stays that of the unit matrix.
+        if abs(new - shape).max() < 1e-3 or linear.at(new).growth <= 1:
+            break
+        shape = new
+        found = linear.steady(shape)
+    M, N = found.M, linear.noise(found)
+    gram = M @ M.T + N
+    calibration = M.T @ np.linalg.inv(gram)
+    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R)
+
+
+class _Fixed(NamedTuple):
+    """Linear message passing with a reaction R: its scores G, A, the signal M that grows most, lambda and growth."""
+
+    R: np.ndarray
+    G: np.ndarray
+    A: np.ndarray
+    M: np.ndarray
+    eigenvalue: float
+    growth: float
+
+
+class _LinearPassing:
+    """Averages of linear message passing over nodes."""
+
+    def __init__(
+        self, alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float
+    ) -> None:
+        n, self.k, self.tokens = z.shape
+        self.alpha, self.z, self.weights, self.mask = alpha, z, weights / n, mask * np.ones((self.k, self.k))
+        values, vectors = np.linalg.eigh(covariance.reshape(n, self.k * self.tokens, -1))
+        self.t, self.vectors = transform(values), vectors
+
+    def at(self, R: np.ndarray) -> _Fixed:
+        G = self._scores(R)
+        A = -self.alpha * np.einsum("n,nimjm->ij", self.weights, G) * self.mask
+        # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
+        pairs = np.einsum("n,nimju,nru,nlm->iljr", self.weights, G, self.z, self.z, optimize=True)
+        K = self.alpha * self.mask[:, :, None, None] * pairs * self.mask
+        M = np.eye(self.k)
+        size = 1.0
+        for _ in range(30 if self.k > 1 else 1):  # from the unit matrix: of equivalent signals the symmetric one
+            M = np.einsum("iljr,jr->il", K, M)
+            size = float(np.linalg.norm(M) / np.sqrt(self.k)) if self.k > 1 else float(M[0, 0])
+            M = M / size
+        eigenvalue = size
+        grown = R @ (np.einsum("iljr,jr->il", K, M) + A @ M)
+        return _Fixed(R, G, A, M, eigenvalue, float((grown * M).sum() / (M * M).sum()))
+
+    def steady(self, shape: np.ndarray) -> _Fixed:
+        """The reaction of a given shape at which the signal neither grows nor shrinks."""
+        size = brentq(lambda c: self.at(c * shape).growth - 1, 1e-3, 1.0)
+        return self.at(float(size) * shape)  # type: ignore[arg-type]
+
+    def _scores(self, R: np.ndarray) -> np.ndarray:
+        """G (n, k, M, k, M) = (T^{-1} - R)^{-1}."""
+        n, size = self.t.shape
+        if self.k == 1:
+            G = np.einsum("nij,nj,nkj->nik", self.vectors, self.t / (1 - R[0, 0] * self.t), self.vectors)
+        else:
+            T = np.einsum("nij,nj,nkj->nik", self.vectors, self.t, self.vectors)
+            G = np.linalg.solve(np.eye(size) - T @ np.kron(R, np.eye(self.tokens)), T)
+        return G.reshape(n, self.k, self.tokens, self.k, self.tokens)
+
+    def noise(self, found: _Fixed) -> np.ndarray:
+        """N, from a linear system."""
+        k, G = self.k, found.G
+        moved = np.einsum("nimju,jr,nru->nim", G, found.M, self.z, optimize=True)
+        source = np.einsum("n,nim,nlm->il", self.weights, moved, moved)
+        spread = np.einsum("n,nimju,nlmru->iljr", self.weights, G, G, optimize=True)
+        R = found.R
+        source = self.alpha * R @ (source * self.mask) @ R
+        spread = self.alpha * np.einsum("ai,bl,iljr->abjr", R, R, self.mask[:, :, None, None] * spread * self.mask)
+        N = np.linalg.solve(np.eye(k * k) - spread.reshape(k * k, k * k), source.ravel()).reshape(k, k)
+        return 0.5 * (N + N.T)
