@@ -156,3 +156,18 @@ def test_top_eigenpair_of_small_matrices(dim):
     expected = np.linalg.eigh(matrix)
     np.testing.assert_allclose(values[0], expected[0][-1], rtol=1e-3)
     np.testing.assert_allclose(abs(vector @ expected[1][:, -1]), 1, rtol=1e-3)
+
+
+def test_rows_see_their_own_part_of_the_data():
+    keys = drawn(1).keys
+    tokens = DrawnTokens(keys, (1, 40, 4, 30), groups=(0, 1, 0)).kept()
+    rng = np.random.default_rng(0)
+    W, g = np.float32(rng.normal(size=(1, 3, 30))), np.float32(rng.normal(size=(1, 40, 3, 2)))
+    X = np.asarray(tokens.X[0], float)
+    parts = [X[:, :2], X[:, 2:], X[:, :2]]  # of two parts with two tokens each
+    fields = np.stack([parts[p] @ W[0, p] for p in range(3)], 1) / np.sqrt(30)
+    np.testing.assert_allclose(tokens.fields(W)[0], fields, atol=1e-5)  # single precision
+    gathered = np.stack([np.einsum("nmd,nm->d", parts[p], g[0, :, p]) for p in range(3)]) / np.sqrt(30)
+    np.testing.assert_allclose(tokens.gathered_of(tokens.X, g)[0], gathered, atol=1e-4)
+    twice = tokens.fields(np.concatenate([W, 2 * W], 1))
+    np.testing.assert_allclose(twice[:, :, 3:], 2 * twice[:, :, :3], atol=1e-5)
