@@ -58,8 +58,8 @@ class QuasiRandomAverager(Averager):
 
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
     vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
-    with weights 1-q and q along the principal directions of the overlap. A posterior that comes from draws is asked
-    for twice, with independent lists, and squares become products of the two.
+    with weights 1-q and q (for posteriors from draws 1-q^4 and q^4) along the principal directions of the overlap. A
+    posterior that comes from draws is asked for twice, with independent lists, and squares become products of the two.
 
     Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
     is one while all overlaps are small: near the first threshold it removes most of the error. It costs as much as an
@@ -137,7 +137,9 @@ class QuasiRandomAverager(Averager):
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
         square = _symmetric(np.einsum("npm,nqm->npq", g, h))
         nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
-        root = psd_sqrt(Q)
+        # A covariance from draws is a little too small, the more so where few of them count, and the small difference
+        # from the prior's amplifies that: then the second is left for overlaps close to one.
+        root = Q @ Q if channel.stochastic else psd_sqrt(Q)
         values = (
             square + root @ (nishimori - square) @ root,
             0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),

@@ -48,7 +48,7 @@ _RANDOMISATIONS = 8
 _MISALIGNED = 1e-6
 _TURNS = 4
 #: Least distance from one of an eigenvalue of a Jacobian from draws, in a quasi-Newton step.
-_LEAST_GAP = 0.05
+_LEAST_GAP = 0.12
 
 
 @dataclass(frozen=True)
