@@ -136,6 +136,8 @@ def simulate(
     sizes = _sizes(algorithm, dim)
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
+    for block in blocks:
+        algorithm.check(block.problem)  # fields may be swept into what the algorithm does not cover
     runs = len(seed_list)
     several = dim is not None and np.ndim(dim) > 0
     shape = (

@@ -275,7 +275,7 @@ def channel_of(model: Specification, backend: str = "auto") -> Channel:
     one layer, tied, rank one, one head                       SignChannel
     one layer, tied, rank two or several heads of rank one;   see :mod:`one_layer_channel`
     untied of rank one
-    two layers, two tokens, tied, rank one, one head          TwoLayerChannel
+    two layers, two tokens, tied, rank one, one head, a skip  TwoLayerChannel
     other depths and numbers of tokens of the same            DeepChannel
     every other                                               see :mod:`general_channel`
     ========================================================  ========================================

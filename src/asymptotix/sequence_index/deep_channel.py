@@ -144,7 +144,7 @@ class DeepChannel(MappedChannel):
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> Moments:
         L, M = self.layers, self.tokens
         gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
-        counts = np.array(self.shares) * (draws // 4)
+        counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half of them for each list
         lists = self._drawn(normals, key, 1, int(counts.max()))
         # As many from either of the two lists, which come one after the other.
         a, b, c = (

@@ -114,6 +114,8 @@ class GAMP(Algorithm):
         side = theory.problem.side_information
         if self.start == "side_information" and side == 0:
             raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
+        if self.start == "random" and side > 0:
+            raise ValueError(f"start='random' is for problems without side information, got side_information={side}")
         if self.start == "staged" and side > 0:
             raise ValueError(f"start='staged' is for problems without side information, got side_information={side}")
 
@@ -241,7 +243,7 @@ class _Run:
         return [self._outcome(k, stages) for k in range(len(self.seeds))]
 
     def _start_jointly(self) -> None:
-        if self.side > 0:
+        if self.side > 0:  # the start is that of the side information: a random one is refused
             self.state.W = np.float32(np.sqrt(self.side)) * self.data.side
             self.state.V = (1 - self.side) * self.state.V
             return

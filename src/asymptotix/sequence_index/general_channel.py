@@ -80,13 +80,13 @@ def channel_of_attention(model: DeepAttention) -> LinkChannel:
     except NotImplementedError as error:
         raise NotImplementedError(
             f"no channel for {model}: the rank of the differential of its output is not the same everywhere, or its"
-            " outputs are discrete with too many values"
+            " outputs are discrete with too many values; choose another activation or output, or last_skip=False"
         ) from error
     if isinstance(channel, RootChannel) and model.output == "sequence" and model.layers > 1:
         raise NotImplementedError(
-            f"no channel for {model}: the output sequence fixes all {model.indices * model.tokens} indices of a sample,"
-            " but its softmax saturates and Newton's method misses too many of them; covered are the output sequences"
-            " of one layer, and of several layers with two tokens"
+            f"no channel for {model}: with output='sequence' the output fixes all {model.indices * model.tokens} indices"
+            " of a sample, but it saturates and Newton's method misses too many of them; covered are the output sequences"
+            " of one layer, and of several layers with two tokens and softmax; or choose output='attention'"
         )
     seen = with_output(channel, functools.partial(attention_link.output, model=model))
     seen.groups = model.groups if model.heads > 1 else None

@@ -136,20 +136,25 @@ def covariance_along(channel: Channel, data: Data, state: State, frame: np.ndarr
     return np.concatenate(parts, axis=1)
 
 
+def _times(matrices: Any, fields: Any) -> Any:
+    """Matrices (S, P, P) times fields (S, n, P, M), in full single precision on any device."""
+    return jnp.einsum("spq,snqm->snpm", matrices, fields, precision="highest")
+
+
 @jax.jit
 def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
     """Fields omega (S, n, P, M)."""
-    return jnp.einsum("pq,snqm->snpm", active, raw - jnp.einsum("spq,snqm->snpm", reaction, g), precision="highest")
+    return jnp.einsum("pq,snqm->snpm", active, raw - _times(reaction, g), precision="highest")
 
 
 @jax.jit
-def _scores(shift: Any, covariance: Any, V: Any, active: Any) -> tuple[Any, Any, Any, Any]:
+def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
     """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)
     traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
-    g = jnp.einsum("spq,snqm->snpm", active @ jnp.linalg.inv(V), shift)
+    g = _times(gain, shift)
     return g, traced.sum(1), (g**2).sum((1, 3)), lost.sum(1)
 
 
@@ -216,11 +221,12 @@ def iterate(
     """
     V = np.asarray(state.V, float)
     seen = V + jitter * np.eye(len(active))
+    gain = np.float32(active @ np.linalg.inv(seen))  # in double precision: directions may be known to 1e-6
     scores, sums = [], []
 
     def score(rows: slice, raw: Any) -> Any:
         moments = posterior_at(channel, data, state, rows, raw, active, jitter)
-        g, *parts = _scores(*moments, np.float32(seen), np.float32(active))
+        g, *parts = _scores(*moments, np.float32(seen), gain)
         scores.append(g)
         sums.append([np.asarray(x, float) for x in parts])
         return g
@@ -228,8 +234,7 @@ def iterate(
     b = data.tokens.sweep(state.W, score)
     traced, squares, lost = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
     measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens)
-    # A symmetry holds on average only; that parts of the data are apart holds for every sample.
-    measured = active @ (measured * channel.same_part) @ active
+    measured = active @ (measured * channel.overlap_mask) @ active
     own = np.isnan(precision).any(axis=(1, 2), keepdims=True)
     A = np.where(own, measured, np.nan_to_num(precision))
     C = weight_covariance(A, side_information)

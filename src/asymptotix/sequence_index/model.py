@@ -108,6 +108,8 @@ class DeepAttention(Specification):
         for name in ("tied", "last_skip"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.last_skip and self.output != "sequence":
+            raise ValueError(f"last_skip=True needs output='sequence', got output={self.output!r}")
 
     @property
     def ranks(self) -> tuple[int, ...]:

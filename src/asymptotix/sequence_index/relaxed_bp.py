@@ -141,7 +141,7 @@ class Messages:
         b = said.sum(0)
         A = precision
         if A is None:
-            A = mp.data_precision(self.data.alpha, self.V, traced, self.channel.tokens)
+            A = mp.data_precision(self.data.alpha, self.V, traced, self.channel.tokens) * self.channel.overlap_mask
         C = mp.weight_covariance(A, self.side_information)
         known = np.sqrt(self.side_information) / (1 - self.side_information) * self.side
         self.W = C @ (b + known)

@@ -42,12 +42,12 @@ class RootChannel(LinkChannel):
         return 2 * draws * (2 * draws + 8 * self.size**2)
 
     def _in_chunks(
-        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, factor: int
+        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
-        found = super()._in_chunks(samples, rows, seed, draws, factor)
+        found = super()._in_chunks(samples, rows, seed, draws, repeats)
         lost = np.flatnonzero(~np.isfinite(found[0]))
         if len(lost) and draws == _STARTS:
-            again = super()._in_chunks(samples, rows[lost], seed, _MORE_STARTS, _MORE_STARTS // _STARTS)
+            again = super()._in_chunks(samples, rows[lost], seed, _MORE_STARTS, 1)
             for field, new in zip(found, again, strict=True):
                 field[lost] = new
         return found

@@ -104,7 +104,7 @@ class _Operator:
         """T X w / sqrt(D) of an estimate w (k, D), as (n, k, M)."""
         fields = self.tokens.fields(self._rows(estimate[None]))
         n, M = fields.shape[1], fields.shape[3]
-        along = jnp.einsum("pk,npm->nkm", self.frame, fields[0]).reshape(n, -1)
+        along = jnp.einsum("pk,npm->nkm", self.frame, fields[0], precision="highest").reshape(n, -1)
         found = jnp.einsum("nab,nb->na", self.T, along, precision="highest")
         return np.asarray(found).reshape(n, self.k, M)
 
@@ -122,9 +122,10 @@ def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
     """Frame T frame^T times the fields (1, n, b P, M) of b sets of rows."""
     _, n, rows, M = fields.shape
     P, k = frame.shape
-    along = jnp.einsum("pk,nbpm->nbkm", frame, fields.reshape(n, rows // P, P, M)).reshape(n, -1, k * M)
+    fields = fields.reshape(n, rows // P, P, M)
+    along = jnp.einsum("pk,nbpm->nbkm", frame, fields, precision="highest").reshape(n, -1, k * M)
     g = jnp.einsum("nab,ncb->nca", T, along, precision="highest").reshape(n, -1, k, M)
-    return jnp.einsum("pk,nbkm->nbpm", frame, g).reshape(1, n, rows, M)
+    return jnp.einsum("pk,nbkm->nbpm", frame, g, precision="highest").reshape(1, n, rows, M)
 
 
 def top_eigenpairs(

@@ -119,7 +119,10 @@ class _LinearPassing:
 
     def steady(self, shape: np.ndarray) -> _Fixed:
         """The reaction of a given shape at which the signal neither grows nor shrinks."""
-        size = brentq(lambda c: self.at(c * shape).growth - 1, 1e-3, 1.0)
+        least = 1e-3
+        while self.at(least * shape).growth > 1:
+            least /= 10
+        size = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0)
         return self.at(float(size) * shape)  # type: ignore[arg-type]
 
     def _scores(self, R: np.ndarray) -> np.ndarray:

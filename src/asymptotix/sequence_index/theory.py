@@ -59,7 +59,7 @@ class SequenceIndexTheory:
         P, diagonal = self.channel.indices, self.channel.diagonal
         Q = np.asarray(checks.real_array("start", start), float)
         Q = np.diag(Q) if Q.shape == (P,) else Q
-        if Q.shape != (P, P) or not _is_overlap(Q) or (diagonal and (Q - np.diag(np.diag(Q))).any()):
+        if Q.shape != (P, P) or not _is_overlap(Q) or (Q * (1 - self.channel.overlap_mask)).any():
             kind = "a diagonal matrix" if diagonal else "a symmetric matrix with eigenvalues in [0, 1)"
             raise ValueError(
                 f"start must be one of {STARTS}, or the overlaps of the {P} indices in [0, 1) as a vector or {kind}, "
@@ -109,7 +109,7 @@ class SequenceIndexTheory:
     def comparable(self, experiment: Any) -> Any:
         """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""
         experiment = experiment.copy()
-        rows = self.channel.overlap_mask.sum(0).max()
+        rows = min(self.channel.overlap_mask.sum(0).max(), self.state_evolution.visible.shape[1])
         for name in ("overlap", "overlap_trace"):
             if name in experiment and "dim" in experiment.coords:
                 bias = rows / experiment["dim"]
