@@ -162,7 +162,8 @@ def test_rows_see_their_own_part_of_the_data():
     keys = drawn(1).keys
     tokens = DrawnTokens(keys, (1, 40, 4, 30), groups=(0, 1, 0)).kept()
     rng = np.random.default_rng(0)
-    W, g = np.float32(rng.normal(size=(1, 3, 30))), np.float32(rng.normal(size=(1, 40, 3, 2)))
+    W = rng.normal(size=(1, 3, 30)).astype(np.float32)
+    g = rng.normal(size=(1, 40, 3, 2)).astype(np.float32)
     X = np.asarray(tokens.X[0], float)
     parts = [X[:, :2], X[:, 2:], X[:, :2]]  # of two parts with two tokens each
     fields = np.stack([parts[p] @ W[0, p] for p in range(3)], 1) / np.sqrt(30)

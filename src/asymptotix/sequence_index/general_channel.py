@@ -84,9 +84,9 @@ def channel_of_attention(model: DeepAttention) -> LinkChannel:
         ) from error
     if isinstance(channel, RootChannel) and model.output == "sequence" and model.layers > 1:
         raise NotImplementedError(
-            f"no channel for {model}: with output='sequence' the output fixes all {model.indices * model.tokens} indices"
-            " of a sample, but it saturates and Newton's method misses too many of them; covered are the output sequences"
-            " of one layer, and of several layers with two tokens and softmax; or choose output='attention'"
+            f"no channel for {model}: with output='sequence' it shows all {model.indices * model.tokens} indices of a"
+            " sample, but saturates, and Newton's method misses too many of them; covered are the output sequences of"
+            " one layer, and of several layers with two tokens and softmax; or choose output='attention'"
         )
     seen = with_output(channel, functools.partial(attention_link.output, model=model))
     seen.groups = model.groups if model.heads > 1 else None
