@@ -193,7 +193,7 @@ def test_activations_that_cannot_be_used_are_named(activation, message):
         (DeepAttention(1, 2, rank=2, activation=jnp.tanh), "FibreChannel", 3),
         (DeepAttention(2, 2, skip=0.0), "DeepChannel", 2),
     ],
-    ids=str,
+    ids=["untied", "sequence", "heads", "tanh", "no skip"],
 )
 def test_every_other_shape_gets_the_channel_of_a_link(model, kind, outputs):
     channel = channel_of(model)
