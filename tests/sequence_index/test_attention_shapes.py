@@ -208,7 +208,7 @@ def test_every_other_shape_gets_the_channel_of_a_link(model, kind, outputs):
 
 @pytest.mark.slow
 def test_what_newton_would_miss_is_refused():
-    with pytest.raises(NotImplementedError, match=r"the output sequence fixes all 6 indices.*covered are"):
+    with pytest.raises(NotImplementedError, match=r"it shows all 6 indices of a sample.*covered are"):
         channel_of(DeepAttention(2, 3, output="sequence"))
 
 

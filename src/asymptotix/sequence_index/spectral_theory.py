@@ -9,6 +9,9 @@ from scipy.optimize import brentq
 
 from .spectral import transform
 
+#: Relative distance within which eigenvalues count as equal.
+_TIED = 0.05
+
 
 class SpectralTheory(NamedTuple):
     """The spectral start of k directions in the limit of large D.
@@ -90,6 +93,19 @@ class _Fixed(NamedTuple):
     growth: float
 
 
+def _leading_signal(K: np.ndarray) -> np.ndarray:
+    """Of the signals (k, k) that the symmetric map K (k, k, k, k) makes grow most, the one nearest to the unit matrix.
+
+    Eigenvalues that a symmetry makes equal are split by the noise of the nodes.
+    """
+    k = len(K)
+    values, vectors = np.linalg.eigh(K.reshape(k * k, k * k))
+    tied = vectors[:, values > values[-1] - _TIED * abs(values[-1])]
+    M = tied @ (tied.T @ np.eye(k).ravel())
+    M = M if np.linalg.norm(M) > 1e-3 else vectors[:, -1]
+    return M.reshape(k, k) * np.sqrt(k) / np.linalg.norm(M)
+
+
 class _LinearPassing:
     """Averages of linear message passing over nodes."""
 
@@ -107,15 +123,11 @@ class _LinearPassing:
         # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
         pairs = np.einsum("n,nimju,nru,nlm->iljr", self.weights, G, self.z, self.z, optimize=True)
         K = self.alpha * self.mask[:, :, None, None] * pairs * self.mask
-        M = np.eye(self.k)
-        size = 1.0
-        for _ in range(30 if self.k > 1 else 1):  # from the unit matrix: of equivalent signals the symmetric one
-            M = np.einsum("iljr,jr->il", K, M)
-            size = float(np.linalg.norm(M) / np.sqrt(self.k)) if self.k > 1 else float(M[0, 0])
-            M = M / size
-        eigenvalue = size
-        grown = R @ (np.einsum("iljr,jr->il", K, M) + A @ M)
-        return _Fixed(R, G, A, M, eigenvalue, float((grown * M).sum() / (M * M).sum()))
+        M = _leading_signal(K)
+        moved = np.einsum("iljr,jr->il", K, M)
+        square = (M * M).sum()
+        growth = float(((R @ (moved + A @ M)) * M).sum() / square)
+        return _Fixed(R, G, A, M, float((moved * M).sum() / square), growth)
 
     def steady(self, shape: np.ndarray) -> _Fixed:
         """The reaction of a given shape at which the signal neither grows nor shrinks."""
