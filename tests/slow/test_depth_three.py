@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asymptotix.sequence_index.attention import ROTATION
+from asymptotix.sequence_index.averages import QuasiRandomAverager
 from asymptotix.sequence_index.channel import TwoLayerChannel, score_jacobian
 from asymptotix.sequence_index.deep_channel import DeepChannel
 from asymptotix.sequence_index.unlearned import curvature_at_zero
@@ -52,3 +53,32 @@ def test_first_thresholds(layers, tokens, first):
     # The references of three layers and of three tokens are known to 2e-3 themselves.
     assert 1 / f.value[-1] == pytest.approx(first, rel=5e-3)
     assert f.error[-1] < 2e-3 * f.value[-1]
+
+
+def test_first_thresholds_of_linear_layers():
+    f = curvature_at_zero(DeepChannel(2, 2, 1.0, "linear"))
+    exact = curvature_at_zero(TwoLayerChannel(1.0, "linear"))
+    assert (abs(f.value - exact.value) < 4 * f.error).all()
+    assert (f.error < 5e-3 * f.value).all()
+
+
+def test_after_the_last_layer_comes_the_first():
+    """On the branch where layer 3 is learned: f_1 = 1.0266(78) and f_2 = 0.7478(43), from an independent code."""
+    average = QuasiRandomAverager(DeepChannel(3, 2, 1.0, "softmax"), 256, 8, seed=3)
+    f = average(np.diag([1.0, 1.0, 0.021])).curvature[:, :2]
+    error = f.std(0, ddof=1) / np.sqrt(len(f))
+    # Samples with few effective draws leave 2 % of f.
+    assert (abs(f.mean(0) - [1.0266, 0.7478]) < 4 * error + 0.03).all()
+    assert error.max() < 0.08
+    assert f.mean(0)[0] - f.mean(0)[1] > 3 * np.hypot(*error)
+
+
+def test_a_fixed_point_of_three_layers():
+    """At alpha = 1.3, reached by an independent code on 32,768 nodes with residuals below 0.01 in log(q/v)."""
+    q = np.array([0.431, 0.2953, 0.9927])
+    average = QuasiRandomAverager(DeepChannel(3, 2, 1.0, "softmax"), 256, 8, seed=3)
+    second = np.einsum("rpp->rp", average(np.diag(1 - q)).second_moment)
+    residual = np.log(1.3 * second.mean(0)) - np.log(q / (1 - q))
+    error = second.std(0, ddof=1) / np.sqrt(len(second)) / second.mean(0)
+    assert (abs(residual) < 4 * error + 0.01).all()
+    assert error.max() < 0.05

@@ -25,6 +25,14 @@ def test_gradient_descent(capsys, monkeypatch, tmp_path):
     assert (tmp_path / "gradient_descent.png").stat().st_size > 10_000
 
 
+def test_large_systems(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "large_systems.py"))["main"](dims=(100, 200), seeds=2)
+    printed = capsys.readouterr().out
+    assert printed.count("|q - Q| = 0.") == 2
+    assert (tmp_path / "large_systems.png").stat().st_size > 10_000
+
+
 def test_own_link(capsys):
     runpy.run_path(str(EXAMPLES / "own_link.py"), run_name="__main__")
     printed = capsys.readouterr().out

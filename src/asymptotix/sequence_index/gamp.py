@@ -158,7 +158,7 @@ class GAMP(Algorithm):
 
             def drawn(batch: Sequence[int], samples: int = samples, stream: bool = stream) -> _Run:
                 data = mp.draw_data(theory.channel, samples, dim, batch, problem.side_information, stream=stream)
-                run = _Run(self, theory.channel, problem.side_information, data, batch)
+                run = _Run(self, problem, data, batch)
                 mp.compile_ahead(run.data, run.state)
                 return run
 
@@ -169,8 +169,7 @@ class GAMP(Algorithm):
                 runs = chain([first_run.result()], map(drawn, batches[1:]))
                 del first_run  # or it would keep the first data alive beside those of later batches
             for number, run in enumerate(runs):
-                outcomes = run(stages, progress, f"alpha = {alpha:.4g}", self._start_of(problem) == "staged")
-                for k, outcome in enumerate(outcomes):
+                for k, outcome in enumerate(run(stages, progress, f"alpha = {alpha:.4g}")):
                     yield position, number * together + k, outcome
 
     def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
@@ -211,8 +210,11 @@ class GAMP(Algorithm):
 class _Run:
     """One batch of seeds at one point."""
 
-    def __init__(self, options: GAMP, channel: Channel, side: float, data: mp.Data, seeds: Sequence[int]) -> None:
-        self.options, self.channel, self.side, self.data, self.seeds = options, channel, side, data, seeds
+    def __init__(self, options: GAMP, problem: Any, data: mp.Data, seeds: Sequence[int]) -> None:
+        self.options, self.data, self.seeds = options, data, seeds
+        self.channel: Channel = problem.theory.channel
+        self.side, self.staged = problem.side_information, options._start_of(problem) == "staged"
+        channel = self.channel
         S, samples, _, self.dim = data.tokens.shape
         P, dim = channel.indices, self.dim
         self.state = mp.State(
@@ -225,11 +227,9 @@ class _Run:
         self.spectral = np.full((3, S, P), np.nan)
         self.lost = np.zeros(S, int)
         self.on_their_own = np.full(S, options.variances == "empirical")
-        self.staged = False
 
-    def __call__(self, stages: Sequence[Stage], progress: Any, label: str, staged: bool) -> list[Outcome]:
-        self.staged = staged
-        if not staged:
+    def __call__(self, stages: Sequence[Stage], progress: Any, label: str) -> list[Outcome]:
+        if not self.staged:
             self._start_jointly()
         total = sum(stage.iterations for stage in stages)
         done = 0

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core.precision import double_precision
 from .link_model import MultiIndex, SequenceIndex
-from .mapped_channel import LEAST_EFFECTIVE_SAMPLES as LEAST_EFFECTIVE_SAMPLES
 from .mapped_channel import MappedChannel, Moments
 
 #: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.

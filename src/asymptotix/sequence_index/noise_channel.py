@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .fibre_channel import CHARTS, FibreChannel
-from .link_channel import LEAST_EFFECTIVE_SAMPLES, LinkChannel, Moments, coloured, weighted_moments
+from .link_channel import LinkChannel, Moments, coloured, weighted_moments
 from .link_kind import LinkKind
 from .link_model import MultiIndex, SequenceIndex
+from .mapped_channel import LEAST_EFFECTIVE_SAMPLES
 from .root_channel import projected
 
 _WINDOW = 8.5
