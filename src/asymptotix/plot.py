@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from .core.result import Result
+from .core.rows import label_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,8 +258,12 @@ def _entries(result: Result, values: xr.DataArray) -> list[tuple[str, xr.DataArr
             f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first"
         )
     count = values.sizes[own[0]]
-    given = list(result.problem.index_labels()) if own[0] == "index" else []
-    labels = [given[i] if i < len(given) else f"{own[0]} {i + 1}" for i in range(count)]
+    given = values.coords.get(label_name(own[0]))
+    if given is not None:
+        labels = [str(label) for label in given.values]
+    else:  # another dimension than index, or a file of an earlier version
+        known = list(result.problem.index_labels()) if own[0] == "index" else []
+        labels = [known[i] if i < len(known) else f"{own[0]} {i + 1}" for i in range(count)]
     entries = [values.isel(dict.fromkeys(own, i)) for i in range(count)]
     return [("" if count == 1 else label, entry) for label, entry in zip(labels, entries, strict=True)]
 

@@ -13,7 +13,8 @@ from asymptotix.sequence_index.averages import QuasiRandomAverager
 from asymptotix.sequence_index.channel import SignChannel
 from asymptotix.sequence_index.observables import free_entropy, prediction_errors
 from asymptotix.sequence_index.overlap_coordinates import PRECISIONS, Coordinates
-from asymptotix.sequence_index.state_evolution import State, StateEvolution
+from asymptotix.sequence_index.refinement import State
+from asymptotix.sequence_index.state_evolution import StateEvolution
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, Square
 
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])

@@ -173,7 +173,7 @@ def rotation3() -> np.ndarray:
 
 def test_staircase_from_a_direction_that_starts_by_itself(fewer_nodes):
     R = rotation3()
-    steps = staircase(
+    steps, _ = staircase(
         StateEvolution(RotatedSquares(R, signed=[True, False, False])), tolerance=0.02, progress=QUIET
     )
     assert [step.threshold.alpha for step in steps] == pytest.approx([0.0, 0.5], abs=0.02)
@@ -183,7 +183,7 @@ def test_staircase_from_a_direction_that_starts_by_itself(fewer_nodes):
 
 
 def test_directions_that_are_not_seen_are_no_step():
-    steps = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=0.01, progress=QUIET)
+    steps, _ = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=0.01, progress=QUIET)
     assert len(steps) == 1
     assert abs(steps[0].threshold.alpha - 0.5) < LIMIT * steps[0].threshold.error
     assert steps[0].threshold.error < 1e-4

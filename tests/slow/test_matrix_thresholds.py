@@ -28,7 +28,7 @@ def test_three_directions_one_after_the_other(diagonal):
     # Independent directions: each s_a is seen with probability p_a, f_a = 2 p_a on every branch.
     R = np.eye(3) if diagonal else rotation3()
     evolution = StateEvolution(RotatedSquares(R, seen=[1.0, 0.7, 0.5], diagonal=diagonal))
-    steps = staircase(evolution, tolerance=0.05, progress=QUIET)
+    steps, _ = staircase(evolution, tolerance=0.05, progress=QUIET)
     assert len(steps) == 3
     for row, step, alpha in zip(R, steps, [0.5, 1 / 1.4, 1.0], strict=True):
         assert abs(step.threshold.alpha - alpha) < LIMIT * step.threshold.error + 1e-9

@@ -9,7 +9,7 @@ from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
 from asymptotix.sequence_index.channel import TwoLayerChannel
 from asymptotix.sequence_index.observables import prediction_errors
 from asymptotix.sequence_index.state_evolution import StateEvolution
-from asymptotix.sequence_index.thresholds import _next_threshold, find_thresholds
+from asymptotix.sequence_index.thresholds import _next_index, find_thresholds
 from asymptotix.sequence_index.unlearned import curvature_at_zero
 from reference_numbers import allowance, reference
 
@@ -58,14 +58,14 @@ def test_exact_recovery_at_skip_one(all_thresholds):
 def test_second_threshold(row):
     # Alone, without the exact recovery that the verb goes on to find.
     evolution = StateEvolution(TwoLayerChannel(row["skip"], "softmax"))
-    found = _next_threshold(evolution, LAYER_2, LAYER_1, 2e-3)
+    found = _next_index(evolution, LAYER_2, 2e-3).threshold
     assert found.error < 2e-3 * found.alpha  # the tolerance asked for
     assert abs(found.alpha - row["value"]) < allowance(row["value"], np.hypot(found.error, row["err"]))
 
 
 def test_second_threshold_between_reference_points():
     # 0.7258 at skip 0.1, 0.7184 at 0.5, each known to 1e-3.
-    found = _next_threshold(StateEvolution(TwoLayerChannel(0.25, "softmax")), LAYER_2, LAYER_1, 2e-3)
+    found = _next_index(StateEvolution(TwoLayerChannel(0.25, "softmax")), LAYER_2, 2e-3).threshold
     assert 0.7184 - 0.004 < found.alpha < 0.7258 + 0.004
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .problem import Outcome
+from .problem import Outcome, index_name
+from .rows import INDEX_DIMENSIONS, Rows, label_name, own_dimensions
 
 RESERVED = ("status", "converged")
 INTERRUPTED = "interrupted before this point"
@@ -22,6 +23,7 @@ def assemble(
     coordinates: Mapping[str, Any],
     dimensions: Mapping[str, tuple[str, ...]],
     missing: str,
+    rows: Rows,
 ) -> xr.Dataset:
     """Stack outcomes into a dataset.
 
@@ -38,35 +40,29 @@ def assemble(
         point to point the shorter are padded with NaN.
     missing
         Status of a point without an outcome.
+    rows
+        The entries of ``index`` and ``index_other``: their labels become coordinates ``index_label`` and
+        ``index_other_label``, and a point without an entry of that label has NaN there.
     """
     own_dims = {
         name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values
     }
-    _check_names(own_dims, [*grid, *coordinates])
     arrays = [None if o is None else {n: np.asarray(v) for n, v in o.values.items()} for o in outcomes]
-    lengths = _own_lengths(arrays, own_dims)
+    lengths = _own_lengths(arrays, own_dims, rows)
+    names = {d: [index_name(rows.labels, i) for i in range(lengths[d])] for d in INDEX_DIMENSIONS if d in lengths}
+    coordinates = {**coordinates, **{label_name(dim): (dim, labels) for dim, labels in names.items()}}
+    _check_names(own_dims, [*grid, *coordinates])
     shape = tuple(grid.values())
     variables: dict[str, Any] = {}
     for name, dims in own_dims.items():
         column = [None if values is None else values.get(name) for values in arrays]
-        stacked = _stack(column, tuple(lengths[dim] for dim in dims))
+        stacked = _stack(column, dims, lengths, rows)
         variables[name] = ((*grid, *dims), stacked.reshape(shape + stacked.shape[1:]))
     statuses = np.array([missing if o is None else o.status for o in outcomes], dtype=str)
     converged = np.array([o is not None and bool(o.converged) for o in outcomes], dtype=bool)
     variables["status"] = (tuple(grid), statuses.reshape(shape))
     variables["converged"] = (tuple(grid), converged.reshape(shape))
-    return xr.Dataset(variables, coords=dict(coordinates))
-
-
-def own_dimensions(name: str, dimensions: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the dimensions of an observable; errors and traces follow the observable they belong to."""
-    if name in dimensions:
-        return tuple(dimensions[name])
-    if name.endswith("_err"):
-        return own_dimensions(name.removesuffix("_err"), dimensions)
-    if name.endswith("_trace"):
-        return ("iteration", *own_dimensions(name.removesuffix("_trace"), dimensions))
-    return ()
+    return xr.Dataset(variables, coords=coordinates)
 
 
 def _check_names(own_dims: Mapping[str, tuple[str, ...]], taken: Sequence[str]) -> None:
@@ -79,19 +75,30 @@ def _check_names(own_dims: Mapping[str, tuple[str, ...]], taken: Sequence[str]) 
             raise ValueError(f"observable {name!r} has a dimension {clash.pop()!r} that is also a control")
 
 
-def _own_lengths(arrays: Sequence[Mapping[str, np.ndarray] | None], own_dims: Mapping) -> dict[str, int]:
+def _own_lengths(
+    arrays: Sequence[Mapping[str, np.ndarray] | None], own_dims: Mapping[str, tuple[str, ...]], rows: Rows
+) -> dict[str, int]:
     lengths: dict[str, int] = {}
-    for values in arrays:
+    for i, values in enumerate(arrays):
         for name, array in (values or {}).items():
             dims = own_dims[name]
             if array.ndim != len(dims):
                 raise ValueError(f"observable {name!r} has shape {array.shape}, its dimensions are {dims}")
             for dim, length in zip(dims, array.shape, strict=True):
                 lengths[dim] = max(length, lengths.get(dim, 0))
-    return lengths
+                named = length if rows.places is None else len(rows.places[i])
+                if dim in INDEX_DIMENSIONS and length != named:
+                    raise ValueError(
+                        f"observable {name!r} has {length} entries along {dim!r}, its problem has labels for {named}"
+                    )
+    moved = INDEX_DIMENSIONS if rows.places is not None else ()
+    return {dim: len(rows.labels) if dim in moved else length for dim, length in lengths.items()}
 
 
-def _stack(column: Sequence[np.ndarray | None], shape: tuple[int, ...]) -> np.ndarray:
+def _stack(
+    column: Sequence[np.ndarray | None], dims: Sequence[str], lengths: Mapping[str, int], rows: Rows
+) -> np.ndarray:
+    shape = tuple(lengths[dim] for dim in dims)
     present = [array for array in column if array is not None]
     dtype = np.result_type(*present)
     incomplete = len(present) < len(column) or any(array.shape != shape for array in present)
@@ -101,5 +108,5 @@ def _stack(column: Sequence[np.ndarray | None], shape: tuple[int, ...]) -> np.nd
     stacked = np.full((len(column), *shape), fill, dtype=dtype)
     for i, array in enumerate(column):
         if array is not None:
-            stacked[(i, *(slice(length) for length in array.shape))] = array
+            stacked[(i, *rows.where(i, dims, array.shape))] = array
     return stacked

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .assemble import RESERVED
+from .assemble import RESERVED, assemble
+from .problem import Outcome, Problem
 from .result import Result
+from .rows import common_rows, in_rows, row_labels
 from .specification import describe, differences, numeric_fields, with_fields
 from .verbs import solve
 
@@ -54,7 +56,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return one line per observable, point and entry: theory, mean ± s.e.m., number of runs, z."""
-        grid = [str(name) for name in self.ds.coords if self.ds[name].ndim <= 1]
+        grid = [str(name) for name, values in self.ds.coords.items() if values.dtype.kind in "iuf" and values.ndim <= 1]
         rows = [(*grid, "observable", "theory", "experiment", "runs", "z")]
         for name in self.names:
             columns = [self.ds[f"{name}_{part}"] for part in ("theory", "mean", "sem", "runs", "z")]
@@ -115,12 +117,12 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     _check_pair(theory, experiment)
     if by not in (None, "iteration"):
         raise ValueError(f"by must be None or 'iteration', got {by!r}")
-    measured = experiment.problem.comparable(experiment.ds)
+    measured = _comparable(experiment)
     if "seed" not in measured.dims:
         measured = measured.expand_dims("seed")
     if by == "iteration":
         return Comparison(_by_iteration(experiment, measured), theory, experiment, by)
-    exact = theory_at(theory, experiment).ds
+    exact = in_rows(theory_at(theory, experiment).ds, row_labels(measured))
     names = [name for name in _observables(exact) if name in _observables(measured)]
     if not names:
         raise ValueError(
@@ -133,6 +135,20 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     converged = exact["converged"].reset_coords(drop=True)
     converged = converged.assign_coords({dim: measured[dim] for dim in converged.dims})
     return Comparison(ds.assign(theory_converged=converged), theory, experiment)
+
+
+def _comparable(experiment: Result) -> xr.Dataset:
+    """The experiment without its known bias, which is that of every run's own problem: a swept field may change it."""
+    fields, ds = numeric_fields(experiment.problem), experiment.ds
+    free = (*experiment.problem.controls, "dim", "seed")
+    swept = [str(dim) for dim in ds.dims if dim in fields and dim not in free]
+    if not swept:
+        return experiment.problem.comparable(ds)
+    parts = [_comparable(experiment.isel({swept[0]: k})) for k in range(ds.sizes[swept[0]])]
+    whole = xr.concat(
+        parts, dim=swept[0], data_vars="all", coords="minimal", compat="override", join="override"
+    )
+    return whole.assign({name: whole[name].transpose(*ds[name].dims, ...) for name in ds.data_vars if name in whole})
 
 
 def theory_at(theory: Result, experiment: Result) -> Result:
@@ -148,9 +164,12 @@ def theory_at(theory: Result, experiment: Result) -> Result:
         return _solve_again(theory, experiment, wanted)
     new = _solve_again(theory, experiment, wanted | {name: wanted[name][~on_grid]})
     kept = theory.isel({n: p[p >= 0] for n, p in found.items() if n in theory.ds.dims})
+    parts = [row_labels(kept.ds), row_labels(new.ds)]
+    rows = {dim: common_rows([part[dim] for part in parts], [name]).labels for dim in parts[0] if dim in parts[1]}
     both = xr.concat(
-        [kept.ds, new.ds], dim=name, data_vars="minimal", coords="minimal", compat="override", join="override"
-    )
+        [in_rows(kept.ds, rows), in_rows(new.ds, rows)],
+        dim=name, data_vars="minimal", coords="minimal", compat="override", join="override",
+    )  # fmt: skip
     return theory._with(both.isel({name: _positions(both[name].values, wanted[name])}))
 
 
@@ -188,46 +207,55 @@ def _positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
-    algorithm, problem = experiment.algorithm, experiment.problem
+    algorithm = experiment.algorithm
     assert algorithm is not None  # every experiment has one
-    options = dict(algorithm.trace_options(problem))
-    traces = [str(name).removesuffix("_trace") for name in measured.data_vars if str(name).endswith("_trace")]
+    shape, points = _points(experiment)
+    options = [algorithm.trace_options(problem) for problem, _ in points]
+    traces = [str(name) for name in measured.data_vars if str(name).endswith("_trace")]
     if not traces:
         raise ValueError(
             f"the experiment recorded no trace: {type(algorithm).__name__} gives no '<name>_trace'"
         )
-    grid = _controls(experiment, experiment)
-    dims = [name for name, values in grid.items() if values.ndim]
-    shape = tuple(len(grid[name]) for name in dims)
-    exact: dict[str, list[np.ndarray]] = {name: [] for name in traces}
-    for position in np.ndindex(shape):
-        at = dict(zip(dims, position, strict=True))
-        point = {
-            name: values[at[name]].item() if name in at else values.item() for name, values in grid.items()
-        }
-        fields = {name: value for name, value in point.items() if name not in problem.controls}
-        own = {name: value for name, value in point.items() if name in problem.controls}
-        dynamics = with_fields(problem, **fields).trace(**options, **own)
-        for name in [name for name in traces if name not in dynamics]:
-            traces.remove(name)
-        for name in traces:
-            exact[name].append(np.asarray(dynamics[name]))
+    outcomes = []
+    for (problem, own), chosen in zip(points, options, strict=True):
+        dynamics = {f"{name}_trace": values for name, values in problem.trace(**chosen, **own).items()}
+        traces = [name for name in traces if name in dynamics]
+        outcomes.append(Outcome({name: dynamics[name] for name in traces}))
     if not traces:
         raise ValueError("the theory's dynamics and the experiment's traces share no observable")
+    taken = (*shape, "dim", "seed")
+    exact = assemble(
+        outcomes,
+        grid=shape,
+        coordinates={},
+        dimensions={name: tuple(str(d) for d in measured[name].dims if d not in taken) for name in traces},
+        missing="",
+        rows=common_rows([problem.index_labels() for problem, _ in points], list(shape)),
+    )
+    exact = in_rows(exact, row_labels(measured))
     pairs = {}
     for name in traces:
-        run = _carried_forward(measured[f"{name}_trace"])
-        own_dims = [dim for dim in run.dims if dim not in (*dims, "dim", "seed")]
-        line = xr.DataArray(
-            np.stack(exact[name]).reshape(shape + exact[name][0].shape), dims=[*dims, *own_dims]
-        )
-        length = min(line.sizes["iteration"], run.sizes["iteration"])
-        pairs[name] = (
-            line.isel(iteration=slice(length)),
-            xr.DataArray(0.0),
-            run.isel(iteration=slice(length)),
-        )
+        run = _carried_forward(measured[name])
+        length = {"iteration": slice(min(exact.sizes["iteration"], run.sizes["iteration"]))}
+        pairs[name.removesuffix("_trace")] = (exact[name].isel(length), xr.DataArray(0.0), run.isel(length))
     return _scores(pairs)
+
+
+def _points(experiment: Result) -> tuple[dict[str, int], list[tuple[Problem, dict[str, Any]]]]:
+    """Lengths of the experiment's grid, and at every point of it the problem and the values of its controls."""
+    problem, grid = experiment.problem, _controls(experiment, experiment)
+    shape = {name: len(values) for name, values in grid.items() if values.ndim}
+    problems: dict[tuple, Problem] = {}  # points that share one share what it has computed
+    points = []
+    for position in np.ndindex(*shape.values()):
+        at = dict(zip(shape, position, strict=True))
+        point = {name: values[at[name]].item() if name in at else values.item() for name, values in grid.items()}
+        fields = {name: value for name, value in point.items() if name not in problem.controls}
+        key = tuple(fields.values())
+        if key not in problems:
+            problems[key] = with_fields(problem, **fields)
+        points.append((problems[key], {name: point[name] for name in point if name in problem.controls}))
+    return shape, points
 
 
 def _carried_forward(trace: xr.DataArray) -> xr.DataArray:

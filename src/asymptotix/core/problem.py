@@ -89,8 +89,17 @@ class Problem(Specification, abc.ABC):
         return experiment
 
     def index_labels(self) -> Sequence[str]:
-        """Return what plots call the entries of ``index``. Default: "index 1", "index 2", ..."""
+        """Return what the entries of ``index`` are called. Default: none, and they are "index 1", "index 2", ...
+
+        Where a swept field changes them, an entry of one problem and one of another are the same if their labels are,
+        and the first of anything need not be said: "layer 2" is "layer 2 row 1".
+        """
         return ()
+
+
+def index_name(labels: Sequence[str], position: int) -> str:
+    """What the entry of ``index`` at a position (from 0) is called, given :meth:`Problem.index_labels`."""
+    return labels[position] if position < len(labels) else f"index {position + 1}"
 
 
 class Algorithm(Specification, abc.ABC):

@@ -12,12 +12,13 @@ import numpy as np
 
 from . import checks
 from .assemble import INTERRUPTED, NO_RESULT, assemble
-from .grid import expand
+from .grid import Block, Grid, expand
 from .problem import Algorithm, Outcome, Problem
 from .progress import Progress, as_progress
 from .provenance import provenance
 from .result import ConvergenceWarning, Result
 from .resume import earlier_outcomes, is_finished
+from .rows import Rows, common_rows
 
 ProgressOption = bool | Progress | None
 ResumeOption = Result | str | os.PathLike | None
@@ -55,7 +56,8 @@ def solve(
     -------
     Result
         With dimensions (grids in the order given, the observable's own). A point that failed stays, with its
-        status.
+        status. Where a swept field changes the indices, every number lies under its own ``index_label``, and a
+        point without that index has NaN there.
     """
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
@@ -63,11 +65,11 @@ def solve(
     blocks = grid.blocks(problem)
     shape, coordinates = dict(zip(grid.dims, grid.shape, strict=True)), grid.coordinates()
     settings = {"start": start, "tolerance": tolerance}
-    table = _Table(
-        earlier_outcomes(
-            resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates
-        )
+    rows, dimensions = _rows(grid, blocks), blocks[0].problem.dimensions()
+    earlier = earlier_outcomes(
+        resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates
     )
+    table = _Table(rows.taken(earlier, dimensions))
     with table.running(progress, f"solve {type(problem).__name__}") as bar:
         for block in blocks:
             left = [i for i, position in enumerate(block.positions) if not is_finished(table.earlier[position])]
@@ -85,8 +87,9 @@ def solve(
         table.outcomes,
         grid=shape,
         coordinates=coordinates,
-        dimensions=problem.dimensions(),
+        dimensions=dimensions,
         missing=table.missing,
+        rows=rows,
     )
     return table.report(
         Result(ds, problem=problem, kind="theory", settings=settings, provenance=table.provenance)
@@ -131,13 +134,12 @@ def simulate(
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {_named(algorithm)}")
-    algorithm.check(problem)
-    seed_list = _seed_list(seeds)
-    sizes = _sizes(algorithm, dim)
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
-    for block in blocks:
-        algorithm.check(block.problem)  # fields may be swept into what the algorithm does not cover
+    for block in blocks:  # what is run counts: fields may be swept into, or out of, what the algorithm does not cover
+        algorithm.check(block.problem)
+    seed_list = _seed_list(seeds)
+    sizes = _sizes(algorithm, dim)
     runs = len(seed_list)
     several = dim is not None and np.ndim(dim) > 0
     shape = (
@@ -148,11 +150,12 @@ def simulate(
     coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
-    table = _Table(
-        earlier_outcomes(
-            resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates
-        )
+    rows = _rows(grid, blocks, copies=len(sizes) * runs)
+    dimensions = algorithm.dimensions(blocks[0].problem)
+    earlier = earlier_outcomes(
+        resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates
     )
+    table = _Table(rows.taken(earlier, dimensions))
     with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
         for k, size in enumerate(sizes):
             for block in blocks:
@@ -184,8 +187,9 @@ def simulate(
         table.outcomes,
         grid=shape,
         coordinates=coordinates,
-        dimensions=algorithm.dimensions(problem),
+        dimensions=dimensions,
         missing=table.missing,
+        rows=rows,
     )
     return table.report(
         Result(ds, problem=problem, kind="experiment", algorithm=algorithm, provenance=table.provenance)
@@ -212,6 +216,7 @@ def thresholds(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, fields, own=())
     blocks = grid.blocks(problem)
+    rows = _rows(grid, blocks)
     table = _Table([None] * grid.size)
     with table.running(progress, f"thresholds of {type(problem).__name__}") as bar:
         for block in blocks:
@@ -224,8 +229,9 @@ def thresholds(
         table.outcomes,
         grid=dict(zip(grid.dims, grid.shape, strict=True)),
         coordinates=grid.coordinates(),
-        dimensions=problem.dimensions(),
+        dimensions=blocks[0].problem.dimensions(),
         missing=table.missing,
+        rows=rows,
     )
     settings = {"tolerance": tolerance}
     return table.report(
@@ -324,6 +330,13 @@ def _check_problem(problem: Any) -> None:
             "problem must be a Problem (a model with an estimator, such as BayesOptimal(model)), "
             f"got {_named(problem)}"
         )
+
+
+def _rows(grid: Grid, blocks: Sequence[Block], copies: int = 1) -> Rows:
+    """The indices of every point, each as often as it is run."""
+    labels = {at: tuple(block.problem.index_labels()) for block in blocks for at in block.positions}
+    swept = [name for name in grid.dims if name not in blocks[0].problem.controls]
+    return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 
 
 def _named(value: Any) -> str:

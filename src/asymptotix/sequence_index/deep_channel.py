@@ -105,7 +105,7 @@ class DeepChannel(MappedChannel):
 
     @property
     def cost(self) -> int:
-        return 4
+        return 4 if jax.default_backend() == "cpu" else 1
 
     def _parameters(self) -> tuple[int, int, float, str]:
         return self.layers, self.tokens, self.skip, self.activation

@@ -9,7 +9,7 @@ learned subspace, the logarithm of Qhat; it is diagonal where each row of the we
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..core.linalg import from_logit, to_logit
 from .averages import Averager, Averages, QuasiRandomAverager, SignAverager, averager
 from .channel import Channel
 from .overlap_coordinates import PRECISIONS, Coordinates
+from .refinement import State, refined
 from .unlearned import curvature_at_zero
 from .weak_recovery import (
     Instability,
@@ -39,56 +40,11 @@ MARGINAL = 1e-3
 _COARSE = 2**11
 #: Nodes are added in blocks, each with this many nodes in every randomisation, until the error is small enough.
 _BLOCK = 2**11
-#: Numbers of blocks at which the error is looked at.
-BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-_STEPS = 8
 #: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four.
 _RANDOMISATIONS = 8
 #: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
 _MISALIGNED = 1e-6
 _TURNS = 4
-#: Least distance from one of an eigenvalue of a Jacobian from draws, in a quasi-Newton step.
-_LEAST_GAP = 0.12
-
-
-@dataclass(frozen=True)
-class State:
-    """Where state evolution ended at one alpha.
-
-    Attributes
-    ----------
-    Q, V : arrays (P, P)
-        Overlap and posterior variance I - Q.
-    Q_error : array (P, P)
-        Numerical standard error of Q.
-    averages : Averages or None
-        Averages at the end point, on the finest nodes used. None where recovery is exact.
-    status : str
-    converged, exact : bool
-    """
-
-    Q: np.ndarray
-    V: np.ndarray
-    Q_error: np.ndarray
-    averages: Averages | None
-    status: str = "converged"
-    converged: bool = True
-    exact: bool = False
-
-    @property
-    def q(self) -> np.ndarray:
-        """Overlap of every index with itself (P,)."""
-        return np.diag(self.Q)
-
-    @property
-    def v(self) -> np.ndarray:
-        """Posterior variance of every index (P,)."""
-        return np.diag(self.V)
-
-    @property
-    def error(self) -> np.ndarray:
-        """Numerical standard error of ``q`` (P,)."""
-        return np.diag(self.Q_error)
 
 
 class StateEvolution:
@@ -101,10 +57,12 @@ class StateEvolution:
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     """
 
-    def __init__(self, channel: Channel, side_information: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, channel: Channel, side_information: float = 0.0, seed: int = 0, coarse_nodes: int = _COARSE
+    ) -> None:
         self.channel = channel
         self.side_information = side_information
-        self._seed = seed
+        self._seed, self._coarse_nodes = seed, coarse_nodes
         self.at = lru_cache(maxsize=None)(self._averager)
 
     def _averager(self, count: int, randomisations: int, block: int = 0) -> Averager:
@@ -117,7 +75,7 @@ class StateEvolution:
     @property
     def coarse(self) -> Averager:
         """Few nodes: enough to follow the dynamics, not to report a number."""
-        return self.at(_COARSE // (self.channel.cost // 2 or 1), 1)
+        return self.at(self._coarse_nodes // (self.channel.cost // 2 or 1), 1)
 
     @property
     def deterministic(self) -> bool:
@@ -126,7 +84,11 @@ class StateEvolution:
 
     def on_other_nodes(self, number: int) -> StateEvolution:
         """The same with independent nodes; 0 is this one."""
-        return StateEvolution(self.channel, self.side_information, self._seed + 2 * number)
+        return StateEvolution(self.channel, self.side_information, self._seed + 2 * number, self._coarse_nodes)
+
+    def on_more_nodes(self, factor: int) -> StateEvolution:
+        """The same with so many times the nodes that follow the dynamics."""
+        return StateEvolution(self.channel, self.side_information, self._seed, factor * self._coarse_nodes)
 
     def affordable(self, count: int) -> int:
         """A number of nodes, reduced where one posterior costs milliseconds."""
@@ -174,7 +136,7 @@ class StateEvolution:
         averages, rows = self.at(2**12 // self.channel.cost, 2), [Q]
         space = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal)
         for _ in range(iterations):
-            step = self._next(averages, alpha, space, np.eye(P) - Q)
+            step = self.after(averages, alpha, space, np.eye(P) - Q)
             Q = (1 - damping) * Q + damping * space.overlap(step)[0]
             rows.append(Q)
         return np.array(rows)
@@ -197,25 +159,32 @@ class StateEvolution:
         if hint is not None and not hint.exact:
             space, x = self.coordinates(hint.Q, hint.V)
         state = None
-        for _ in range(2 * self.channel.indices):
+        for _ in range(self.channel.indices):
+            state = self._ended(alpha, *self.grown(alpha, space, x), tolerance)
+            if state.averages is None or not state.converged:
+                return state
+            space, x = self.coordinates(state.Q, state.V)
+            if not self._unstable(state.averages, space, x, alpha):
+                return state
+        assert state is not None
+        undecided = "; an index that grows on many nodes dies out on few: alpha is within errors of its threshold"
+        return replace(state, status=state.status + undecided)
+
+    def grown(self, alpha: float, space: Coordinates, x: np.ndarray) -> tuple[Coordinates, np.ndarray, str, bool]:
+        """Where the dynamics ends on few nodes once all that grows has entered, the most unstable direction first."""
+        status, done, settled = "converged: nothing is learned", True, space.learned == 0
+        for _ in range(2 * self.channel.indices + 1):
             found = self.instability(space, x)
-            grows = found.starts_by_itself or alpha * found.rate > 1
-            if space.learned > 0 and not grows:
-                state = self._settle(alpha, space, x, tolerance)
-                if state.exact or not state.converged:
-                    return state
-                space, x = self.coordinates(state.Q, state.V)
-                if not self._unstable(state, space, x, alpha):
-                    return state
-                continue
-            if not grows:
+            learned, grows = space.learned, found.starts_by_itself or alpha * found.rate > 1
+            if grows:
+                space, x = self.entered(space, x, found, alpha)
+            elif settled:
                 break
-            space, x = self.entered(space, x, found, alpha)
-            space, x, _, _ = self.coarse_point(alpha, space, x)
-        if state is not None:
-            undecided = "; an index that grows on many nodes dies out on few: alpha is within errors of its threshold"
-            return replace(state, status=state.status + undecided)
-        return self._trivial()
+            space, x, status, done = self.coarse_point(alpha, space, x)
+            settled = True
+            if status.startswith("exact") or not done or (grows and space.learned <= learned):
+                break
+        return space, x, status, done
 
     def informed(self, alpha: float, *, tolerance: float) -> State:
         """Fixed point reached from almost full overlap."""
@@ -296,19 +265,24 @@ class StateEvolution:
         averages = self.block(0)(np.eye(P))
         return State(np.zeros((P, P)), np.eye(P), np.zeros((P, P)), averages, "converged: nothing is learned")
 
-    def _unstable(self, state: State, space: Coordinates, x: np.ndarray, alpha: float) -> bool:
+    def _unstable(self, averages: Averages, space: Coordinates, x: np.ndarray, alpha: float) -> bool:
         """Whether what is not learned at the end point would grow there, beyond doubt."""
-        if state.averages is None or self.unlearned_frame(space).shape[1] == 0:
+        if space.learned == 0 or self.unlearned_frame(space).shape[1] == 0:
             return False
         if self.channel.diagonal:
-            found = diagonal_instability(state.averages.curvature, state.q == 0)
+            found = diagonal_instability(averages.curvature, np.asarray(space.complement.any(1)))
         else:
             found = self.instability(space, x)
         return found.starts_by_itself or alpha * (found.rate - 2 * found.error) > 1
 
     def _settle(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:
         """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
-        space, x, status, done = self.coarse_point(alpha, space, x)
+        return self._ended(alpha, *self.coarse_point(alpha, space, x), tolerance)
+
+    def _ended(
+        self, alpha: float, space: Coordinates, x: np.ndarray, status: str, done: bool, tolerance: float
+    ) -> State:
+        """The end on few nodes, refined."""
         if status.startswith("exact"):
             return self._recovered(status)
         if space.learned == 0:
@@ -316,7 +290,7 @@ class StateEvolution:
         if not done:
             Q, V = space.overlap(x)
             return State(Q, V, np.full(Q.shape, np.nan), self.coarse(V), status, False)
-        return self.refined(alpha, space, x, tolerance)
+        return refined(self, alpha, space, x, tolerance)
 
     def coarse_point(
         self, alpha: float, space: Coordinates, x: np.ndarray
@@ -361,7 +335,7 @@ class StateEvolution:
         dying = float(to_logit(NO_OVERLAP))
 
         def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-            return np.array([self._next(self.coarse, alpha, space, space.overlap(row)[1]) for row in batch])
+            return np.array([self.after(self.coarse, alpha, space, space.overlap(row)[1]) for row in batch])
 
         def stop(batch: np.ndarray, residual: np.ndarray, lanes: np.ndarray) -> list[str | None]:
             return [self._early_end(alpha, space, row) for row in batch]
@@ -401,85 +375,10 @@ class StateEvolution:
     def _contraction(self, alpha: float) -> str:
         return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
-    def _next(self, averages: Averager, alpha: float, space: Coordinates, V: np.ndarray) -> np.ndarray:
-        return self._update(averages(V), alpha, space).mean(0)
+    def after(self, averages: Averager, alpha: float, space: Coordinates, V: np.ndarray) -> np.ndarray:
+        """Coordinates after one iteration from variance V, averaged over the randomisations."""
+        return self.update(averages(V), alpha, space).mean(0)
 
-    def _update(self, averages: Averages, alpha: float, space: Coordinates) -> np.ndarray:
+    def update(self, averages: Averages, alpha: float, space: Coordinates) -> np.ndarray:
         """Coordinates after one iteration, one row per randomisation."""
         return space.of_precision(self.precision(averages, alpha))
-
-    def refined(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:
-        """Quasi-Newton steps with the coarse Jacobian, on more and more nodes, until the error is small enough.
-
-        From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
-        Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go.
-        """
-        inverse = self._newton(self._jacobian(alpha, space, x)) if len(x) else np.zeros((0, 0))
-        x, ends, seen = x.copy(), [], []
-        far, near, steps = np.inf, 0.0, 0
-        most = BLOCKS[-1] if not self.channel.stochastic else BLOCKS[3]
-        while True:
-            averages = self.block(len(ends))(space.overlap(x)[1])
-            moves = ((self._update(averages, alpha, space) - x) @ inverse.T).clip(-1.0, 1.0)
-            tangent, steps = space.tangent(x), steps + 1
-            if not ends:  # on the way there; later blocks only scatter around the end
-                near = max(4 * tolerance, 2 * float(_standard_error(moves, tangent).max()))
-                far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
-                if far > near and steps < _STEPS:
-                    x = x + moves.mean(0)
-                    continue
-            ends.append(x + moves)
-            seen.append(averages)
-            together = np.mean(ends, axis=0)
-            x = together.mean(0)
-            errors = _standard_error(together, tangent)
-            error = float(errors.max())
-            if (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most or far > near:
-                break
-        Q, V = space.overlap(x)
-        status = "converged" if far <= near else f"not converged: still moving by {far:.1e}"
-        if far <= near and error > 2 * tolerance:
-            status = f"converged; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
-        known = space.certain.shape[1]
-        if known:
-            status += f"; exact recovery of {known} of {self.visible.shape[1]} directions"
-        return State(Q, V, _standard_error(together, space.tangent(x)), _pooled(seen), status, far <= near)
-
-    def _newton(self, jacobian: np.ndarray) -> np.ndarray:
-        """(I - J)^{-1}, the step from a residual to the fixed point.
-
-        Near a threshold a Jacobian from few nodes and draws may have an eigenvalue at or above one, though the fixed
-        point is stable: the step would lead away from it. It is then kept in its direction and bounded.
-        """
-        gap = np.eye(len(jacobian)) - jacobian
-        if not self.channel.stochastic:
-            return np.linalg.inv(gap)
-        values, vectors = np.linalg.eig(gap)
-        values = np.maximum(np.real(values), _LEAST_GAP) + 1j * np.imag(values)
-        return np.real(vectors / values @ np.linalg.inv(vectors))
-
-    def _jacobian(self, alpha: float, space: Coordinates, x: np.ndarray) -> np.ndarray:
-        base = self._next(self.coarse, alpha, space, space.overlap(x)[1])
-        # Which samples have enough draws changes with the overlap: a longer step feels less of that.
-        step = 0.3 if self.channel.stochastic else 0.05
-        columns = []
-        for i in range(len(x)):
-            moved = x.copy()
-            moved[i] += step
-            columns.append((self._next(self.coarse, alpha, space, space.overlap(moved)[1]) - base) / step)
-        return np.array(columns).T
-
-
-def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
-    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P).
-
-    A deterministic average has one row and only rounding.
-    """
-    if len(rows) == 1:
-        return 1e-9 * abs(tangent).sum(0)
-    spread = np.tensordot(rows - rows.mean(0), tangent, 1)
-    return np.sqrt((spread**2).sum(0) / (len(rows) - 1) / len(rows))
-
-
-def _pooled(averages: list[Averages]) -> Averages:
-    return Averages(*(np.mean(parts, axis=0) for parts in zip(*averages, strict=True)))

@@ -11,10 +11,14 @@ from ..core import checks
 from ..core.problem import Outcome
 from .channel import channel_of
 from .observables import free_entropy, prediction_errors
-from .state_evolution import State, StateEvolution
+from .refinement import State
+from .state_evolution import StateEvolution
 from .thresholds import find_thresholds
 
 STARTS = ("uninformed", "informed")
+#: Number of directions that a link depends on, with the link, under its identity, P and M. It takes seconds to find and
+#: the noise has no part in it: a sweep finds it once.
+_SEEN: dict[tuple[int, int, int], tuple[Any, int]] = {}
 
 
 class SequenceIndexTheory:
@@ -100,7 +104,9 @@ class SequenceIndexTheory:
             raise ValueError(
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
             )
-        return find_thresholds(self.state_evolution, tolerance=tolerance, progress=progress)
+        return find_thresholds(
+            self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels()
+        )
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
@@ -108,14 +114,23 @@ class SequenceIndexTheory:
 
     def comparable(self, experiment: Any) -> Any:
         """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""
-        experiment = experiment.copy()
-        rows = min(self.channel.overlap_mask.sum(0).max(), self.state_evolution.visible.shape[1])
+        experiment, rows = experiment.copy(), self._rows_seen_through()
         for name in ("overlap", "overlap_trace"):
             if name in experiment and "dim" in experiment.coords:
                 bias = rows / experiment["dim"]
                 diagonal = experiment["index"] == experiment["index_other"]
                 experiment[name] = experiment[name] - bias * (1 - experiment[name]) / (1 - bias) * diagonal
         return experiment
+
+    def _rows_seen_through(self) -> int:
+        """Rows of an estimate that see a row of the teacher: those of its part of the data that the output shows."""
+        rows, model = int(self.channel.overlap_mask.sum(0).max()), self.problem.model
+        if rows == 1 or not hasattr(model, "link"):  # attention depends on all of its rows
+            return rows
+        key = (id(model.link), model.indices, model.tokens)
+        if key not in _SEEN:
+            _SEEN[key] = model.link, self.state_evolution.visible.shape[1]
+        return min(rows, _SEEN[key][1])
 
 
 def _is_overlap(Q: np.ndarray) -> bool:

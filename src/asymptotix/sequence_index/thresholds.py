@@ -12,14 +12,16 @@ condition must be self-consistent. Branches with more than one learned direction
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.linalg import from_logit, to_logit
-from ..core.problem import Outcome
+from ..core.problem import Outcome, index_name
 from .overlap_coordinates import Coordinates
-from .state_evolution import BLOCKS, NEARLY_EXACT, StateEvolution
+from .refinement import BLOCKS, refined
+from .state_evolution import NEARLY_EXACT, StateEvolution
 from .unlearned import curvature_at_zero
 from .weak_recovery import Instability, sampled_instability_at_zero
 
@@ -27,8 +29,14 @@ _MARGIN = 0.005
 #: Sets of nodes on which exact recovery is looked for, where it comes after full overlap is stable.
 _NODE_SETS = 4
 _LARGEST = 16.0
+#: Largest 1-q at which more nodes, so many times as many, may still lead to full overlap.
+_ALMOST_FULL, _MORE_NODES = 0.1, 8
 #: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
+#: Stands for zero where a logarithm is taken.
+_NOTHING = 1e-12
+#: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
+_CLOSE = 0.1
 #: Blocks of nodes at most for one number, and for one on posteriors that come from draws.
 _MOST, _MOST_DRAWN = 16, 4
 
@@ -55,17 +63,19 @@ class Branch(NamedTuple):
     x: np.ndarray
 
 
-def find_thresholds(evolution: StateEvolution, *, tolerance: float, progress: Any) -> Outcome:
-    """All thresholds of a channel."""
+def find_thresholds(
+    evolution: StateEvolution, *, tolerance: float, progress: Any, labels: Sequence[str] = ()
+) -> Outcome:
+    """All thresholds of a channel; ``labels`` are what its indices are called in a status."""
     P = evolution.channel.indices
-    steps = staircase(evolution, tolerance=tolerance, progress=progress)
+    steps, branch = staircase(evolution, tolerance=tolerance, progress=progress)
     progress.message("exact recovery")
-    exact, informed = _exact_recovery(evolution), evolution.exact_recovery_bound
+    exact, informed = _exact_recovery(evolution, branch), evolution.exact_recovery_bound
     never = Threshold(np.inf, 0.0)
     learned = [[step.threshold for step in steps if step.direction[index, index] > 1e-3] for index in range(P)]
     weak = [found[0] if found else never for found in learned]
     missing = [index for index in range(P) if not np.isfinite(weak[index].alpha)]
-    status = "converged" if not missing else f"index {missing[0]} is not learned before exact recovery"
+    status = "converged" if not missing else f"{index_name(labels, missing[0])} is not learned before exact recovery"
     values = {
         "weak_recovery": [t.alpha for t in weak],
         "weak_recovery_err": [t.error for t in weak],
@@ -76,7 +86,7 @@ def find_thresholds(evolution: StateEvolution, *, tolerance: float, progress: An
         "exact_recovery_err": exact.error,
         "exact_recovery_informed": informed,
         "exact_recovery_informed_err": 0.0,
-        "exact_recovery_gap": float(exact.alpha - exact.error > informed),
+        "exact_recovery_gap": float(exact.alpha - 3 * exact.error > informed),
     }
     return Outcome(values, status)
 
@@ -84,8 +94,11 @@ def find_thresholds(evolution: StateEvolution, *, tolerance: float, progress: An
 # -- the staircase ---------------------------------------------------------------------------------------------
 
 
-def staircase(evolution: StateEvolution, *, tolerance: float, progress: Any) -> list[Step]:
-    """Directions in the order in which they are learned from nothing; those that never are come last, at infinity."""
+def staircase(evolution: StateEvolution, *, tolerance: float, progress: Any) -> tuple[list[Step], Branch | None]:
+    """Directions in the order in which they are learned from nothing; those that never are come last, at infinity.
+
+    And the branch on which all are learned, where there is one before exact recovery.
+    """
     progress.message("first weak-recovery threshold")
     steps = _first_steps(evolution, tolerance)
     branch = _foot(evolution, steps)
@@ -98,7 +111,7 @@ def staircase(evolution: StateEvolution, *, tolerance: float, progress: Any) -> 
         else:
             step, branch = _next_direction(evolution, branch, tolerance)
         steps.append(step)
-    return steps
+    return steps, branch
 
 
 def _first_steps(evolution: StateEvolution, tolerance: float) -> list[Step]:
@@ -181,7 +194,7 @@ def _next_direction(evolution: StateEvolution, branch: Branch, tolerance: float)
 def _log_growth(found: Instability, alpha: float) -> float:
     if found.starts_by_itself:
         return np.inf
-    return float(np.log(max(alpha * found.rate, 1e-12)))
+    return float(np.log(max(alpha * found.rate, _NOTHING)))
 
 
 def _sudden(evolution: StateEvolution, low: float, above: Branch, found: Instability) -> tuple[Step, Branch]:
@@ -206,7 +219,7 @@ def _crossing(
         space, x, _, _ = evolution.coarse_point(float(np.exp(root)), at.space, at.x)
         at = Branch(float(np.exp(root)), space, x)
         growth = _log_growth(evolution.instability(space, x), at.alpha)
-        if abs(growth) < 0.01 or a1 - a0 < 0.2 * tolerance:
+        if abs(growth) < _close_enough(evolution) or a1 - a0 < 0.2 * tolerance:
             break
         a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
     slope = (g1 - g0) / (a1 - a0)
@@ -215,11 +228,16 @@ def _crossing(
     return Step(threshold, found.direction), Branch(threshold.alpha, *seeded)
 
 
+def _close_enough(evolution: StateEvolution) -> float:
+    """Growth from which one linear step leads to the threshold; from draws on few nodes it is not known better."""
+    return 0.05 if evolution.channel.stochastic else 0.01
+
+
 def _on_more_nodes(
     evolution: StateEvolution, at: Branch, slope: float, tolerance: float
 ) -> tuple[Threshold, Instability]:
     """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
-    state = evolution.refined(at.alpha, at.space, at.x, 0.25 * tolerance)
+    state = refined(evolution, at.alpha, at.space, at.x, 0.25 * tolerance)
     space, x = evolution.coordinates(state.Q, state.V)
     found = evolution.instability(space, x)
     growth = _log_growth(found, at.alpha)
@@ -227,7 +245,7 @@ def _on_more_nodes(
     moved = state.Q_error / np.linalg.norm(state.Q_error, 2).clip(1e-12) * np.diag(state.Q_error).max()
     inside = space.frame @ space.frame.T @ moved @ space.frame @ space.frame.T
     shifted = evolution.instability(*evolution.coordinates(state.Q - inside, state.V + inside))
-    own = found.error / max(found.rate, 1e-12)
+    own = found.error / max(found.rate, _NOTHING)
     error = np.hypot(own, _log_growth(shifted, at.alpha) - growth) / max(slope, 0.1)
     alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
     return Threshold(alpha, float(alpha * error)), found
@@ -237,108 +255,146 @@ def _on_more_nodes(
 
 
 class _Branch:
-    """The branch on which only ``learned`` has an overlap, seen by an index that has none."""
+    """The branch of a diagonal overlap on which only one row, ``learned``, has any."""
 
-    def __init__(self, evolution: StateEvolution, learned: int, index: int) -> None:
-        self._evolution, self._learned, self._index = evolution, learned, index
+    def __init__(self, evolution: StateEvolution, learned: int) -> None:
+        self.evolution, self.learned = evolution, learned
 
     def at(self, x: float, block: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Log alpha(q) and log(alpha f) at logit x, one value per randomisation of a block of nodes, or on a few."""
-        v = np.ones(self._evolution.channel.indices)
-        v[self._learned] = from_logit(x)[1]
-        averager = self._evolution.coarse if block is None else self._evolution.block(block)
-        averages = averager(np.diag(v))
-        log_alpha = x - np.log(averages.second_moment[:, self._learned, self._learned])
-        return log_alpha, log_alpha + np.log(averages.curvature[:, self._index])
+        """Log alpha(q) (R,) and log(alpha f) (R, P) at logit x, per randomisation of a block of nodes, or on a few."""
+        v = np.ones(self.evolution.channel.indices)
+        v[self.learned] = from_logit(x)[1]
+        averages = (self.evolution.coarse if block is None else self.evolution.block(block))(np.diag(v))
+        log_alpha = x - np.log(averages.second_moment[:, self.learned, self.learned])
+        growth = log_alpha[:, None] + np.log(averages.curvature.clip(_NOTHING))
+        growth[:, self.learned] = np.log(_NOTHING)
+        return log_alpha, growth
+
+
+class _Crossing(NamedTuple):
+    """Where on a branch, on few nodes, alpha f_index = 1: logit x, slopes of log alpha and of log alpha f there."""
+
+    index: int
+    x: float
+    slope_alpha: float
+    slope_growth: float
 
 
 def _next_index(evolution: StateEvolution, learned: int, tolerance: float) -> Step:
-    """The first of the other indices to follow."""
+    """The first of the other indices to follow; all of those that come close to it are looked at."""
     P = evolution.channel.indices
-    found = {
-        index: _next_threshold(evolution, learned, index, tolerance) for index in range(P) if index != learned
-    }
+    branch = _Branch(evolution, learned)
+    found = {crossing.index: _located(branch, crossing, tolerance) for crossing in _first_crossings(branch)}
+    if not found:
+        return Step(Threshold(np.inf, 0.0), np.diag(np.eye(P)[int(learned == 0)]))
     index = min(found, key=lambda index: found[index].alpha)
     return Step(found[index], np.diag(np.eye(P)[index]))
 
 
-def _next_threshold(evolution: StateEvolution, learned: int, index: int, tolerance: float) -> Threshold:
-    branch = _Branch(evolution, learned, index)
-    bracket = _first_crossing(branch)
-    if bracket is None:
-        return Threshold(np.inf, 0.0)
-    x, slope_alpha, slope_growth = bracket
+def _located(branch: _Branch, crossing: _Crossing, tolerance: float) -> Threshold:
+    """A crossing on more nodes."""
+    index, x, slope_alpha, slope_growth = crossing
+    most = _MOST_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
     ends: list[np.ndarray] = []
     alpha, error = np.array([np.nan]), np.inf
-    for _ in range(BLOCKS[-1] + 8):
+    for _ in range(most + 8):
         log_alpha, growth = branch.at(x, len(ends))
-        x_r = x - growth / slope_growth
+        x_r = x - growth[:, index] / slope_growth
         if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
             ends.append(np.exp(log_alpha + slope_alpha * (x_r - x)))
         x = float(x_r.mean())
         if ends:
             alpha = np.mean(ends, axis=0)
             error = alpha.std(ddof=1) / np.sqrt(len(alpha))
-            if len(ends) == BLOCKS[-1] or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
+            if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
                 break
     return Threshold(float(alpha.mean()), float(error))
 
 
-def _first_crossing(branch: _Branch) -> tuple[float, float, float] | None:
-    """Walk up the branch to the first x with alpha f = 1; x and the slopes of log alpha and log alpha f there."""
+def _first_crossings(branch: _Branch) -> list[_Crossing]:
+    """Walk up the branch to the first x at which an index grows; those that almost do are taken along."""
     previous = None
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
     for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
-        log_alpha, growth = (float(value.mean()) for value in branch.at(x))
-        if growth > 0:
+        here = [value.mean(0) for value in branch.at(x)]
+        log_alpha, growth = float(here[0]), np.asarray(here[1])
+        if growth.max() > 0:
+            close = [int(index) for index in np.flatnonzero(growth > -_CLOSE)]
             if previous is None:  # unstable as soon as the branch exists: alpha(q) at its foot is the threshold
-                return x, 1e-6, 1.0
+                return [_Crossing(index, x, 1e-6, 1.0) for index in close]
             x0, a0, g0 = previous
-            root = x0 - g0 * (x - x0) / (growth - g0)
-            return root, (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
+            slope, slopes = (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
+            return [_Crossing(i, float(x0 - g0[i] / slopes[i]), slope, float(slopes[i])) for i in close]
         previous = (x, log_alpha, growth)
-    return None
+    return []
 
 
 # -- exact recovery --------------------------------------------------------------------------------------------
 
 
-def _exact_recovery(evolution: StateEvolution) -> Threshold:
-    """Smallest alpha at which the uninformed start ends at full overlap; never below p/r, where that is unstable."""
+class _FullOverlap:
+    """Whether the dynamics from nothing ends at full overlap; each alpha starts where a smaller one ended."""
+
+    def __init__(self, evolution: StateEvolution, foot: Branch | None = None) -> None:
+        self.evolution = evolution
+        self.ends = [Branch(0.0, *evolution.nothing()), *([] if foot is None else [foot])]
+
+    def __call__(self, alpha: float) -> bool:
+        below = max((end for end in self.ends if end.alpha <= alpha), key=lambda end: end.alpha)
+        space, x, status, _ = self.evolution.grown(alpha, below.space, below.x)
+        if status.startswith("exact"):
+            return True
+        self.ends.append(Branch(alpha, space, x))
+        return False
+
+    def bisected(self, low: float, high: float) -> Threshold:
+        """The smallest alpha with full overlap, between one without and one with it."""
+        while high - low > _MARGIN * low:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self(middle) else (middle, high)
+        return Threshold(0.5 * (low + high), 0.5 * (high - low))
+
+    def near(self, alpha: float) -> Threshold:
+        """As :meth:`bisected`, from an alpha close to it; never below p/r, where full overlap is unstable."""
+        bound = self.evolution.exact_recovery_bound * (1 + _MARGIN)
+        low, high = max(0.97 * alpha, bound), 1.03 * alpha
+        while self(low):
+            if low <= bound:
+                return Threshold(self.evolution.exact_recovery_bound, _MARGIN * bound)
+            low, high = max(0.94 * low, bound), low
+        while not self(high):
+            low, high = high, 1.06 * high
+        return self.bisected(low, high)
+
+
+def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
+    """Whether full overlap, last missed by little on few nodes, is reached on more.
+
+    Just above p/r the dynamics is marginal, and the noise of few nodes can hold it up close to full overlap.
+    """
+    evolution, end = recovers.evolution, recovers.ends[-1]
+    partial = end.space.learned < evolution.visible.shape[1] or end.space.rank == 0
+    if evolution.deterministic or partial or from_logit(end.space.logits(end.x))[1].max() > _ALMOST_FULL:
+        return False
+    return _FullOverlap(evolution.on_more_nodes(_MORE_NODES), end)(end.alpha)
+
+
+def _exact_recovery(evolution: StateEvolution, foot: Branch | None) -> Threshold:
+    """Smallest alpha at which the uninformed start ends at full overlap; ``foot`` is a point of its branch."""
     bound = evolution.exact_recovery_bound
     if not np.isfinite(bound):
         return Threshold(np.inf, 0.0)
-    if _reaches(evolution, bound * (1 + _MARGIN)):
-        return Threshold(bound, _MARGIN * bound)
+    recovers = _FullOverlap(evolution, foot)
     low, high = bound * (1 + _MARGIN), 1.25 * bound
-    while not _reaches(evolution, high):
+    if recovers(low) or _recovers_on_more_nodes(recovers):
+        return Threshold(bound, _MARGIN * bound)
+    while not recovers(high):
         low, high = high, 1.5 * high
         if high > _LARGEST * bound:
             return Threshold(np.inf, 0.0)
-    first = _bisected(evolution, low, high)
+    first = recovers.bisected(low, high)
     # Where the dynamics passes depends on the nodes; a deterministic average has none.
-    others = [] if evolution.deterministic else [_on_other_nodes(evolution, first, k) for k in range(1, _NODE_SETS)]
-    alphas = np.array([first.alpha, *(other.alpha for other in others)])
+    others = [] if evolution.deterministic else [evolution.on_other_nodes(k) for k in range(1, _NODE_SETS)]
+    alphas = np.array([first.alpha, *(_FullOverlap(other).near(first.alpha).alpha for other in others)])
     scatter = alphas.std(ddof=1) / np.sqrt(len(alphas)) if others else 0.0
     return Threshold(float(alphas.mean()), float(np.hypot(first.error, scatter)))
-
-
-def _reaches(evolution: StateEvolution, alpha: float) -> bool:
-    return evolution.uninformed(alpha, tolerance=0.05).exact
-
-
-def _bisected(evolution: StateEvolution, low: float, high: float) -> Threshold:
-    while high - low > _MARGIN * low:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if _reaches(evolution, middle) else (middle, high)
-    return Threshold(0.5 * (low + high), 0.5 * (high - low))
-
-
-def _on_other_nodes(evolution: StateEvolution, near: Threshold, number: int) -> Threshold:
-    other = evolution.on_other_nodes(number)
-    low, high = 0.97 * near.alpha, 1.03 * near.alpha
-    while _reaches(other, low) and low > evolution.exact_recovery_bound:
-        low, high = 0.94 * low, low
-    while not _reaches(other, high):
-        low, high = high, 1.06 * high
-    return _bisected(other, low, high)
