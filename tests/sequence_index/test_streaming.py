@@ -9,6 +9,7 @@ from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
 from asymptotix.sequence_index import message_passing as mp
 from asymptotix.sequence_index import spectral
 from asymptotix.sequence_index.channel import channel_of
+from asymptotix.sequence_index.spectral_theory import preprocessing, uninformative
 from asymptotix.sequence_index.tokens import TILE, DrawnTokens
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)
@@ -86,14 +87,16 @@ def test_spectral_start_of_streamed_tokens():
     tokens = drawn(1, tiles=1)
     one_index = covariance[:, None, :, None, :]
     streamed, kept = (
-        spectral.spectral_start(t, one_index, 0, np.eye(1), np.eye(1)) for t in (tokens, tokens.kept())
+        spectral.spectral_start(t, one_index, 0, np.eye(1), uninformative(1.0, 1)) for t in (tokens, tokens.kept())
     )
     assert abs(streamed.eigenvalue / kept.eigenvalue - 1) < 1e-5  # single precision
     np.testing.assert_allclose(streamed.vectors, kept.vectors, atol=1e-3)
     np.testing.assert_allclose(streamed.scores, kept.scores, atol=1e-2)
-    T = spectral._preprocessing(covariance)
+    t, axes = preprocessing(one_index)
+    T = np.einsum("nij,nj,nkj->nik", axes, t, axes)
     X = np.asarray(tokens.kept().X[0], float)
-    matrix = np.einsum("nad,nab,nbe->de", X, T, X) / X.shape[-1]
+    own = -(t / (1 - t)).sum() / X.shape[-1]  # A of the data, whose mean is zero for R = 1
+    matrix = np.einsum("nad,nab,nbe->de", X, T, X) / X.shape[-1] + own * np.eye(X.shape[-1])
     values, vectors = np.linalg.eigh(matrix)
     np.testing.assert_allclose(streamed.eigenvalue, values[-1], rtol=1e-3)  # residual 3e-3, squared over the gap
     np.testing.assert_allclose(abs(streamed.vectors[0] @ vectors[:, -1]), np.sqrt(len(matrix)), rtol=1e-3)

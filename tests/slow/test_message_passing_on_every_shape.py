@@ -16,6 +16,7 @@ MODELS = {
     "sign": (MultiIndex(lambda z: jnp.sign(z[0]), 1), 1.5, 300),
     "square": (MultiIndex(lambda z: z[0] ** 2, 1), 1.3, 300),
     "one direction of two, noisy": (MultiIndex(seen, 2, noise=0.2), 0.8, 300),
+    "product": (MultiIndex(lambda z: z[0] * z[1], 2), 2.5, 120),
     "one layer, three tokens": (DeepAttention(1, 3), 0.3, 300),
     "one layer, rank two": (DeepAttention(1, 2, rank=2), 0.9, 300),
     "one layer, untied": (DeepAttention(1, 2, tied=False), 0.6, 300),

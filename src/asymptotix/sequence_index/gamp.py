@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core import checks
 from ..core.memory import physical_memory, refuse_beyond_memory
-from ..core.problem import Algorithm, Outcome, Problem
+from ..core.problem import Algorithm, Outcome, Problem, index_name
 from . import message_passing as mp
 from .averages import averager
 from .channel import Channel, TwoLayerChannel
@@ -165,7 +165,7 @@ class GAMP(Algorithm):
             with ThreadPoolExecutor(1) as pool:
                 first_run = pool.submit(drawn, batches[0])  # draws and compiles while state evolution is computed
                 progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
-                stages = self._stages(problem, samples / dim)
+                stages = self._stages(problem, samples / dim, samples * len(seeds))
                 runs = chain([first_run.result()], map(drawn, batches[1:]))
                 del first_run  # or it would keep the first data alive beside those of later batches
             for number, run in enumerate(runs):
@@ -190,12 +190,14 @@ class GAMP(Algorithm):
         refuse_beyond_memory(2 * drawn.block_bytes + rest, what, "a smaller dim")
         return True, 1
 
-    def _stages(self, problem: Any, alpha: float) -> list[Stage]:
+    def _stages(self, problem: Any, alpha: float, samples: int) -> list[Stage]:
+        """The plan of runs that see so many samples together; it may cost as much as they do."""
         theory: SequenceIndexTheory = problem.theory
         channel, evolution = theory.channel, theory.state_evolution
         if isinstance(channel, TwoLayerChannel):
             channel = channel.in_single_precision()
-        count = evolution.affordable(2**11) if jax.default_backend() == "cpu" else 2**13
+        most = 2**11 if jax.default_backend() == "cpu" else 2**13
+        count = max(evolution.affordable(most), min(most, 1 << (samples - 1).bit_length()))
         # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
         split = 1 if channel.diagonal else 8
         averages = averager(channel, max(count // split, 64), split, seed=5)
@@ -213,6 +215,7 @@ class _Run:
     def __init__(self, options: GAMP, problem: Any, data: mp.Data, seeds: Sequence[int]) -> None:
         self.options, self.data, self.seeds = options, data, seeds
         self.channel: Channel = problem.theory.channel
+        self.labels = problem.index_labels()
         self.side, self.staged = problem.side_information, options._start_of(problem) == "staged"
         channel = self.channel
         S, samples, _, self.dim = data.tokens.shape
@@ -257,7 +260,7 @@ class _Run:
         start = stage.start
         gaps = np.full((2, len(self.seeds)), np.nan)
         for k, seed in enumerate(self.seeds):
-            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start.gram)
+            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start)
             self.state.W = _added(self.state.W, np.float32(frame @ start.calibration @ found.vectors), np.int32(k))
             scores = np.einsum("pi,nim->npm", frame, found.scores)
             self.state.g = _added(self.state.g, np.float32(scores), np.int32(k))
@@ -339,7 +342,8 @@ class _Run:
             row = int(stage.entering.argmax())
             gap = self.spectral[1, k, row]
             if stage.growth > 1 and gap < 0.03:
-                status += f"; the spectral start of index {row} is not detached from the bulk (gap {gap:.1%})"
+                name = index_name(self.labels, row)
+                status += f"; the spectral start of {name} is not detached from the bulk (gap {gap:.1%})"
         return status + note, True
 
 

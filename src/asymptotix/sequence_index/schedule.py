@@ -182,10 +182,11 @@ def _trajectory(
     Vs, precisions = [V], []
     prior = np.eye(len(V)) / (1 - evolution.side_information)
     for _ in range(iterations):
-        hat = active @ (alpha * averages(V).second_moment.mean(0)) @ active
+        # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
+        hat = _at_least(active @ (alpha * averages(V).second_moment.mean(0)) @ active, 0.0)
         precisions.append(hat)
         target = np.linalg.inv(prior + hat)
-        new = _floored((1 - damping) * V + damping * target)
+        new = _at_least((1 - damping) * V + damping * target, SMALLEST_VARIANCE)
         change = _moved(V, new)
         V = new
         Vs.append(V)
@@ -194,9 +195,10 @@ def _trajectory(
     return np.array(Vs), np.array(precisions)
 
 
-def _floored(V: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(0.5 * (V + V.T))
-    return (vectors * values.clip(SMALLEST_VARIANCE)) @ vectors.T
+def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
+    """The symmetric matrix with its eigenvalues raised to ``least``."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    return (vectors * values.clip(least)) @ vectors.T
 
 
 def _moved(V: np.ndarray, new: np.ndarray) -> float:

@@ -8,6 +8,12 @@ G = Cov[z|y] - I the posterior of their indices. Solving the reaction term inste
 whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1. (With G in the place of T it stays inside the bulk.)
 Directions that enter together have an eigenspace of several dimensions: one for each that may change its sign on its
 own, k^2 where k of them may be rotated into each other.
+
+At finite size the eigenvalues of such a space part. Most of that comes with A = -(1/D) sum_mu tr G_mu, the reaction of
+the samples on the weights, which fluctuates by 1/sqrt(D) and moves outliers and bulk alike: of sign(z_1 z_2) a surplus
+of one sign lifts all eigenvalues along w_1 + w_2 and lowers those along w_1 - w_2, until the bulk of the former hides
+the outlier of the latter. Therefore the matrix has A of the data less its limit added, which leaves eigenvalues where
+they are in the limit of large D.
 """
 
 from __future__ import annotations
@@ -21,10 +27,9 @@ import numpy as np
 from scipy.linalg import eigh
 
 from ..core.linalg import psd_sqrt
+from .spectral_theory import SpectralTheory, linear_scores, preprocessing
 from .tokens import Tokens
 
-#: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
-_LOWEST = -8.0
 #: Lanczos ends when the residuals of the eigenvectors that are wanted, and that of the next, are below these shares of
 #: the top eigenvalue, or after _KRYLOV products: what is not found by then is not detached from the bulk.
 _RESIDUAL, _RESIDUAL_NEXT, _KRYLOV = 3e-3, 3e-2, 400
@@ -53,9 +58,9 @@ class SpectralStart(NamedTuple):
 
 
 def spectral_start(
-    tokens: Tokens, covariance: np.ndarray, seed: int, frame: np.ndarray, gram: np.ndarray
+    tokens: Tokens, covariance: np.ndarray, seed: int, frame: np.ndarray, theory: SpectralTheory
 ) -> SpectralStart:
-    """Top eigenvectors of X^T T X / D by Lanczos, without building the matrix, combined into one estimate.
+    """Top eigenvectors of X^T T X / D + A - E A by Lanczos, without building the matrix, combined into one estimate.
 
     Parameters
     ----------
@@ -65,27 +70,31 @@ def spectral_start(
         Posterior covariance of the entering indices at w = 0, V = I.
     frame : array (P, k)
         Orthonormal columns: the entering indices are frame^T Z. Of several parts of the data a column touches one.
-    gram : array (k, k)
-        W W^T / D that theory gives the eigenvectors.
+    theory : SpectralTheory
+        The limit of large D: W W^T / D of the eigenvectors, their reaction term and the mean of A.
     """
-    n, k, M = covariance.shape[:3]
-    operator = _Operator(tokens, _preprocessing(covariance.reshape(n, k * M, k * M)), frame)
+    k = covariance.shape[1]
+    operator = _Operator(tokens, covariance, frame, theory)
     wanted = 1 if k == 1 else min(k * k, _MOST)
     rng = np.random.default_rng([seed, tokens.shape[-1]])
     values, vectors = top_eigenpairs(operator, rng.normal(size=(wanted, k * operator.dim)))
-    count, estimate = _combined(values, vectors.reshape(wanted, k, -1), operator.mask, gram, rng)
+    count, estimate = _combined(values, vectors.reshape(wanted, k, -1), operator.mask, theory, rng)
     estimate = np.sqrt(operator.dim) * estimate
     found = operator.scores(estimate)
     return SpectralStart(estimate.astype(np.float32), float(values[count - 1]), float(values[count]), found)
 
 
 class _Operator:
-    """v -> X^T T X v / D on vectors (k D,), several at a time, in the coordinates of a frame."""
+    """v -> (X^T T X / D + A - E A) v on vectors (k D,), several at a time, in the coordinates of a frame."""
 
-    def __init__(self, tokens: Tokens, T: np.ndarray, frame: np.ndarray) -> None:
-        self.tokens, self.frame, self.T = tokens, frame.astype(np.float32), T.astype(np.float32)
+    def __init__(self, tokens: Tokens, covariance: np.ndarray, frame: np.ndarray, theory: SpectralTheory) -> None:
+        t, vectors = preprocessing(covariance)
+        self.T = np.einsum("nij,nj,nkj->nik", vectors, t, vectors).astype(np.float32)
+        self.tokens, self.frame = tokens, frame.astype(np.float32)
         self.k, self.dim = frame.shape[1], tokens.shape[-1]
         self.mask = same_part(frame, tokens.groups)
+        A = -np.einsum("nimjm->ij", linear_scores(t, vectors, theory.reaction)) / self.dim * self.mask
+        self.excess = 0.5 * (A + A.T) - theory.precision
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         def score(rows: slice, fields: Any) -> Any:
@@ -94,7 +103,8 @@ class _Operator:
         W = self._rows(vectors)
         P = len(self.frame)
         b = np.asarray(self.tokens.sweep(W, score), float).reshape(len(vectors), P, self.dim)
-        return np.einsum("pk,bpd->bkd", self.frame, b).reshape(len(vectors), -1)
+        moved = self.excess @ vectors.reshape(-1, self.k, self.dim)
+        return (np.einsum("pk,bpd->bkd", self.frame, b) + moved).reshape(len(vectors), -1)
 
     def _rows(self, vectors: np.ndarray) -> Any:
         W = np.einsum("pk,bkd->bpd", self.frame, vectors.reshape(-1, self.k, self.dim))
@@ -175,16 +185,17 @@ def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarr
 
 
 def _combined(
-    values: np.ndarray, vectors: np.ndarray, mask: np.ndarray, gram: np.ndarray, rng: np.random.Generator
+    values: np.ndarray, vectors: np.ndarray, mask: np.ndarray, theory: SpectralTheory, rng: np.random.Generator
 ) -> tuple[int, np.ndarray]:
-    """How many eigenvectors (b, k, D) count as informative, and a combination of them with a given Gram matrix.
+    """How many eigenvectors (b, k, D) count as informative, and a combination of them with the Gram matrix of theory.
 
-    They are cut at the largest gap between successive eigenvalues, and taken further as long as no combination has k
-    independent rows. Which one is arbitrary, as the symmetry of the model is: that of several whose Gram matrix is
-    nearest to what it should be is taken, and its rows are then mixed to make it so. A single one is only scaled.
+    As many as theory says, and more as long as no combination has k independent rows. (The largest gap between
+    successive eigenvalues is no guide: at finite size it is as often one between those.) Which combination is
+    arbitrary, as the symmetry of the model is: that of several whose Gram matrix is nearest to what it should be is
+    taken, and its rows are then mixed to make it so. A single one is only scaled.
     """
-    b = len(vectors)
-    count = int(np.argmax(values[:b] - values[1 : b + 1])) + 1
+    b, gram = len(vectors), theory.gram
+    count = min(theory.multiplicity, b)
     root = psd_sqrt(gram)
     inverse = np.linalg.inv(root)
     while True:
@@ -203,13 +214,3 @@ def _combined(
         count += 1
         while count < b and values[count - 1] - values[count] < _DEGENERATE * values[0]:
             count += 1
-
-
-def _preprocessing(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(np.asarray(covariance, float))
-    return np.einsum("nij,nj,nkj->nik", vectors, transform(values), vectors)
-
-
-def transform(values: np.ndarray) -> np.ndarray:
-    """Eigenvalues of T from those of a posterior covariance."""
-    return (1 - 1 / values.clip(1e-9)).clip(_LOWEST)

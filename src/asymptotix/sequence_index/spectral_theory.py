@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from .spectral import transform
-
-#: Relative distance within which eigenvalues count as equal.
-_TIED = 0.05
+#: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
+_LOWEST = -8.0
+#: Relative distances within which eigenvalues count as equal: the first at which the signal has rows of their own, that
+#: is singular values above the share _INDEPENDENT of the largest.
+_TIED, _INDEPENDENT = (0.05, 0.2, 0.5), 0.1
 
 
 class SpectralTheory(NamedTuple):
@@ -28,6 +29,10 @@ class SpectralTheory(NamedTuple):
         M^T gram^{-1}: turns the eigenvector into the best estimate of the teacher.
     reaction : array (k, k)
         R with which the scores T X w of the eigenvector act back on its fields: omega = X w - R T X w.
+    precision : array (k, k)
+        A = -alpha E sum_m G_mm with the scores g = G omega that the reaction leads to.
+    multiplicity : int
+        Number of informative eigenvectors: they have one eigenvalue in the limit of large D.
     """
 
     overlap: np.ndarray
@@ -35,12 +40,33 @@ class SpectralTheory(NamedTuple):
     gram: np.ndarray
     calibration: np.ndarray
     reaction: np.ndarray
+    precision: np.ndarray
+    multiplicity: int
 
 
 def uninformative(overlap: float, k: int) -> SpectralTheory:
     """A random start of k directions, to which a given overlap is ascribed."""
     eye = np.eye(k)
-    return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye)
+    # With R = I the scores are G = Cov[z|y] - I, of mean zero.
+    return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye, 0 * eye, k)
+
+
+def preprocessing(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues (n, k M) and eigenvectors of T = I - Cov[z|y]^{-1}, of posterior covariances (n, k, M, k, M)."""
+    n, k, M = covariance.shape[:3]
+    values, vectors = np.linalg.eigh(np.asarray(covariance, float).reshape(n, k * M, k * M))
+    return (1 - 1 / values.clip(1e-9)).clip(_LOWEST), vectors
+
+
+def linear_scores(t: np.ndarray, vectors: np.ndarray, R: np.ndarray) -> np.ndarray:
+    """G (n, k, M, k, M) = (T^{-1} - R)^{-1} for T with eigenvalues t (n, k M) and a reaction R (k, k)."""
+    (n, size), k = t.shape, len(R)
+    if k == 1:
+        G = np.einsum("nij,nj,nkj->nik", vectors, t / (1 - R[0, 0] * t), vectors)
+    else:
+        T = np.einsum("nij,nj,nkj->nik", vectors, t, vectors)
+        G = np.linalg.solve(np.eye(size) - T @ np.kron(R, np.eye(size // k)), T)
+    return G.reshape(n, k, size // k, k, size // k)
 
 
 def spectral_theory(
@@ -79,31 +105,42 @@ def spectral_theory(
     M, N = found.M, linear.noise(found)
     gram = M @ M.T + N
     calibration = M.T @ np.linalg.inv(gram)
-    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R)
+    return SpectralTheory(
+        calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity
+    )
 
 
 class _Fixed(NamedTuple):
-    """Linear message passing with a reaction R: its scores G, A, the signal M that grows most, lambda and growth."""
+    """Linear message passing with a reaction R: scores G, A, the signal M that grows most (and of how many), growth."""
 
     R: np.ndarray
     G: np.ndarray
     A: np.ndarray
     M: np.ndarray
+    multiplicity: int
     eigenvalue: float
     growth: float
 
 
-def _leading_signal(K: np.ndarray) -> np.ndarray:
+def _leading_signal(K: np.ndarray) -> tuple[np.ndarray, int]:
     """Of the signals (k, k) that the symmetric map K (k, k, k, k) makes grow most, the one nearest to the unit matrix.
 
-    Eigenvalues that a symmetry makes equal are split by the noise of the nodes.
+    And the number of independent ones among them.
+
+    Eigenvalues that a symmetry makes equal are split by the noise of the nodes: they count as equal as far as it takes
+    for k directions that enter together to have a signal each. For sign(z_1 z_2), say, the signals [[1, 1], [1, 1]] and
+    [[1, -1], [-1, 1]] grow alike, and either alone is one direction only.
     """
     k = len(K)
     values, vectors = np.linalg.eigh(K.reshape(k * k, k * k))
-    tied = vectors[:, values > values[-1] - _TIED * abs(values[-1])]
-    M = tied @ (tied.T @ np.eye(k).ravel())
-    M = M if np.linalg.norm(M) > 1e-3 else vectors[:, -1]
-    return M.reshape(k, k) * np.sqrt(k) / np.linalg.norm(M)
+    for share in _TIED:
+        tied = vectors[:, values > values[-1] - share * abs(values[-1])]
+        for signal in (tied @ (tied.T @ np.eye(k).ravel()), vectors[:, -1]):
+            M = signal.reshape(k, k)
+            sizes = np.linalg.svd(M, compute_uv=False)
+            if sizes[-1] > max(_INDEPENDENT * sizes[0], 1e-3):
+                return M * np.sqrt(k) / np.linalg.norm(M), tied.shape[1]
+    return vectors[:, -1].reshape(k, k) * np.sqrt(k), 1
 
 
 class _LinearPassing:
@@ -112,22 +149,21 @@ class _LinearPassing:
     def __init__(
         self, alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float
     ) -> None:
-        n, self.k, self.tokens = z.shape
+        n, self.k, _ = z.shape
         self.alpha, self.z, self.weights, self.mask = alpha, z, weights / n, mask * np.ones((self.k, self.k))
-        values, vectors = np.linalg.eigh(covariance.reshape(n, self.k * self.tokens, -1))
-        self.t, self.vectors = transform(values), vectors
+        self.t, self.vectors = preprocessing(covariance)
 
     def at(self, R: np.ndarray) -> _Fixed:
-        G = self._scores(R)
+        G = linear_scores(self.t, self.vectors, R)
         A = -self.alpha * np.einsum("n,nimjm->ij", self.weights, G) * self.mask
         # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
         pairs = np.einsum("n,nimju,nru,nlm->iljr", self.weights, G, self.z, self.z, optimize=True)
         K = self.alpha * self.mask[:, :, None, None] * pairs * self.mask
-        M = _leading_signal(K)
+        M, multiplicity = _leading_signal(K)
         moved = np.einsum("iljr,jr->il", K, M)
         square = (M * M).sum()
         growth = float(((R @ (moved + A @ M)) * M).sum() / square)
-        return _Fixed(R, G, A, M, float((moved * M).sum() / square), growth)
+        return _Fixed(R, G, A, M, multiplicity, float((moved * M).sum() / square), growth)
 
     def steady(self, shape: np.ndarray) -> _Fixed:
         """The reaction of a given shape at which the signal neither grows nor shrinks."""
@@ -136,16 +172,6 @@ class _LinearPassing:
             least /= 10
         size = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0)
         return self.at(float(size) * shape)  # type: ignore[arg-type]
-
-    def _scores(self, R: np.ndarray) -> np.ndarray:
-        """G (n, k, M, k, M) = (T^{-1} - R)^{-1}."""
-        n, size = self.t.shape
-        if self.k == 1:
-            G = np.einsum("nij,nj,nkj->nik", self.vectors, self.t / (1 - R[0, 0] * self.t), self.vectors)
-        else:
-            T = np.einsum("nij,nj,nkj->nik", self.vectors, self.t, self.vectors)
-            G = np.linalg.solve(np.eye(size) - T @ np.kron(R, np.eye(self.tokens)), T)
-        return G.reshape(n, self.k, self.tokens, self.k, self.tokens)
 
     def noise(self, found: _Fixed) -> np.ndarray:
         """N, from a linear system."""

@@ -248,12 +248,16 @@ class StateEvolution:
         """The learned subspace of an overlap and its coordinates there."""
         return Coordinates.of_overlap(Q, V, self.channel.diagonal)
 
-    @property
-    def _coarse_tolerance(self) -> float:
-        """Deterministic averages are solved to the end; noisy ones as far as they carry information."""
-        if self.channel.stochastic:
-            return 1e-2
-        return 1e-9 if self.deterministic else 2e-3
+    def _coarse_tolerance(self, alpha: float) -> float:
+        """Deterministic averages are solved to the end; noisy ones as far as they carry information.
+
+        Above p/r a slow drift towards full overlap, by log(alpha r/p) a step, must not pass for a fixed point.
+        """
+        if self.deterministic:
+            return 1e-9
+        noise = 1e-2 if self.channel.stochastic else 2e-3
+        drift = float(np.log(alpha / self.exact_recovery_bound)) if np.isfinite(self.exact_recovery_bound) else 0.0
+        return min(noise, max(0.2 * drift, 2e-4)) if drift > 0 else noise
 
     def _recovered(self, status: str) -> State:
         P = self.channel.indices
@@ -344,7 +348,7 @@ class StateEvolution:
             if space.rank == 0:
                 break
             found = fixed_point(
-                step, x, tolerance=self._coarse_tolerance, max_steps=400, anderson=2, max_move=1.0, stride=8.0,
+                step, x, tolerance=self._coarse_tolerance(alpha), max_steps=400, anderson=2, max_move=1.0, stride=8.0,
                 stop=stop, keep_trace=False,
             )  # fmt: skip
             x = np.atleast_2d(found.x)[0]

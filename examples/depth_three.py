@@ -1,0 +1,77 @@
+"""Three attention layers: the last is learned first, then the first, then the second.
+
+    python examples/depth_three.py
+
+The learning curve of every layer with its threshold, and message passing that enters the layers in that order. Half
+an hour on two cores; what is done is kept in depth_three_theory.nc and depth_three_gamp.nc beside where it is called,
+so that an interrupted run goes on. It writes depth_three.png.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+from asymptotix.demo.drawing import panels
+
+ALPHAS = (0.2, 0.22, 0.25, 0.3, 0.4, 0.6, 0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.45, 1.55, 1.8)
+COLOURS = ("#d55e00", "#009e73", "#0072b2")
+
+
+def draw_curve(axis, theory: xr.Dataset, limits: xr.Dataset) -> None:
+    """Overlap of every layer from nothing, with numerical errors, and where it starts."""
+    for layer, colour in enumerate(COLOURS):
+        q, error = (theory[name].isel(index=layer, index_other=layer) for name in ("overlap", "overlap_err"))
+        axis.errorbar(theory.alpha, q, error, fmt="o-", ms=4, capsize=2, color=colour, label=f"layer {layer + 1}")
+        start, spread = float(limits.weak_recovery[layer]), float(limits.weak_recovery_err[layer])
+        axis.axvspan(start - spread, start + spread, color=colour, alpha=0.25)
+        axis.axvline(start, color=colour, ls=":", lw=1)
+    axis.axvline(float(limits.exact_recovery), color="0.3", ls="--", lw=1, label="exact recovery")
+    axis.set(xlabel=r"samples per dimension $\alpha$", ylabel="overlap $q_l$, state evolution", ylim=(-0.02, 1.04))
+
+
+def draw_run(axis, runs: xr.Dataset, theory: xr.Dataset) -> None:
+    """Overlaps along message passing, one thin line per seed, and where state evolution ends."""
+    ends = theory.overlap.sel(alpha=float(runs.alpha)).values
+    for layer, colour in enumerate(COLOURS):
+        trace = runs.overlap_trace.isel(index=layer, index_other=layer)
+        for seed in range(trace.sizes["seed"]):
+            axis.plot(np.arange(1, trace.sizes["iteration"] + 1), trace.isel(seed=seed), lw=1.2, color=colour)
+        axis.axhline(ends[layer, layer], color=colour, ls="--", lw=1)
+    stages = np.flatnonzero(np.diff(runs.stage_trace.isel(seed=0).values)) + 1.5
+    for start in stages:
+        axis.axvline(start, color="0.6", lw=0.8, ls=":")
+    size = rf"$\alpha = {float(runs.alpha):g}$, $D = {int(runs.dim)}$"
+    axis.set(xlabel="iteration", ylabel=f"overlap, message passing, {size}", ylim=(-0.02, 1.04))
+
+
+def kept(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def main(alphas=ALPHAS, tolerance=0.01, alpha=1.4, dim=600, seeds=3, iterations=120) -> None:
+    problem = asx.BayesOptimal(asx.DeepAttention(layers=3, tokens=2))
+    names = [Path(f"depth_three_{what}.nc") for what in ("theory", "gamp", "thresholds")]
+    theory = asx.solve(problem, alpha=sorted({*alphas, alpha}), tolerance=tolerance, resume=kept(names[0]))
+    theory.save(names[0])
+    runs = asx.simulate(
+        problem, asx.GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds, resume=kept(names[1])
+    )
+    runs.save(names[1])
+    limits = asx.load(names[2]) if names[2].exists() else asx.thresholds(problem, tolerance=tolerance)
+    limits.save(names[2])
+    for row, name in enumerate(limits.index_label.values):
+        start, expected = limits.ds.isel(index=row), theory.overlap.sel(alpha=alpha)[row, row]
+        found = runs.overlap.isel(index=row, index_other=row)
+        error = float(found.std(ddof=1)) / np.sqrt(seeds)
+        print(f"{name}: starts at {float(start.weak_recovery):.4f} ± {float(start.weak_recovery_err):.4f}", end="; ")
+        print(f"at alpha = {alpha:g} {float(expected):.3f}, message passing {float(found.mean()):.3f} ± {error:.3f}")
+    with panels(Path("depth_three.png"), "Three attention layers, two tokens", (12, 4.6), [1.25, 1.0]) as axes:
+        draw_curve(axes[0], theory.ds, limits.ds)
+        draw_run(axes[1], runs.ds, theory.ds)
+        axes[0].legend(loc="center left", frameon=True, framealpha=0.9)
+
+
+if __name__ == "__main__":
+    main()
