@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from asymptotix import BayesOptimal, DeepAttention, thresholds
 from asymptotix.sequence_index.channel import SignChannel, TwoLayerChannel
+from asymptotix.sequence_index.linear_unlearned import linear_curvature_at_zero
 from asymptotix.sequence_index.unlearned import curvature_at_zero
 from reference_numbers import reference
 
@@ -98,3 +99,11 @@ def test_thresholds_are_those_without_side_information():
     problem = BayesOptimal(DeepAttention(layers=1, tokens=2), side_information=0.1)
     with pytest.raises(ValueError, match=r"side_information=0\.1"):
         thresholds(problem, progress=False)
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 6])
+def test_two_linear_layers_with_a_strong_skip_show_the_last_one(tokens):
+    # u = (c + z_1 z_1^T) z_2 tends to c z_2, whose stability is M(M+1); the correction is of order M/c.
+    f = linear_curvature_at_zero(tokens, 1e3).value
+    np.testing.assert_allclose(f[1], tokens * (tokens + 1), rtol=10 * tokens / 1e3)
+    assert f[0] < 0.01 * f[1]  # and the first layer is hidden

@@ -8,6 +8,7 @@ from asymptotix.sequence_index.averages import QuasiRandomAverager
 from asymptotix.sequence_index.channel import TwoLayerChannel, score_jacobian
 from asymptotix.sequence_index.deep_channel import DeepChannel
 from asymptotix.sequence_index.unlearned import curvature_at_zero
+from asymptotix.sequence_index.weak_recovery import sampled_curvature_at_zero
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +56,13 @@ def test_first_thresholds(layers, tokens, first):
     assert f.error[-1] < 2e-3 * f.value[-1]
 
 
-def test_first_thresholds_of_linear_layers():
-    f = curvature_at_zero(DeepChannel(2, 2, 1.0, "linear"))
-    exact = curvature_at_zero(TwoLayerChannel(1.0, "linear"))
-    assert (abs(f.value - exact.value) < 4 * f.error).all()
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_first_thresholds_of_linear_layers(tokens):
+    """The channel's draws against quadrature, which has no part in it."""
+    channel = DeepChannel(2, tokens, 1.0, "linear")
+    f, exact = sampled_curvature_at_zero(channel), curvature_at_zero(channel)
+    # Heavy tails: half a per cent of f comes from samples with few effective draws.
+    assert (abs(f.value - exact.value) < 3 * f.error + 5e-3 * exact.value).all()
     assert (f.error < 5e-3 * f.value).all()
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from asymptotix import ConvergenceWarning, load
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,6 +33,21 @@ def test_large_systems(capsys, monkeypatch, tmp_path):
     printed = capsys.readouterr().out
     assert printed.count("|q - Q| = 0.") == 2
     assert (tmp_path / "large_systems.png").stat().st_size > 10_000
+
+
+def test_depth_three(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    small = {"alphas": (0.3,), "tolerance": 0.05, "alpha": 0.6, "dim": 40, "seeds": 2, "iterations": 3}
+    with pytest.warns(ConvergenceWarning):  # three iterations are few
+        runpy.run_path(str(EXAMPLES / "depth_three.py"))["main"](**small)
+    assert capsys.readouterr().out.count("starts at") == 3
+    assert (tmp_path / "depth_three.png").stat().st_size > 10_000
+    found = load(tmp_path / "depth_three_thresholds.nc")
+    first, second, last = found.weak_recovery.values
+    # Known to 0.0003, 0.001 and 0.004; what is added is the scatter between sets of nodes of a quarter of that size.
+    for value, known, error in ((last, 0.2071, 0.001), (first, 0.979, 0.012), (second, 1.138, 0.04)):
+        assert abs(value - known) < error
+    assert float(found.exact_recovery) == 1.5  # P/r: nothing holds the dynamics up where full overlap is stable
 
 
 def test_own_link(capsys):

@@ -13,25 +13,26 @@ def seen(z):
 
 
 MODELS = {
-    "sign": (MultiIndex(lambda z: jnp.sign(z[0]), 1), 1.5, 300),
-    "square": (MultiIndex(lambda z: z[0] ** 2, 1), 1.3, 300),
-    "one direction of two, noisy": (MultiIndex(seen, 2, noise=0.2), 0.8, 300),
-    "product": (MultiIndex(lambda z: z[0] * z[1], 2), 2.5, 120),
-    "one layer, three tokens": (DeepAttention(1, 3), 0.3, 300),
-    "one layer, rank two": (DeepAttention(1, 2, rank=2), 0.9, 300),
-    "one layer, untied": (DeepAttention(1, 2, tied=False), 0.6, 300),
-    "one layer, two heads": (DeepAttention(1, 2, heads=2), 1.2, 200),
-    "two layers, linear": (DeepAttention(2, 2, activation="linear"), 1.2, 200),
-    "infinite depth": (InfiniteDepthAttention(tokens=2, beta=1.0), 0.6, 300),
+    "sign": (MultiIndex(lambda z: jnp.sign(z[0]), 1), 1.5, 300, 40),
+    "square": (MultiIndex(lambda z: z[0] ** 2, 1), 1.3, 300, 40),
+    "one direction of two, noisy": (MultiIndex(seen, 2, noise=0.2), 0.8, 300, 40),
+    "product": (MultiIndex(lambda z: z[0] * z[1], 2), 2.5, 120, 20),
+    "sign of a product": (MultiIndex(lambda z: jnp.sign(z[0] * z[1]), 2), 5.0, 100, 10),
+    "one layer, three tokens": (DeepAttention(1, 3), 0.3, 300, 40),
+    "one layer, rank two": (DeepAttention(1, 2, rank=2), 0.9, 300, 40),
+    "one layer, untied": (DeepAttention(1, 2, tied=False), 0.6, 300, 40),
+    "one layer, two heads": (DeepAttention(1, 2, heads=2), 1.2, 200, 40),
+    "two layers, linear": (DeepAttention(2, 2, activation="linear"), 1.2, 200, 40),
+    "infinite depth": (InfiniteDepthAttention(tokens=2, beta=1.0), 0.6, 300, 40),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_message_passing_reaches_the_fixed_point(name):
-    model, alpha, dim = MODELS[name]
+    model, alpha, dim, iterations = MODELS[name]
     problem = BayesOptimal(model)
     expected = solve(problem, alpha=alpha, tolerance=0.02, progress=False).overlap.values
-    runs = simulate(problem, GAMP(iterations=40), alpha=alpha, dim=dim, seeds=4, progress=False)
+    runs = simulate(problem, GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=4, progress=False)
     P = problem.theory.channel.indices
     found = runs.overlap.values.reshape(4, P, P)
     error = found.std(0, ddof=1) / 2

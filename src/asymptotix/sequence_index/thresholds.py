@@ -379,7 +379,7 @@ def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
     return _FullOverlap(evolution.on_more_nodes(_MORE_NODES), end)(end.alpha)
 
 
-def _exact_recovery(evolution: StateEvolution, foot: Branch | None) -> Threshold:
+def _exact_recovery(evolution: StateEvolution, foot: Branch | None = None) -> Threshold:
     """Smallest alpha at which the uninformed start ends at full overlap; ``foot`` is a point of its branch."""
     bound = evolution.exact_recovery_bound
     if not np.isfinite(bound):

@@ -3,9 +3,9 @@
 At omega = 0, V = I the Jacobian of g_out is G = E[z z^T | y] - I for every layer, and index l is unstable where
 alpha f_l > 1, f_l = E |G_ll|_F^2. For a rank-one row 1/alpha <= M(M+1), with equality where y reveals z z^T.
 
-Two layers, two tokens: y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1. Both
-are done by the trapezoidal rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and u-,
-polar coordinates for the rotation-invariant linear activation), at two resolutions for the error.
+Two softmax layers, two tokens: y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1.
+Both are done by the trapezoidal rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and
+u-), at two resolutions for the error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from ..core.average import Estimate
 from . import attention
 from .channel import Channel, SignChannel, TwoLayerChannel
+from .linear_unlearned import linear_curvature_at_zero
 
 Nodes = tuple[np.ndarray, np.ndarray]
 
@@ -32,36 +33,35 @@ def curvature_at_zero(channel: Channel) -> Estimate:
         exact = np.array([channel.tokens * (channel.tokens + 1.0)])
         return Estimate(exact, 0 * exact)
     if isinstance(channel, TwoLayerChannel):
-        return _two_layers(channel.skip, channel._activation)
+        linear = channel._activation == "linear"
+        return linear_curvature_at_zero(2, channel.skip) if linear else _two_softmax_layers(channel.skip)
     from .deep_channel import DeepChannel  # here: averages over nodes need this module
     from .deep_unlearned import deep_curvature_at_zero
     from .weak_recovery import sampled_curvature_at_zero
 
-    # Linear layers have tails that lists from the prior do not reach.
-    if isinstance(channel, DeepChannel) and channel.activation == "softmax":
-        return deep_curvature_at_zero(channel)
+    if isinstance(channel, DeepChannel):
+        if channel.activation == "linear" and channel.layers == 2:
+            return linear_curvature_at_zero(channel.tokens, channel.skip)
+        if channel.activation == "softmax":  # more linear layers have tails that lists from the prior do not reach
+            return deep_curvature_at_zero(channel)
     return sampled_curvature_at_zero(channel)
 
 
 @lru_cache(maxsize=256)
-def _two_layers(skip: float, activation: str) -> Estimate:
-    coarse, fine = (_curvatures(skip, activation, resolution) for resolution in (0.75, 1.0))
+def _two_softmax_layers(skip: float) -> Estimate:
+    coarse, fine = (_curvatures(skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 
 
-def _curvatures(skip: float, activation: str, resolution: float) -> np.ndarray:
+def _curvatures(skip: float, resolution: float) -> np.ndarray:
     """Curvatures f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
-    if activation == "linear":
-        inner, outer = _polar_plane(resolution), _polar_axis(skip, resolution)
-    else:
-        inner, outer = _log_half_plane(skip, resolution), _softmax_outputs(skip, resolution)
-    z1, weights = inner
-    mixing = _mixing(z1, skip, activation)
+    z1, weights = _log_half_plane(skip, resolution)
+    mixing = _mixing(z1, skip)
     inverse, determinant = np.linalg.inv(mixing), abs(np.linalg.det(mixing))
     weights = weights * np.exp(-0.5 * (z1**2).sum(1)) / (2 * np.pi) / determinant / (2 * np.pi)
     features = np.stack([np.ones(len(z1)), z1[:, 0] ** 2, z1[:, 0] * z1[:, 1], z1[:, 1] ** 2], 1)
     total, layer1, layer2 = 0.0, 0.0, 0.0
-    for u, mass in _blocks(*outer):
+    for u, mass in _blocks(*_softmax_outputs(skip, resolution)):
         zm = u @ inverse[:, 0].T
         zp = u @ inverse[:, 1].T
         density = weights * np.exp(-0.5 * (zm**2 + zp**2))
@@ -81,12 +81,12 @@ def _squared_norm(moments: np.ndarray) -> np.ndarray:
     return (moments[:, 0] - 1) ** 2 + 2 * moments[:, 1] ** 2 + (moments[:, 2] - 1) ** 2
 
 
-def _mixing(z1: np.ndarray, skip: float, activation: str) -> np.ndarray:
+def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
     """A(z1) as matrices (n, 2, 2), read off its action on the two unit vectors."""
     columns = []
     for unit in np.eye(2):
         Z = np.stack([z1, np.broadcast_to(unit, z1.shape)], 1)
-        columns.append(attention.rotated_preactivation(Z, skip, activation))
+        columns.append(attention.rotated_preactivation(Z, skip, "softmax"))
     return np.stack(columns, -1)
 
 
@@ -121,19 +121,3 @@ def _softmax_outputs(skip: float, resolution: float) -> Nodes:
     m = np.exp(log_m)
     nodes = np.stack([np.repeat(m, count), np.tile(p, len(m))], 1)
     return nodes, np.repeat(2 * m * step_log, count) * (2 * half / count)
-
-
-def _polar_plane(resolution: float) -> Nodes:
-    x, w = np.polynomial.legendre.leggauss(int(300 * resolution))
-    radius, radial = 4.5 * (x + 1), 4.5 * w
-    count = 2 * int(120 * resolution)
-    angle = 2 * np.pi * np.arange(count) / count
-    nodes = np.stack([np.outer(radius, np.cos(angle)).ravel(), np.outer(radius, np.sin(angle)).ravel()], 1)
-    return nodes, np.repeat(radial * radius, count) * (2 * np.pi / count)
-
-
-def _polar_axis(skip: float, resolution: float) -> Nodes:
-    """|u| on a logarithmic grid along one direction: the linear model is rotation invariant."""
-    step = 0.04 / resolution
-    rho = np.exp(np.arange(-9.0, np.log(9 * (skip + 81)), step))
-    return np.stack([rho, 0 * rho], 1), 2 * np.pi * rho**2 * step
