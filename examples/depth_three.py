@@ -3,8 +3,9 @@
     python examples/depth_three.py
 
 The learning curve of every layer with its threshold, and message passing that enters the layers in that order. Half
-an hour on two cores; what is done is kept in depth_three_theory.nc and depth_three_gamp.nc beside where it is called,
-so that an interrupted run goes on. It writes depth_three.png.
+an hour on two cores; what is done is kept where it is called, in depth_three_theory.nc, depth_three_gamp.nc and
+depth_three_thresholds.nc, so that an interrupted run goes on when it is called again: delete them to start anew. It
+writes depth_three.png.
 """
 
 from pathlib import Path
@@ -50,17 +51,27 @@ def kept(path: Path) -> Path | None:
     return path if path.exists() else None
 
 
+def keep(result: asx.Result, path: Path, parts: bool = True) -> None:
+    """Save a result, an interrupted one only if its ``parts`` can be used, and stop there."""
+    interrupted = result.status.astype(str).str.startswith("interrupted").any()
+    if parts or not interrupted:
+        result.save(path)
+    if interrupted:
+        raise SystemExit("interrupted; called again it goes on from here")
+
+
 def main(alphas=ALPHAS, tolerance=0.01, alpha=1.4, dim=600, seeds=3, iterations=120) -> None:
     problem = asx.BayesOptimal(asx.DeepAttention(layers=3, tokens=2))
     names = [Path(f"depth_three_{what}.nc") for what in ("theory", "gamp", "thresholds")]
     theory = asx.solve(problem, alpha=sorted({*alphas, alpha}), tolerance=tolerance, resume=kept(names[0]))
-    theory.save(names[0])
+    keep(theory, names[0])
     runs = asx.simulate(
         problem, asx.GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds, resume=kept(names[1])
     )
-    runs.save(names[1])
-    limits = asx.load(names[2]) if names[2].exists() else asx.thresholds(problem, tolerance=tolerance)
-    limits.save(names[2])
+    keep(runs, names[1])
+    if not names[2].exists():
+        keep(asx.thresholds(problem, tolerance=tolerance), names[2], parts=False)
+    limits = asx.load(names[2])
     for row, name in enumerate(limits.index_label.values):
         start, expected = limits.ds.isel(index=row), theory.overlap.sel(alpha=alpha)[row, row]
         found = runs.overlap.isel(index=row, index_other=row)

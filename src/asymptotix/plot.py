@@ -201,7 +201,7 @@ def _draw_lines(
     order = np.argsort(x)
     on_axis = order[np.isfinite(x[order])]
     errors = dict(_entries(result, error)) if error is not None else {}
-    for k, (label, entry) in enumerate(_entries(result, values)):
+    for k, label, entry in _present(result, values):
         color = PALETTE[k % len(PALETTE)]
         y = np.asarray(entry)
         ax.plot(x[on_axis], y[on_axis], color=color, linestyle=linestyle, label=_joined(label, "theory"))
@@ -221,7 +221,7 @@ def _draw_points(ax: Axes, result: Result, mean: xr.DataArray, sem: xr.DataArray
     for j, size in enumerate(sizes):
         at = {} if size is None else {"dim": j}
         spreads = dict(_entries(result, sem.isel(at)))
-        for k, (label, entry) in enumerate(_entries(result, mean.isel(at))):
+        for k, label, entry in _present(result, mean.isel(at)):
             kind = "experiment" if size is None else f"$D = {size}$"
             ax.errorbar(
                 _positions(entry, control),
@@ -241,10 +241,11 @@ def _cross_out(ax: Axes, result: Result, values: xr.DataArray, control: str) -> 
     failed = ~result.ds["converged"].values
     x = _positions(values, control)
     drawn = failed & np.isfinite(x)
-    for k, (_, entry) in enumerate(_entries(result, values)):
+    label: str | None = "not converged"
+    for _, _, entry in _present(result, values):
         if drawn.any():
-            label = "not converged" if k == 0 else None
             ax.plot(x[drawn], np.asarray(entry)[drawn], "x", color="0.2", label=label, zorder=4)
+            label = None  # one entry in the legend for all
 
 
 def _entries(result: Result, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
@@ -266,6 +267,12 @@ def _entries(result: Result, values: xr.DataArray) -> list[tuple[str, xr.DataArr
         labels = [known[i] if i < len(known) else f"{own[0]} {i + 1}" for i in range(count)]
     entries = [values.isel(dict.fromkeys(own, i)) for i in range(count)]
     return [("" if count == 1 else label, entry) for label, entry in zip(labels, entries, strict=True)]
+
+
+def _present(result: Result, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
+    """The entries that have a number, each with its position, by which a row has one colour in all plots."""
+    entries = [(k, label, entry) for k, (label, entry) in enumerate(_entries(result, values))]
+    return [each for each in entries if each[2].notnull().any()] or entries[:1]
 
 
 def _mean_and_sem(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:

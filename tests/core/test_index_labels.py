@@ -1,5 +1,6 @@
 """Fields that change the indices: every number lies under its own label, and has the bias of its own problem."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -113,6 +114,29 @@ def test_lines_of_a_plot_have_the_labels_of_the_largest_model():
     assert all(any(label in text for text in words) for label in LABELS)
 
 
+def test_rows_that_a_point_does_not_have_are_neither_drawn_nor_listed():
+    theory = solve(PROBLEM, alpha=[0.5, 1.0], layers=2, rank=[1, 2])
+    both, one = (theory.sel(rank=rank).plot("overlap") for rank in (2, 1))
+    assert one.get_legend_handles_labels()[1] == [f"layer {n} row 1, theory" for n in (1, 2)]
+    # A row has the same colour whether or not others are there.
+    assert [line.get_color() for line in one.lines] == [both.lines[k].get_color() for k in (0, 2)]
+    runs = simulate(PROBLEM, Biased(), alpha=[0.5, 1.0], layers=2, rank=[1, 2], dim=10, seeds=1)
+    found = compare(theory, runs)
+    drawn = found.sel(rank=1).plot("overlap").get_legend_handles_labels()[1]
+    assert drawn == [f"layer {n} row 1, {what}" for what in ("theory", "experiment") for n in (1, 2)]
+    entries = {rank: found.sel(rank=rank).table().count("overlap[") for rank in (1, 2)}
+    assert entries == {1: 2 * 4, 2: 2 * 16}
+
+
+def test_point_without_any_number_is_drawn_and_listed_as_missing():
+    theory = solve(PROBLEM, alpha=[0.5, 1.0], rank=2)
+    runs = simulate(PROBLEM, Biased(), alpha=[0.5, 1.0], rank=2, dim=10, seeds=2)
+    theory.overlap[0], runs.overlap[0] = np.nan, np.nan
+    assert compare(theory, runs).table().count("overlap[") == 2 * 4
+    theory.overlap[:] = np.nan
+    assert len(theory.plot("overlap").lines) == 1
+
+
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
@@ -155,6 +179,24 @@ def test_interrupted_sweep_is_resumed_with_every_number_in_its_place(tmp_path):
     np.testing.assert_array_equal(diagonal(whole.overlap), ROWS)
 
 
+@pytest.mark.parametrize("patience", [1, 100])
+def test_numbers_without_labels_are_not_taken_for_those_of_other_rows(patience):
+    Layered.patience[0] = patience
+    swept: dict[str, Any] = {"alpha": 1.0, "layers": 2, "rank": [1, 2]}
+    with warnings.catch_warnings(action="ignore"):  # that it was interrupted
+        earlier = solve(PROBLEM, **swept)
+    Layered.patience[0] = 100
+    earlier.ds = earlier.ds.drop_vars(["index_label", "index_other_label"])
+    with pytest.raises(ValueError, match=r"labels along index and index_other.*earlier version.*computed anew"):
+        solve(PROBLEM, **swept, resume=earlier)
+    # Where all points have the same rows the position tells them.
+    plain = solve(PROBLEM, alpha=1.0, rank=2)
+    plain.ds = plain.ds.drop_vars(["index_label", "index_other_label"])
+    Layered.solved.clear()
+    assert solve(PROBLEM, alpha=1.0, rank=2, resume=plain).index_label.values.tolist() == LABELS[:2]
+    assert Layered.solved == []
+
+
 def test_bias_is_that_of_every_point_and_theory_is_put_into_the_rows_of_the_experiment():
     theory = solve(PROBLEM, alpha=[1.0, 2.0], layers=2, rank=[1, 2])
     runs = simulate(PROBLEM, Biased(), alpha=[2.0, 1.0], layers=2, rank=[1, 2], dim=10, seeds=2)
@@ -190,6 +232,58 @@ def test_dynamics_are_put_into_the_rows_of_the_experiment():
         found = compare(theory, chosen, by="iteration").ds
         np.testing.assert_allclose(diagonal(found.overlap_theory.isel(iteration=1)), expected, rtol=1e-12)
         np.testing.assert_allclose(found.overlap_mean, found.overlap_theory, rtol=1e-12)
+
+
+@dataclass(frozen=True)
+class Joint(Layered):
+    """Needs as many layers as rows, so that fields can be changed only together."""
+
+    def __post_init__(self) -> None:
+        if self.layers < self.rank:
+            raise ValueError(f"layers must be at least rank, got {self.layers} and {self.rank}")
+
+
+def test_fields_of_a_point_are_set_together():
+    theory = solve(Joint(), alpha=1.0, rank=[2, 1], layers=[2, 3])
+    runs = simulate(Joint(), Biased(), alpha=1.0, rank=[2, 1], layers=[2, 3], dim=10, seeds=2)
+    found = compare(theory, runs).ds
+    assert found.overlap_mean.dims == theory.overlap.dims
+    np.testing.assert_allclose(found.overlap_mean, found.overlap_theory, rtol=1e-12)
+
+
+def test_a_field_that_fits_together_with_a_grid_only_loses_no_result():
+    result = solve(Joint(), alpha=1.0, rank=2, layers=[2, 3])
+    assert np.isfinite(diagonal(result.overlap.sel(layers=3))).all()
+    assert solve(Joint(), alpha=1.0, rank=[1, 2], layers=[2, 3]).sel(rank=2).overlap.sizes["layers"] == 2
+
+
+@dataclass(frozen=True)
+class Forgetful(Layered):
+    """Follows the overlap only at rank one, and its trace always."""
+
+    def trace(self, **options: Any) -> Mapping[str, np.ndarray]:
+        overlap = super().trace(**options)["overlap"]
+        total = {"total": overlap.sum((1, 2))}
+        return total | ({"overlap": overlap} if self.rank == 1 else {})
+
+
+@dataclass(frozen=True)
+class Summed(Biased):
+    """Records the sum of all overlaps too."""
+
+    def run_points(self, *args: Any, **options: Any) -> Iterator:
+        for i, j, outcome in super().run_points(*args, **options):
+            total = outcome.values["overlap_trace"].sum((1, 2))
+            yield i, j, Outcome({**outcome.values, "total_trace": total})
+
+
+@pytest.mark.parametrize("ranks", [[1, 2], [2, 1]])
+def test_dynamics_are_compared_in_what_all_points_follow(ranks):
+    problem = Forgetful(layers=2)
+    runs = simulate(problem, Summed(), alpha=1.0, rank=ranks, dim=10, seeds=2)
+    found = compare(solve(problem, alpha=1.0, rank=ranks), runs, by="iteration")
+    assert found.names == ("total",)
+    np.testing.assert_allclose(found.ds.total_theory.isel(iteration=0).sel(rank=[1, 2]), [3.2, 6.6], rtol=1e-12)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """An interrupted call goes on where it stopped, and gives what an uninterrupted one gives."""
 
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
+import asymptotix as asx
 from asymptotix.core.problem import Algorithm, Outcome, Problem
 from asymptotix.core.result import load
 from asymptotix.core.verbs import simulate, solve
@@ -170,3 +173,26 @@ def test_other_settings_are_refused():
 def test_resume_must_be_a_result():
     with pytest.raises(TypeError, match="resume must be a Result or the path"):
         solve(Slow(), alpha=1.0, resume=3, progress=False)  # type: ignore[arg-type]
+
+
+def test_example_keeps_what_an_interrupt_leaves_and_stops(monkeypatch, tmp_path):
+    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "depth_three.py"))["main"]
+    interrupted, whole = [], solve(Slow(), alpha=[0.5])
+
+    def verb(name: str):
+        def call(*args, **options):
+            if name not in interrupted:
+                return whole
+            status = "interrupted before this point"
+            return whole._with(whole.ds[["converged", "status"]].assign(status=("alpha", [status])))
+
+        return call
+
+    for name in ("solve", "simulate", "thresholds"):
+        monkeypatch.setattr(asx, name, verb(name))
+    monkeypatch.chdir(tmp_path)
+    for name, left in (("solve", ["theory"]), ("simulate", ["gamp", "theory"]), ("thresholds", ["gamp", "theory"])):
+        interrupted[:] = [name]
+        with pytest.raises(SystemExit, match="interrupted; called again"):
+            main()
+        assert sorted(path.stem.removeprefix("depth_three_") for path in tmp_path.iterdir()) == left

@@ -212,3 +212,12 @@ def test_free_entropy_is_stationary_along_every_direction():
         # The overlap's own error, 3e-3, times a second derivative of about 5.
         assert abs(slope) < 0.03
         assert curvature > 0.02
+
+
+@pytest.mark.parametrize("alpha", [0.505, 0.52, 0.53, 0.6])
+def test_close_to_its_threshold_an_overlap_has_an_error_that_covers_it(alpha):
+    # z^2 shows z up to its sign: the same as one layer with one token, which is known by quadrature.
+    exact = StateEvolution(SignChannel(1, "linear")).uninformed(alpha, tolerance=1e-8).q[0]
+    found = StateEvolution(Square([1.0])).uninformed(alpha, tolerance=1e-3)
+    assert found.converged
+    assert abs(found.q[0] - exact) < 4 * found.error[0]

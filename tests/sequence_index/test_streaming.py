@@ -86,8 +86,9 @@ def test_spectral_start_of_streamed_tokens():
     covariance = np.einsum("nik,njk->nij", roots, roots)
     tokens = drawn(1, tiles=1)
     one_index = covariance[:, None, :, None, :]
+    theory = uninformative(1.0, 1)._replace(eigenvalue=1.0)  # R = 1 and mean A = 0
     streamed, kept = (
-        spectral.spectral_start(t, one_index, 0, np.eye(1), uninformative(1.0, 1)) for t in (tokens, tokens.kept())
+        spectral.spectral_start(t, one_index, 0, np.eye(1), theory) for t in (tokens, tokens.kept())
     )
     assert abs(streamed.eigenvalue / kept.eigenvalue - 1) < 1e-5  # single precision
     np.testing.assert_allclose(streamed.vectors, kept.vectors, atol=1e-3)
@@ -95,7 +96,7 @@ def test_spectral_start_of_streamed_tokens():
     t, axes = preprocessing(one_index)
     T = np.einsum("nij,nj,nkj->nik", axes, t, axes)
     X = np.asarray(tokens.kept().X[0], float)
-    own = -(t / (1 - t)).sum() / X.shape[-1]  # A of the data, whose mean is zero for R = 1
+    own = -(t / (1 - t)).sum() / X.shape[-1]  # A of the data
     matrix = np.einsum("nad,nab,nbe->de", X, T, X) / X.shape[-1] + own * np.eye(X.shape[-1])
     values, vectors = np.linalg.eigh(matrix)
     np.testing.assert_allclose(streamed.eigenvalue, values[-1], rtol=1e-3)  # residual 3e-3, squared over the gap

@@ -11,7 +11,7 @@ from asymptotix.sequence_index import state_evolution
 from asymptotix.sequence_index.averages import QuasiRandomAverager, hermite_polynomials
 from asymptotix.sequence_index.channel import Channel, score_jacobian
 from asymptotix.sequence_index.state_evolution import StateEvolution
-from asymptotix.sequence_index.thresholds import staircase
+from asymptotix.sequence_index.thresholds import _next_index, staircase
 from asymptotix.sequence_index.unlearned import curvature_at_zero
 from asymptotix.sequence_index.weak_recovery import (
     Instability,
@@ -187,3 +187,11 @@ def test_directions_that_are_not_seen_are_no_step():
     assert len(steps) == 1
     assert abs(steps[0].threshold.alpha - 0.5) < LIMIT * steps[0].threshold.error
     assert steps[0].threshold.error < 1e-4
+
+
+def test_of_two_that_come_close_the_first_is_taken():
+    # Independent directions, learned at 1/(2 p): the branch of the first is its own foot for the third.
+    evolution = StateEvolution(RotatedSquares(np.eye(3), seen=[1.0, 0.95, 1.0], diagonal=True))
+    step = _next_index(evolution, 0, 0.01)
+    assert step.direction[2, 2] == 1
+    assert abs(step.threshold.alpha - 0.5) < LIMIT * step.threshold.error + 1e-9  # rounding

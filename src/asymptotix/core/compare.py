@@ -13,7 +13,7 @@ import xarray as xr
 from .assemble import RESERVED, assemble
 from .problem import Outcome, Problem
 from .result import Result
-from .rows import common_rows, in_rows, row_labels
+from .rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .specification import describe, differences, numeric_fields, with_fields
 from .verbs import solve
 
@@ -55,13 +55,13 @@ class Comparison:
         return Comparison(self.ds.sel(*args, **kwargs), self.theory, self.experiment, self.by)
 
     def table(self) -> str:
-        """Return one line per observable, point and entry: theory, mean ± s.e.m., number of runs, z."""
+        """Return one line per observable, point and entry that it has: theory, mean ± s.e.m., number of runs, z."""
         grid = [str(name) for name, values in self.ds.coords.items() if values.dtype.kind in "iuf" and values.ndim <= 1]
         rows = [(*grid, "observable", "theory", "experiment", "runs", "z")]
         for name in self.names:
             columns = [self.ds[f"{name}_{part}"] for part in ("theory", "mean", "sem", "runs", "z")]
             theory, mean, sem, runs, z = xr.broadcast(*columns)
-            for position in np.ndindex(theory.shape):
+            for position in np.argwhere(_listed(theory, runs).values):
                 at = dict(zip(theory.dims, position, strict=True))
                 own = [str(i) for dim, i in at.items() if dim not in grid]
                 where = [_number(self.ds[c].isel({c: at[c]} if c in at else {}).values) for c in grid]
@@ -137,18 +137,24 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     return Comparison(ds.assign(theory_converged=converged), theory, experiment)
 
 
-def _comparable(experiment: Result) -> xr.Dataset:
-    """The experiment without its known bias, which is that of every run's own problem: a swept field may change it."""
+def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.Dataset:
+    """The experiment without its known bias, which is that of every run's own problem: a swept field may change it.
+
+    ``at`` are the positions chosen so far; the fields of a point are set together, for one of them alone may not fit.
+    """
+    at = at or {}
     fields, ds = numeric_fields(experiment.problem), experiment.ds
     free = (*experiment.problem.controls, "dim", "seed")
-    swept = [str(dim) for dim in ds.dims if dim in fields and dim not in free]
+    swept = [str(dim) for dim in ds.dims if dim in fields and dim not in (*free, *at)]
     if not swept:
-        return experiment.problem.comparable(ds)
-    parts = [_comparable(experiment.isel({swept[0]: k})) for k in range(ds.sizes[swept[0]])]
+        chosen = experiment.isel(at)
+        return chosen.problem.comparable(chosen.ds)
+    parts = [_comparable(experiment, {**at, swept[0]: k}) for k in range(ds.sizes[swept[0]])]
     whole = xr.concat(
         parts, dim=swept[0], data_vars="all", coords="minimal", compat="override", join="override"
     )
-    return whole.assign({name: whole[name].transpose(*ds[name].dims, ...) for name in ds.data_vars if name in whole})
+    order = {name: [dim for dim in ds[name].dims if dim not in at] for name in ds.data_vars if name in whole}
+    return whole.assign({name: whole[name].transpose(*dims, ...) for name, dims in order.items()})
 
 
 def theory_at(theory: Result, experiment: Result) -> Result:
@@ -216,16 +222,16 @@ def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
         raise ValueError(
             f"the experiment recorded no trace: {type(algorithm).__name__} gives no '<name>_trace'"
         )
-    outcomes = []
-    for (problem, own), chosen in zip(points, options, strict=True):
-        dynamics = {f"{name}_trace": values for name, values in problem.trace(**chosen, **own).items()}
-        traces = [name for name in traces if name in dynamics]
-        outcomes.append(Outcome({name: dynamics[name] for name in traces}))
+    dynamics = [
+        {f"{name}_trace": values for name, values in problem.trace(**chosen, **own).items()}
+        for (problem, own), chosen in zip(points, options, strict=True)
+    ]
+    traces = [name for name in traces if all(name in known for known in dynamics)]
     if not traces:
         raise ValueError("the theory's dynamics and the experiment's traces share no observable")
     taken = (*shape, "dim", "seed")
     exact = assemble(
-        outcomes,
+        [Outcome({name: known[name] for name in traces}) for known in dynamics],
         grid=shape,
         coordinates={},
         dimensions={name: tuple(str(d) for d in measured[name].dims if d not in taken) for name in traces},
@@ -292,6 +298,12 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
         columns[f"{name}_z"] = xr.where((gap == 0) & (spread == 0), 0.0, z)
     ds = xr.Dataset(columns)
     return ds.drop_vars([name for name in ("seed", "iteration") if name in ds.coords])
+
+
+def _listed(theory: xr.DataArray, runs: xr.DataArray) -> xr.DataArray:
+    """Which entries a table lists: not those of other points' indices. A point that failed as a whole keeps its own."""
+    missing = theory.isnull() & (runs == 0)
+    return ~missing | missing.all([dim for dim in INDEX_DIMENSIONS if dim in missing.dims])
 
 
 def _observables(ds: xr.Dataset) -> list[str]:

@@ -251,7 +251,10 @@ def _array_names(described: Any) -> list[str]:
 
 
 def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
-    """The problem with those of its fields that are among the values set to them: what a selection is a result of."""
+    """The problem with those of its fields that are among the values set to them: what a selection is a result of.
+
+    Where they fit only together with a field that has a grid, the problem stays as it is.
+    """
     known = numeric_fields(problem)
     fixed = {
         str(name): np.asarray(value).item()
@@ -259,7 +262,10 @@ def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
         if name in known and name not in (*problem.controls, "dim", "seed")
     }
     fixed = {name: value for name, value in fixed.items() if value != known[name]}
-    return with_fields(problem, **fixed) if fixed else problem
+    try:
+        return with_fields(problem, **fixed) if fixed else problem
+    except ValueError:
+        return problem
 
 
 def _require_h5netcdf() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from .assemble import RESERVED
 from .problem import Algorithm, Outcome, Problem
 from .result import Result, at_fixed_values, load
+from .rows import INDEX_DIMENSIONS, Rows, label_name
 from .specification import Specification, describe, differences, encode
 
 
@@ -22,6 +23,7 @@ def earlier_outcomes(
     settings: Mapping[str, Any],
     shape: Mapping[str, int],
     coordinates: Mapping[str, Any],
+    rows: Rows,
 ) -> list[Outcome | None]:
     """Outcomes of an earlier call for the same work, one per grid point in C order; None where there is none.
 
@@ -33,6 +35,9 @@ def earlier_outcomes(
         What is to be done now, and how; the earlier call must have been of the same.
     shape, coordinates
         Grid of the work: dimension -> length, and the coordinates as they will be assembled.
+    rows
+        The entries of ``index`` of the work; where they change from point to point the earlier call must have told
+        them by their labels.
     """
     size = int(np.prod(list(shape.values()), dtype=int))
     if resume is None:
@@ -43,6 +48,7 @@ def earlier_outcomes(
             raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
         resume = load(resume, problem)
     _check_same_work(resume, problem, algorithm, settings, coordinates)
+    _check_labels(resume, rows)
     ds = resume.ds.transpose(*shape, ...)
     names = [str(name) for name in ds.data_vars if name not in RESERVED]
     status, converged = ds["status"].values, ds["converged"].values
@@ -95,6 +101,17 @@ def _check_same_work(
         before = resume.ds.coords[name].values if name in resume.ds.coords else np.array([])
         if before.shape != now.shape or not np.array_equal(before, now):
             raise ValueError(f"resume must have the same {name}, {now.tolist()}, got {before.tolist()}")
+
+
+def _check_labels(resume: Result, rows: Rows) -> None:
+    """Refuse numbers that lie by position where the entries of ``index`` change: whose they are cannot be told."""
+    known = resume.ds.coords
+    unlabelled = [dim for dim in INDEX_DIMENSIONS if dim in resume.ds.dims and label_name(dim) not in known]
+    if rows.places is not None and unlabelled:
+        raise ValueError(
+            f"resume must have labels along {' and '.join(unlabelled)}, which change with what is swept, got none: "
+            "it was written by an earlier version and must be computed anew"
+        )
 
 
 def _encoded(settings: Mapping[str, Any]) -> Mapping[str, Any]:

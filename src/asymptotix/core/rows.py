@@ -30,11 +30,12 @@ class Rows:
     labels: tuple[str, ...] = ()
     places: tuple[np.ndarray, ...] | None = None
 
-    def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[np.ndarray, ...]:
+    def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[Any, ...]:
         """Where the numbers of a point, of this shape, lie along the dimensions of the dataset."""
-        places = None if self.places is None else self.places[point]
-        every = zip(dims, shape, strict=True)
-        return np.ix_(*(range(n) if places is None or dim not in INDEX_DIMENSIONS else places for dim, n in every))
+        if self.places is None or not set(dims) & set(INDEX_DIMENSIONS):
+            return tuple(slice(n) for n in shape)
+        places = self.places[point]
+        return np.ix_(*(places if dim in INDEX_DIMENSIONS else range(n) for dim, n in zip(dims, shape, strict=True)))
 
     def taken(self, outcomes: Sequence[Outcome | None], dimensions: Mapping[str, tuple[str, ...]]) -> list:
         """Outcomes that were read from a dataset, with the entries of their own point only."""

@@ -67,7 +67,7 @@ def solve(
     settings = {"start": start, "tolerance": tolerance}
     rows, dimensions = _rows(grid, blocks), blocks[0].problem.dimensions()
     earlier = earlier_outcomes(
-        resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates
+        resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates, rows=rows
     )
     table = _Table(rows.taken(earlier, dimensions))
     with table.running(progress, f"solve {type(problem).__name__}") as bar:
@@ -153,7 +153,7 @@ def simulate(
     rows = _rows(grid, blocks, copies=len(sizes) * runs)
     dimensions = algorithm.dimensions(blocks[0].problem)
     earlier = earlier_outcomes(
-        resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates
+        resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates, rows=rows
     )
     table = _Table(rows.taken(earlier, dimensions))
     with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
@@ -334,7 +334,9 @@ def _check_problem(problem: Any) -> None:
 
 def _rows(grid: Grid, blocks: Sequence[Block], copies: int = 1) -> Rows:
     """The indices of every point, each as often as it is run."""
-    labels = {at: tuple(block.problem.index_labels()) for block in blocks for at in block.positions}
+    labels: dict[int, tuple[str, ...]] = {}
+    for block in blocks:
+        labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
     swept = [name for name in grid.dims if name not in blocks[0].problem.controls]
     return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 

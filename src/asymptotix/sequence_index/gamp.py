@@ -165,7 +165,7 @@ class GAMP(Algorithm):
             with ThreadPoolExecutor(1) as pool:
                 first_run = pool.submit(drawn, batches[0])  # draws and compiles while state evolution is computed
                 progress.message(f"alpha = {alpha:.4g}: variances from state evolution")
-                stages = self._stages(problem, samples / dim, samples * len(seeds))
+                stages = self._stages(problem, samples / dim, samples)
                 runs = chain([first_run.result()], map(drawn, batches[1:]))
                 del first_run  # or it would keep the first data alive beside those of later batches
             for number, run in enumerate(runs):
@@ -191,7 +191,7 @@ class GAMP(Algorithm):
         return True, 1
 
     def _stages(self, problem: Any, alpha: float, samples: int) -> list[Stage]:
-        """The plan of runs that see so many samples together; it may cost as much as they do."""
+        """The plan of runs that see so many samples each; it may cost as much as one of them does."""
         theory: SequenceIndexTheory = problem.theory
         channel, evolution = theory.channel, theory.state_evolution
         if isinstance(channel, TwoLayerChannel):

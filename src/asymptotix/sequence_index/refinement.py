@@ -18,6 +18,8 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _STEPS = 8
 #: Least distance from one of an eigenvalue of a Jacobian from draws, in a quasi-Newton step.
 _LEAST_GAP = 0.12
+#: Length of a first step on noisy nodes from which the change of the residual is measured, and the least such change.
+_PROBE, _STEADY = 0.15, 0.01
 
 
 @dataclass(frozen=True)
@@ -66,26 +68,32 @@ def refined(
     """Quasi-Newton steps with the coarse Jacobian, on more and more nodes, until the error is small enough.
 
     From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
-    Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go.
+    Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go. Steps on the way
+    are bounded, predictions are not: their scatter is the error, large close to a threshold.
     """
     inverse = _newton(_jacobian(evolution, alpha, space, x), evolution.channel.stochastic)
     x, ends, seen = x.copy(), [], []
-    far, near, steps = np.inf, 0.0, 0
-    most = BLOCKS[-1] if not evolution.channel.stochastic else BLOCKS[3]
+    far, near, steps, before = np.inf, 0.0, 0, None
+    stochastic = evolution.channel.stochastic
+    most = BLOCKS[3] if stochastic else BLOCKS[-1]
     while True:
         averages = evolution.block(len(ends))(space.overlap(x)[1])
-        moves = ((evolution.update(averages, alpha, space) - x) @ inverse.T).clip(-1.0, 1.0)
+        residuals = evolution.update(averages, alpha, space) - x
+        if before is not None and not ends:
+            inverse = _corrected(inverse, x - before[0], before[1] - residuals.mean(0))
+        moves = residuals @ inverse.T
         tangent, steps = space.tangent(x), steps + 1
         if not ends:  # on the way there; later blocks only scatter around the end
             near = max(4 * tolerance, 2 * float(_standard_error(moves, tangent).max()))
             far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
-            if far > near and steps < _STEPS:
-                x = x + moves.mean(0)
+            if (far > near or (stochastic and steps == 1)) and steps < _STEPS:
+                before = (x, residuals.mean(0))
+                x = x + (_probe(inverse, moves.mean(0)) if stochastic and steps == 1 else _bounded(moves.mean(0)))
                 continue
         ends.append(x + moves)
         seen.append(averages)
         together = np.mean(ends, axis=0)
-        x = together.mean(0)
+        x = x + _bounded(together.mean(0) - x)
         errors = _standard_error(together, tangent)
         error = float(errors.max())
         if (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most or far > near:
@@ -98,6 +106,30 @@ def refined(
     if known:
         status += f"; exact recovery of {known} of {evolution.visible.shape[1]} directions"
     return State(Q, V, _standard_error(together, space.tangent(x)), _pooled(seen), status, far <= near)
+
+
+def _bounded(move: np.ndarray) -> np.ndarray:
+    """A step of at most one in every coordinate."""
+    return move.clip(-1.0, 1.0)
+
+
+def _probe(inverse: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """A step along the slow direction, the way the move has it, long enough to measure how slow it is."""
+    values, vectors = np.linalg.eig(inverse)
+    slow = np.real(vectors[:, np.real(values).argmax()])
+    slow = slow / abs(slow).max()
+    return slow * np.copysign(np.clip(abs(slow @ move) / (slow @ slow), _PROBE, 1.0), slow @ move)
+
+
+def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """(I - J)^{-1} that maps the change of the residual along a step, on the same nodes, to that step (Broyden).
+
+    Where the slow direction of the coarse Jacobian is uncertain, this measures how slow it is. A step along which the
+    residual hardly falls, or grows, tells nothing.
+    """
+    if step @ change < _STEADY * (step @ step):
+        return inverse
+    return inverse + np.outer(step - inverse @ change, step @ inverse) / (step @ inverse @ change)
 
 
 def _newton(jacobian: np.ndarray, stochastic: bool) -> np.ndarray:

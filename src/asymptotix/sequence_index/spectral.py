@@ -93,8 +93,10 @@ class _Operator:
         self.tokens, self.frame = tokens, frame.astype(np.float32)
         self.k, self.dim = frame.shape[1], tokens.shape[-1]
         self.mask = same_part(frame, tokens.groups)
-        A = -np.einsum("nimjm->ij", linear_scores(t, vectors, theory.reaction)) / self.dim * self.mask
-        self.excess = 0.5 * (A + A.T) - theory.precision
+        self.excess = np.zeros((self.k, self.k))
+        if np.isfinite(theory.eigenvalue):  # otherwise there is no outlier to bring back
+            A = -np.einsum("nimjm->ij", linear_scores(t, vectors, theory.reaction)) / self.dim * self.mask
+            self.excess = 0.5 * (A + A.T) - theory.precision
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         def score(rows: slice, fields: Any) -> Any:

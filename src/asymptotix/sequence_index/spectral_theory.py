@@ -47,7 +47,6 @@ class SpectralTheory(NamedTuple):
 def uninformative(overlap: float, k: int) -> SpectralTheory:
     """A random start of k directions, to which a given overlap is ascribed."""
     eye = np.eye(k)
-    # With R = I the scores are G = Cov[z|y] - I, of mean zero.
     return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye, 0 * eye, k)
 
 

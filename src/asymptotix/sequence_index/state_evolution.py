@@ -90,6 +90,11 @@ class StateEvolution:
         """The same with so many times the nodes that follow the dynamics."""
         return StateEvolution(self.channel, self.side_information, self._seed, factor * self._coarse_nodes)
 
+    @cached_property
+    def _follower_on_more_nodes(self) -> StateEvolution:
+        """Follows what dies out on few nodes although it grows on many; from draws that takes too long."""
+        return self if self.channel.stochastic or self.deterministic else self.on_more_nodes(8)
+
     def affordable(self, count: int) -> int:
         """A number of nodes, reduced where one posterior costs milliseconds."""
         return max(count // self.channel.cost, 1)
@@ -119,11 +124,6 @@ class StateEvolution:
         side = self.side_information
         hat = alpha * averages.second_moment
         return hat if side == 0 else hat + side / (1 - side) * np.eye(self.channel.indices)
-
-    def logit_of_precision(self, hat: np.ndarray) -> np.ndarray:
-        """log(q/v) of the posterior with precision Qhat from the data, side information included."""
-        side = self.side_information
-        return np.log(hat) if side == 0 else np.log(hat + side / (1 - side))
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
         """Overlaps (iterations + 1, P, P): the start (that of the side information), then one per iteration.
@@ -158,14 +158,15 @@ class StateEvolution:
             return self._settle(alpha, *self.coordinates(start, np.eye(len(start)) - start), tolerance)
         if hint is not None and not hint.exact:
             space, x = self.coordinates(hint.Q, hint.V)
-        state = None
-        for _ in range(self.channel.indices):
-            state = self._ended(alpha, *self.grown(alpha, space, x), tolerance)
+        state, follower = None, self
+        for _ in range(self.channel.indices + 1):
+            state = self._ended(alpha, *follower.grown(alpha, space, x), tolerance)
             if state.averages is None or not state.converged:
                 return state
             space, x = self.coordinates(state.Q, state.V)
             if not self._unstable(state.averages, space, x, alpha):
                 return state
+            follower = self._follower_on_more_nodes
         assert state is not None
         undecided = "; an index that grows on many nodes dies out on few: alpha is within errors of its threshold"
         return replace(state, status=state.status + undecided)
@@ -271,9 +272,9 @@ class StateEvolution:
 
     def _unstable(self, averages: Averages, space: Coordinates, x: np.ndarray, alpha: float) -> bool:
         """Whether what is not learned at the end point would grow there, beyond doubt."""
-        if space.learned == 0 or self.unlearned_frame(space).shape[1] == 0:
+        if self.unlearned_frame(space).shape[1] == 0:
             return False
-        if self.channel.diagonal:
+        if self.channel.diagonal and space.learned > 0:
             found = diagonal_instability(averages.curvature, np.asarray(space.complement.any(1)))
         else:
             found = self.instability(space, x)
@@ -348,8 +349,8 @@ class StateEvolution:
             if space.rank == 0:
                 break
             found = fixed_point(
-                step, x, tolerance=self._coarse_tolerance(alpha), max_steps=400, anderson=2, max_move=1.0, stride=8.0,
-                stop=stop, keep_trace=False,
+                step, x, tolerance=self._coarse_tolerance(alpha), max_steps=150 if self.channel.stochastic else 400,
+                anderson=2, max_move=1.0, stride=8.0, stop=stop, keep_trace=False,
             )  # fmt: skip
             x = np.atleast_2d(found.x)[0]
             status = str(np.atleast_1d(found.status)[0])

@@ -246,7 +246,9 @@ def _on_more_nodes(
     inside = space.frame @ space.frame.T @ moved @ space.frame @ space.frame.T
     shifted = evolution.instability(*evolution.coordinates(state.Q - inside, state.V + inside))
     own = found.error / max(found.rate, _NOTHING)
-    error = np.hypot(own, _log_growth(shifted, at.alpha) - growth) / max(slope, 0.1)
+    # A secant over a stretch of the branch may be a fifth off the slope at its end.
+    parts = (own, _log_growth(shifted, at.alpha) - growth, 0.2 * growth)
+    error = np.linalg.norm(parts) / max(slope, 0.1)
     alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
     return Threshold(alpha, float(alpha * error)), found
 
@@ -313,20 +315,25 @@ def _located(branch: _Branch, crossing: _Crossing, tolerance: float) -> Threshol
 
 def _first_crossings(branch: _Branch) -> list[_Crossing]:
     """Walk up the branch to the first x at which an index grows; those that almost do are taken along."""
-    previous = None
+    previous, found, close = None, [], set[int]()
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
     for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
         here = [value.mean(0) for value in branch.at(x)]
         log_alpha, growth = float(here[0]), np.asarray(here[1])
-        if growth.max() > 0:
-            close = [int(index) for index in np.flatnonzero(growth > -_CLOSE)]
+        if not close and growth.max() > 0:
+            close = set(np.flatnonzero(growth > -_CLOSE).tolist())
+        for index in [index for index in close if growth[index] > 0]:
+            close.remove(index)
             if previous is None:  # unstable as soon as the branch exists: alpha(q) at its foot is the threshold
-                return [_Crossing(index, x, 1e-6, 1.0) for index in close]
+                found.append(_Crossing(index, float(x), 1e-6, 1.0))
+                continue
             x0, a0, g0 = previous
             slope, slopes = (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
-            return [_Crossing(i, float(x0 - g0[i] / slopes[i]), slope, float(slopes[i])) for i in close]
+            found.append(_Crossing(index, float(x0 - g0[index] / slopes[index]), slope, float(slopes[index])))
+        if found and not close:
+            break
         previous = (x, log_alpha, growth)
-    return []
+    return found
 
 
 # -- exact recovery --------------------------------------------------------------------------------------------
@@ -364,6 +371,8 @@ class _FullOverlap:
             low, high = max(0.94 * low, bound), low
         while not self(high):
             low, high = high, 1.06 * high
+            if high > _LARGEST * bound:
+                return Threshold(np.inf, 0.0)
         return self.bisected(low, high)
 
 
