@@ -44,7 +44,8 @@ def draw_run(axis, runs: xr.Dataset, theory: xr.Dataset) -> None:
     for start in stages:
         axis.axvline(start, color="0.6", lw=0.8, ls=":")
     size = rf"$\alpha = {float(runs.alpha):g}$, $D = {int(runs.dim)}$"
-    axis.set(xlabel="iteration", ylabel=f"overlap, message passing, {size}", ylim=(-0.02, 1.04))
+    axis.set(xlabel="iteration", ylabel="overlap $q_l$, message passing", ylim=(-0.02, 1.04))
+    axis.set_title(f"{size}; dashed: state evolution", fontsize=10)
 
 
 def kept(path: Path) -> Path | None:
@@ -81,7 +82,7 @@ def main(alphas=ALPHAS, tolerance=0.01, alpha=1.4, dim=600, seeds=3, iterations=
     with panels(Path("depth_three.png"), "Three attention layers, two tokens", (12, 4.6), [1.25, 1.0]) as axes:
         draw_curve(axes[0], theory.ds, limits.ds)
         draw_run(axes[1], runs.ds, theory.ds)
-        axes[0].legend(loc="center left", frameon=True, framealpha=0.9)
+        axes[0].legend(loc="center", bbox_to_anchor=(0.36, 0.5), frameon=True, framealpha=0.9)
 
 
 if __name__ == "__main__":

@@ -164,12 +164,15 @@ class StateEvolution:
             if state.averages is None or not state.converged:
                 return state
             space, x = self.coordinates(state.Q, state.V)
-            if not self._unstable(state.averages, space, x, alpha):
+            found = self._outside(state.averages, space, x)
+            excess, doubt = alpha * found.rate - 1, 2 * alpha * found.error
+            if not found.starts_by_itself and excess < -doubt:
                 return state
+            if not found.starts_by_itself and excess <= doubt:
+                break
             follower = self._follower_on_more_nodes
         assert state is not None
-        undecided = "; an index that grows on many nodes dies out on few: alpha is within errors of its threshold"
-        return replace(state, status=state.status + undecided)
+        return replace(state, status=state.status + "; alpha is within errors of the threshold of another index")
 
     def grown(self, alpha: float, space: Coordinates, x: np.ndarray) -> tuple[Coordinates, np.ndarray, str, bool]:
         """Where the dynamics ends on few nodes once all that grows has entered, the most unstable direction first."""
@@ -270,15 +273,11 @@ class StateEvolution:
         averages = self.block(0)(np.eye(P))
         return State(np.zeros((P, P)), np.eye(P), np.zeros((P, P)), averages, "converged: nothing is learned")
 
-    def _unstable(self, averages: Averages, space: Coordinates, x: np.ndarray, alpha: float) -> bool:
-        """Whether what is not learned at the end point would grow there, beyond doubt."""
-        if self.unlearned_frame(space).shape[1] == 0:
-            return False
+    def _outside(self, averages: Averages, space: Coordinates, x: np.ndarray) -> Instability:
+        """What grows outside the learned subspace at an end point, from its own averages where they tell."""
         if self.channel.diagonal and space.learned > 0:
-            found = diagonal_instability(averages.curvature, np.asarray(space.complement.any(1)))
-        else:
-            found = self.instability(space, x)
-        return found.starts_by_itself or alpha * (found.rate - 2 * found.error) > 1
+            return diagonal_instability(averages.curvature, np.asarray(space.complement.any(1)))
+        return self.instability(space, x)
 
     def _settle(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:
         """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
