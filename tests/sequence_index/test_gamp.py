@@ -226,6 +226,7 @@ def test_projected_overlap_is_the_overlap_whatever_the_symmetry(rng):
     assert (overlaps(0 * W, teacher, channel) == 0).all()
 
 
+@pytest.mark.slow
 def test_one_visible_direction_of_two_follows_its_closed_form():
     """y = z_1 + z_2 is noiseless regression along (1, 1)/sqrt2: Q = alpha there, nothing elsewhere."""
     problem = BayesOptimal(MultiIndex(lambda z: z[0] + z[1], indices=2))

@@ -86,6 +86,7 @@ def test_agrees_with_the_adaptive_cubature(kind, precision, c, v1, v2, correlati
     assert np.abs(log_evidence - expected[0]).max() < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision", "v1", "v2"), [(SOFTMAX, double, 1.0, 0.1), (LINEAR, single, 0.5, 0.05)])
 def test_posterior_is_calibrated(kind, precision, v1, v2):
     """The truth is one more draw from the posterior (Nishimori): its squared z-score is 1 on average."""

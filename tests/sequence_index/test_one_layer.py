@@ -138,6 +138,7 @@ def test_moments_are_those_of_brute_force(model):
         assert covariance < 5e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [SCALE, DIRECTION], ids=["scale", "direction"])
 def test_evidence_is_that_of_brute_force_up_to_what_does_not_depend_on_the_prior(model):
     """Densities of other coordinates of the same observation: their ratio is the same for all priors."""

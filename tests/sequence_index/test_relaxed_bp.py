@@ -54,6 +54,7 @@ def test_reaction_terms_are_right():
     assert none[-1] > 5 * right[-1]
 
 
+@pytest.mark.slow
 def test_the_distance_falls_with_the_dimension():
     small, large = (np.mean([distances(dim, s, reaction=True)[0] for s in range(4)]) for dim in (50, 200))
     assert large < 0.75 * small  # 1/sqrt(D) would be a half

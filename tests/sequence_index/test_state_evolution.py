@@ -169,6 +169,7 @@ def test_errors_fall_with_the_overlap(curve):
     np.testing.assert_allclose(curve.estimation_error.values, [2, 2 - q**2], rtol=1e-12)  # the formula
 
 
+@pytest.mark.slow
 def test_informed_start_ends_at_the_same_point(two_layers, curve):
     informed = solve(two_layers, alpha=0.6, start="informed", tolerance=LOOSE, progress=False)
     err = np.hypot(informed.overlap_err.values, curve.overlap_err.values[1])
