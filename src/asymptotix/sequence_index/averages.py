@@ -18,12 +18,15 @@ from scipy.special import gammaln
 from ..core.average import sobol_uniforms
 from ..core.linalg import psd_sqrt
 from .channel import Channel, Posterior, SignChannel, score, score_jacobian
+from .mapped_channel import MANY_EFFECTIVE_SAMPLES
 from .unlearned import curvature_at_zero, is_known_at_zero
 
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
 POSTERIOR_ACCURACY = {"fineness": 2.0, "cut": 9.0}
 _SMALL_OVERLAP = 0.25
+#: Draws from which a posterior covariance is good to about half a percent.
+_MANY_DRAWS = 4096
 #: Nodes per control variate: with fewer the regression would fit the noise.
 _NODES_PER_CONTROL = 16
 
@@ -58,8 +61,9 @@ class QuasiRandomAverager(Averager):
 
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
     vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
-    with weights 1-q and q (for posteriors from draws 1-q^4 and q^4) along the principal directions of the overlap. A
-    posterior that comes from draws is asked for twice, with independent lists, and squares become products of the two.
+    with weights 1-q and q (for posteriors from draws 1-q^4 and q^4, from many draws 1-q^2 and q^2) along the principal
+    directions of the overlap. A posterior that comes from draws is asked for twice, with independent lists, and squares
+    become products of the two.
 
     Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
     is one while all overlaps are small: near the first threshold it removes most of the error. It costs as much as an
@@ -67,9 +71,13 @@ class QuasiRandomAverager(Averager):
     polynomials of degree 2 and 4 of the true index, with mean zero, at every overlap.
     """
 
-    def __init__(self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> None:
+    def __init__(
+        self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+    ) -> None:
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
+        # From draws, more of them for samples of which few count.
+        self._accuracy = POSTERIOR_ACCURACY | ({"enough": MANY_EFFECTIVE_SAMPLES} if careful else {})
         self.stochastic = channel.stochastic
 
     @cached_property
@@ -108,7 +116,7 @@ class QuasiRandomAverager(Averager):
         return None if variates is None else Control(variates, self._randomisations)
 
     def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, **options: int) -> Posterior:
-        found = self.channel.posterior(observation, omega, V, **POSTERIOR_ACCURACY, **options)
+        found = self.channel.posterior(observation, omega, V, **self._accuracy, **options)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         lost = ~np.isfinite(posterior.log_evidence)
         if lost.any():
@@ -137,9 +145,7 @@ class QuasiRandomAverager(Averager):
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
         square = _symmetric(np.einsum("npm,nqm->npq", g, h))
         nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
-        # A covariance from draws is a little too small, the more so where few of them count, and the small difference
-        # from the prior's amplifies that: then the second is left for overlaps close to one.
-        root = Q @ Q if channel.stochastic else psd_sqrt(Q)
+        root = self._share_of_covariance(Q)
         values = (
             square + root @ (nishimori - square) @ root,
             0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),
@@ -149,6 +155,16 @@ class QuasiRandomAverager(Averager):
         second_moment, *rest = (self._mean(value, weights, control) for value in values)
         # Where a symmetry or the prior says that an average is zero, its noise is left out.
         return Averages(second_moment * channel.overlap_mask, *rest)
+
+    def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
+        """Root of the share of the second estimator of E[g g^T].
+
+        A covariance from draws is a little too small, the more so where few of them count, and the small difference
+        from the prior's amplifies that: then it is left for overlaps close to one.
+        """
+        if not self.channel.stochastic:
+            return psd_sqrt(Q)
+        return Q if self.channel.draws >= _MANY_DRAWS else Q @ Q
 
     def unlearned(self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """E[g g^T] and the operator F on a subspace, one row per randomisation.
@@ -293,8 +309,14 @@ class SignAverager(Averager):
         return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])
 
 
-def averager(channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0) -> Averager:
-    """The best averager of a channel; ``block`` says which part of a long sequence of nodes it takes."""
+def averager(
+    channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+) -> Averager:
+    """The best averager of a channel.
+
+    ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
+    shall be better ones.
+    """
     if isinstance(channel, SignChannel):
         return SignAverager(channel)
-    return QuasiRandomAverager(channel, count, randomisations, seed, block)
+    return QuasiRandomAverager(channel, count, randomisations, seed, block, careful)

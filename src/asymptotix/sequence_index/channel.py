@@ -79,6 +79,8 @@ class Channel(abc.ABC):
     #: The posterior comes from a list of draws that the keyword ``seed`` of :meth:`posterior` chooses. Two seeds are
     #: independent: products of the two are unbiased, squares of one are not.
     stochastic: bool = False
+    #: Draws per sample, where there are any.
+    draws: int = 0
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
     noises: int = 0
     #: Block of the data on which each row acts, integers (P,): rows of different blocks have no overlap. None: all on

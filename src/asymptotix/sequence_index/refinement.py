@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .averages import Averages
+from .averages import Averager, Averages
 from .overlap_coordinates import Coordinates
 
 if TYPE_CHECKING:
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
 #: Numbers of blocks at which the error is looked at.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+#: The most of them for posteriors that come from draws.
+_MOST_DRAWN = 16
 _STEPS = 8
-#: Least distance from one of an eigenvalue of a Jacobian from draws, in a quasi-Newton step.
-_LEAST_GAP = 0.12
-#: Length of a first step on noisy nodes from which the change of the residual is measured, and the least such change.
-_PROBE, _STEADY = 0.15, 0.01
+#: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
+#: less of that.
+_STEP, _STEP_DRAWN = 0.05, 0.2
 
 
 @dataclass(frozen=True)
@@ -62,50 +64,77 @@ class State:
         return np.diag(self.Q_error)
 
 
+class _Evaluation(NamedTuple):
+    """Averages at coordinates x on one block of nodes, and where an iteration leads from there (R, m), less x."""
+
+    x: np.ndarray
+    averages: Averages
+    residuals: np.ndarray
+
+
 def refined(
     evolution: StateEvolution, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float
 ) -> State:
-    """Quasi-Newton steps with the coarse Jacobian, on more and more nodes, until the error is small enough.
+    """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
 
     From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
-    Those made from nearby are averaged: a quasi-Newton step leaves at most a tenth of itself to go. Steps on the way
-    are bounded, predictions are not: their scatter is the error, large close to a threshold.
+    Those made from nearby are averaged. Steps on the way are bounded, predictions are not: their scatter is the error,
+    large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
+    nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
     """
-    inverse = _newton(_jacobian(evolution, alpha, space, x), evolution.channel.stochastic)
-    x, ends, seen = x.copy(), [], []
-    far, near, steps, before = np.inf, 0.0, 0, None
-    stochastic = evolution.channel.stochastic
-    most = BLOCKS[3] if stochastic else BLOCKS[-1]
+
+    def evaluated(x: np.ndarray, nodes: Averager) -> _Evaluation:
+        averages = nodes(space.overlap(x)[1])
+        return _Evaluation(x, averages, evolution.update(averages, alpha, space) - x)
+
+    first, drawn = evolution.block(0), evolution.channel.stochastic
+    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, evolution.coarse, BLOCKS[-1])
+    here = evaluated(x, few)
+    inverse, resolved = _newton(_slopes(lambda x: evaluated(x, few), here, step))
+    here = here if few is first else evaluated(x, first)
+    here, inverse, moving = _approached(lambda x: evaluated(x, first), here, inverse, space, tolerance)
+    ends, seen = [], []
     while True:
-        averages = evolution.block(len(ends))(space.overlap(x)[1])
-        residuals = evolution.update(averages, alpha, space) - x
-        if before is not None and not ends:
-            inverse = _corrected(inverse, x - before[0], before[1] - residuals.mean(0))
-        moves = residuals @ inverse.T
-        tangent, steps = space.tangent(x), steps + 1
-        if not ends:  # on the way there; later blocks only scatter around the end
-            near = max(4 * tolerance, 2 * float(_standard_error(moves, tangent).max()))
-            far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
-            if (far > near or (stochastic and steps == 1)) and steps < _STEPS:
-                before = (x, residuals.mean(0))
-                x = x + (_probe(inverse, moves.mean(0)) if stochastic and steps == 1 else _bounded(moves.mean(0)))
-                continue
-        ends.append(x + moves)
-        seen.append(averages)
-        together = np.mean(ends, axis=0)
-        x = x + _bounded(together.mean(0) - x)
-        errors = _standard_error(together, tangent)
-        error = float(errors.max())
-        if (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most or far > near:
+        ends.append(here.x + here.residuals @ inverse.T)
+        seen.append(here.averages)
+        error = float(_error(ends, space.tangent(here.x), drawn).max())
+        x = here.x + _bounded(np.mean(ends, axis=(0, 1)) - here.x)
+        if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
             break
+        here = evaluated(x, evolution.block(len(ends)))
     Q, V = space.overlap(x)
-    status = "converged" if far <= near else f"not converged: still moving by {far:.1e}"
-    if far <= near and error > 2 * tolerance:
-        status = f"converged; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
+    status = moving or "converged"
+    if not moving and error > 2 * tolerance:
+        status += f"; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
     known = space.certain.shape[1]
     if known:
         status += f"; exact recovery of {known} of {evolution.visible.shape[1]} directions"
-    return State(Q, V, _standard_error(together, space.tangent(x)), _pooled(seen), status, far <= near)
+    if not resolved:
+        status += "; the slow direction is not resolved, the error is known by its order only"
+    return State(Q, V, _error(ends, space.tangent(x), drawn), _pooled(seen), status, not moving)
+
+
+def _approached(
+    evaluated: Callable[[np.ndarray], _Evaluation],
+    here: _Evaluation,
+    inverse: np.ndarray,
+    space: Coordinates,
+    tolerance: float,
+) -> tuple[_Evaluation, np.ndarray, str]:
+    """Quasi-Newton steps on one block of nodes, to within the error of those nodes.
+
+    Returns the last evaluation, (I - J)^{-1} as the steps have corrected it, and how it still moves, in words or empty.
+    """
+    moving = ""
+    for _ in range(_STEPS):
+        moves, tangent = here.residuals @ inverse.T, space.tangent(here.x)
+        far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
+        if far <= max(2 * tolerance, float(_standard_error(moves, tangent).max())):
+            return here, inverse, ""
+        moving = f"not converged: still moving by {far:.1e}"
+        before, here = here, evaluated(here.x + _bounded(moves.mean(0)))
+        inverse = _corrected(inverse, here.x - before.x, (before.residuals - here.residuals).mean(0))
+    return here, inverse, moving
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:
@@ -113,51 +142,51 @@ def _bounded(move: np.ndarray) -> np.ndarray:
     return move.clip(-1.0, 1.0)
 
 
-def _probe(inverse: np.ndarray, move: np.ndarray) -> np.ndarray:
-    """A step along the slow direction, the way the move has it, long enough to measure how slow it is."""
-    values, vectors = np.linalg.eig(inverse)
-    slow = np.real(vectors[:, np.real(values).argmax()])
-    slow = slow / abs(slow).max()
-    return slow * np.copysign(np.clip(abs(slow @ move) / (slow @ slow), _PROBE, 1.0), slow @ move)
-
-
 def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
     """(I - J)^{-1} that maps the change of the residual along a step, on the same nodes, to that step (Broyden).
 
-    Where the slow direction of the coarse Jacobian is uncertain, this measures how slow it is. A step along which the
-    residual hardly falls, or grows, tells nothing.
+    A step along which the residual hardly falls, or grows, tells nothing.
     """
-    if step @ change < _STEADY * (step @ step):
+    if step @ inverse @ change < 0.1 * (step @ step):
         return inverse
     return inverse + np.outer(step - inverse @ change, step @ inverse) / (step @ inverse @ change)
 
 
-def _newton(jacobian: np.ndarray, stochastic: bool) -> np.ndarray:
-    """(I - J)^{-1}, the step from a residual to the fixed point.
+def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
+    """(I - J)^{-1}, the step from a residual to the fixed point, and whether all of I - J stands out of the noise.
 
-    Near a threshold a Jacobian from few nodes and draws may have an eigenvalue at or above one, though the fixed
-    point is stable: the step would lead away from it. It is then kept in its direction and bounded.
+    ``slopes`` (R, m, m) are J of every randomisation. Near a threshold their mean may have an eigenvalue at or above
+    one, though the fixed point is stable: the step would lead away from it. It is then kept in its direction, and
+    bounded by what the scatter says of that eigenvalue.
     """
-    gap = np.eye(len(jacobian)) - jacobian
-    if not stochastic:
-        return np.linalg.inv(gap)
-    values, vectors = np.linalg.eig(gap)
-    values = np.maximum(np.real(values), _LEAST_GAP) + 1j * np.imag(values)
-    return np.real(vectors / values @ np.linalg.inv(vectors))
+    jacobian = slopes.mean(0)
+    values, vectors = np.linalg.eig(np.eye(len(jacobian)) - jacobian)
+    if len(slopes) == 1 or len(values) == 0:
+        return np.linalg.inv(np.eye(len(jacobian)) - jacobian), True
+    inverse = np.linalg.inv(vectors)
+    scatter = np.real(np.einsum("km,rmn,nk->rk", inverse, slopes - jacobian, vectors))
+    errors = np.sqrt((scatter**2).sum(0) / (len(slopes) - 1) / len(slopes))
+    gaps = np.real(values)
+    bounded = np.maximum(gaps, errors) + 1j * np.imag(values)
+    return np.real(vectors / bounded @ inverse), bool((gaps >= 2 * errors).all())
 
 
-def _jacobian(evolution: StateEvolution, alpha: float, space: Coordinates, x: np.ndarray) -> np.ndarray:
-    if len(x) == 0:
-        return np.zeros((0, 0))
-    base = evolution.after(evolution.coarse, alpha, space, space.overlap(x)[1])
-    # Which samples have enough draws changes with the overlap: a longer step feels less of that.
-    step = 0.3 if evolution.channel.stochastic else 0.05
-    columns = []
-    for i in range(len(x)):
-        moved = x.copy()
-        moved[i] += step
-        columns.append((evolution.after(evolution.coarse, alpha, space, space.overlap(moved)[1]) - base) / step)
-    return np.array(columns).T
+def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, step: float) -> np.ndarray:
+    """The Jacobian J of one iteration by finite differences on common nodes, one per randomisation (R, m, m)."""
+    shifts = step * np.eye(len(here.x))
+    columns = [(evaluated(here.x + shift).residuals - here.residuals + shift) / step for shift in shifts]
+    return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
+
+
+def _error(ends: list[np.ndarray], tangent: np.ndarray, drawn: bool) -> np.ndarray:
+    """Standard error of the overlap (P, P), from predictions (R, m) of every block.
+
+    Successive blocks of one randomisation make up for each other: it is the scatter of their means. With draws there
+    is little of that, and that scatter, from few rows, would stop too early where it is small by chance: then it is
+    not taken for less than the scatter of all.
+    """
+    error = _standard_error(np.mean(ends, axis=0), tangent)
+    return np.maximum(error, _standard_error(np.concatenate(ends), tangent)) if drawn else error
 
 
 def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:

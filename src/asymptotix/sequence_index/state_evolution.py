@@ -40,8 +40,9 @@ MARGINAL = 1e-3
 _COARSE = 2**11
 #: Nodes are added in blocks, each with this many nodes in every randomisation, until the error is small enough.
 _BLOCK = 2**11
-#: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four.
-_RANDOMISATIONS = 8
+#: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four. From draws nodes are
+#: hardly better than random ones, and little is lost with more and shorter randomisations.
+_RANDOMISATIONS, _RANDOMISATIONS_DRAWN = 8, 16
 #: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
 _MISALIGNED = 1e-6
 _TURNS = 4
@@ -65,12 +66,17 @@ class StateEvolution:
         self._seed, self._coarse_nodes = seed, coarse_nodes
         self.at = lru_cache(maxsize=None)(self._averager)
 
-    def _averager(self, count: int, randomisations: int, block: int = 0) -> Averager:
-        return averager(self.channel, count, randomisations, self._seed + (randomisations == 1), block)
+    def _averager(self, count: int, randomisations: int, block: int = 0, careful: bool = False) -> Averager:
+        return averager(self.channel, count, randomisations, self._seed + (randomisations == 1), block, careful)
 
-    def block(self, number: int) -> Averager:
-        """Averages over one block of nodes; those of several blocks are independent enough to be averaged."""
-        return self.at(_BLOCK // self.channel.cost, _RANDOMISATIONS, number)
+    def block(self, number: int, careful: bool = False) -> Averager:
+        """Averages over one block of nodes; those of several blocks are independent enough to be averaged.
+
+        ``careful`` ones, of posteriors from draws, have less bias.
+        """
+        randomisations = _RANDOMISATIONS_DRAWN if self.channel.stochastic else _RANDOMISATIONS
+        count = max(1, _BLOCK * _RANDOMISATIONS // (randomisations * self.channel.cost))
+        return self.at(count, randomisations, number, careful)
 
     @property
     def coarse(self) -> Averager:
@@ -164,7 +170,7 @@ class StateEvolution:
             if state.averages is None or not state.converged:
                 return state
             space, x = self.coordinates(state.Q, state.V)
-            found = self._outside(state.averages, space, x)
+            found = self.outside(state, space, x)
             excess, doubt = alpha * found.rate - 1, 2 * alpha * found.error
             if not found.starts_by_itself and excess < -doubt:
                 return state
@@ -205,8 +211,8 @@ class StateEvolution:
         Q = np.diag(Q) if Q.ndim == 1 else Q
         return self._settle(alpha, *self.coordinates(Q, np.eye(len(Q)) - Q), tolerance)
 
-    def instability(self, space: Coordinates, x: np.ndarray) -> Instability:
-        """What grows outside the learned subspace on the branch that the coordinates describe."""
+    def instability(self, space: Coordinates, x: np.ndarray, careful: bool = False) -> Instability:
+        """What grows outside the learned subspace on the branch that the coordinates describe; see :meth:`block`."""
         P = self.channel.indices
         if self.channel.diagonal:
             unlearned = np.asarray(space.complement.any(1))
@@ -214,18 +220,18 @@ class StateEvolution:
                 return diagonal_instability(curvature_at_zero(self.channel).value[None], unlearned)
             if not unlearned.any():
                 return diagonal_instability(np.zeros((1, P)), unlearned)
-            return diagonal_instability(self.block(0)(space.overlap(x)[1]).curvature, unlearned)
+            return diagonal_instability(self.block(0, careful)(space.overlap(x)[1]).curvature, unlearned)
         if space.learned == 0:
             return self._instability_at_zero
-        return instability([self.nodes(0)], space.overlap(x)[1], self.unlearned_frame(space), _MISALIGNED)
+        return instability([self.nodes(0, careful)], space.overlap(x)[1], self.unlearned_frame(space), _MISALIGNED)
 
     @cached_property
     def _instability_at_zero(self) -> Instability:
         return sampled_instability_at_zero(self.channel, self.nodes, tolerance=1.0)
 
-    def nodes(self, number: int) -> QuasiRandomAverager:
+    def nodes(self, number: int, careful: bool = False) -> QuasiRandomAverager:
         """As :meth:`block`, for a channel without deterministic averages."""
-        average = self.block(number)
+        average = self.block(number, careful)
         assert isinstance(average, QuasiRandomAverager)
         return average
 
@@ -273,10 +279,10 @@ class StateEvolution:
         averages = self.block(0)(np.eye(P))
         return State(np.zeros((P, P)), np.eye(P), np.zeros((P, P)), averages, "converged: nothing is learned")
 
-    def _outside(self, averages: Averages, space: Coordinates, x: np.ndarray) -> Instability:
+    def outside(self, end: State, space: Coordinates, x: np.ndarray) -> Instability:
         """What grows outside the learned subspace at an end point, from its own averages where they tell."""
-        if self.channel.diagonal and space.learned > 0:
-            return diagonal_instability(averages.curvature, np.asarray(space.complement.any(1)))
+        if self.channel.diagonal and space.learned > 0 and end.averages is not None:
+            return diagonal_instability(end.averages.curvature, np.asarray(space.complement.any(1)))
         return self.instability(space, x)
 
     def _settle(self, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float) -> State:

@@ -39,6 +39,8 @@ _NOTHING = 1e-12
 _CLOSE = 0.1
 #: Blocks of nodes at most for one number, and for one on posteriors that come from draws.
 _MOST, _MOST_DRAWN = 16, 4
+#: Share of a correction for the bias of few draws that counts as its error.
+_LEFT = 0.5
 
 
 class Threshold(NamedTuple):
@@ -237,17 +239,24 @@ def _on_more_nodes(
     evolution: StateEvolution, at: Branch, slope: float, tolerance: float
 ) -> tuple[Threshold, Instability]:
     """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
-    state = refined(evolution, at.alpha, at.space, at.x, 0.25 * tolerance)
+    state = refined(evolution, at.alpha, at.space, at.x, (1 if evolution.channel.stochastic else 0.25) * tolerance)
     space, x = evolution.coordinates(state.Q, state.V)
-    found = evolution.instability(space, x)
+    found = evolution.outside(state, space, x)
     growth = _log_growth(found, at.alpha)
     # How the error of the overlap moves the growth: once along its own size.
     moved = state.Q_error / np.linalg.norm(state.Q_error, 2).clip(1e-12) * np.diag(state.Q_error).max()
     inside = space.frame @ space.frame.T @ moved @ space.frame @ space.frame.T
-    shifted = evolution.instability(*evolution.coordinates(state.Q - inside, state.V + inside))
+    shifted, unshifted = (
+        _log_growth(evolution.instability(*evolution.coordinates(state.Q - change, state.V + change)), at.alpha)
+        for change in (inside, np.zeros_like(inside))
+    )
     own = found.error / max(found.rate, _NOTHING)
+    bias = 0.0
+    if evolution.channel.stochastic:
+        bias = unshifted - _log_growth(evolution.instability(space, x, careful=True), at.alpha)
+        growth -= bias
     # A secant over a stretch of the branch may be a fifth off the slope at its end.
-    parts = (own, _log_growth(shifted, at.alpha) - growth, 0.2 * growth)
+    parts = (own, shifted - unshifted, 0.2 * growth, _LEFT * bias)
     error = np.linalg.norm(parts) / max(slope, 0.1)
     alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
     return Threshold(alpha, float(alpha * error)), found
@@ -262,11 +271,11 @@ class _Branch:
     def __init__(self, evolution: StateEvolution, learned: int) -> None:
         self.evolution, self.learned = evolution, learned
 
-    def at(self, x: float, block: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def at(self, x: float, block: int | None = None, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Log alpha(q) (R,) and log(alpha f) (R, P) at logit x, per randomisation of a block of nodes, or on a few."""
         v = np.ones(self.evolution.channel.indices)
         v[self.learned] = from_logit(x)[1]
-        averages = (self.evolution.coarse if block is None else self.evolution.block(block))(np.diag(v))
+        averages = (self.evolution.coarse if block is None else self.evolution.block(block, careful))(np.diag(v))
         log_alpha = x - np.log(averages.second_moment[:, self.learned, self.learned])
         growth = log_alpha[:, None] + np.log(averages.curvature.clip(_NOTHING))
         growth[:, self.learned] = np.log(_NOTHING)
@@ -296,21 +305,29 @@ def _next_index(evolution: StateEvolution, learned: int, tolerance: float) -> St
 def _located(branch: _Branch, crossing: _Crossing, tolerance: float) -> Threshold:
     """A crossing on more nodes."""
     index, x, slope_alpha, slope_growth = crossing
-    most = _MOST_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
+    stochastic = branch.evolution.channel.stochastic
+    most = _MOST_DRAWN if stochastic else BLOCKS[-1]
+
+    def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Where it grows, as a logit, and alpha there, by a linear step from x."""
+        log_alpha, growth = branch.at(x, block, careful)
+        move = -growth[:, index] / slope_growth
+        return x + move, np.exp(log_alpha + slope_alpha * move)
+
     ends: list[np.ndarray] = []
     alpha, error = np.array([np.nan]), np.inf
     for _ in range(most + 8):
-        log_alpha, growth = branch.at(x, len(ends))
-        x_r = x - growth[:, index] / slope_growth
+        x_r, end = predicted(x, len(ends))
         if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
-            ends.append(np.exp(log_alpha + slope_alpha * (x_r - x)))
+            ends.append(end)
         x = float(x_r.mean())
         if ends:
             alpha = np.mean(ends, axis=0)
             error = alpha.std(ddof=1) / np.sqrt(len(alpha))
             if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
                 break
-    return Threshold(float(alpha.mean()), float(error))
+    bias = (predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]).mean() if stochastic else 0.0
+    return Threshold(float(alpha.mean() - bias), float(np.hypot(error, _LEFT * bias)))
 
 
 def _first_crossings(branch: _Branch) -> list[_Crossing]:
