@@ -43,8 +43,9 @@ def test_depth_three(capsys, monkeypatch, tmp_path):
     assert (tmp_path / "depth_three.png").stat().st_size > 10_000
     found = load(tmp_path / "depth_three_thresholds.nc")
     first, second, last = found.weak_recovery.values
-    # Known to 0.0003, 0.003 and 0.01: runs on several sets of nodes, which share some. Four errors, three of the first.
-    for value, known, error in ((last, 0.2071, 0.001), (first, 0.979, 0.012), (second, 1.138, 0.04)):
+    # Known to 0.0003, 0.003 and 0.004, from two sets of nodes with four times the draws; on those of a CPU the last two
+    # have errors of about 0.005 and 0.01: three of both together.
+    for value, known, error in ((last, 0.2071, 0.001), (first, 0.978, 0.018), (second, 1.125, 0.033)):
         assert abs(value - known) < error
     assert float(found.exact_recovery) == 1.5  # P/r: nothing holds the dynamics up where full overlap is stable
 

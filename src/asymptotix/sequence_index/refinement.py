@@ -21,7 +21,7 @@ _MOST_DRAWN = 16
 _STEPS = 8
 #: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
 #: less of that.
-_STEP, _STEP_DRAWN = 0.05, 0.2
+_STEP, _STEP_DRAWN = 0.05, 0.1
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ class State:
 
 
 class _Evaluation(NamedTuple):
-    """Averages at coordinates x on one block of nodes, and where an iteration leads from there (R, m), less x."""
+    """Averages at coordinates x on one block of nodes, and where an iteration leads from there (R, m), less x.
+
+    The mean of the rows is that of all nodes together: the logarithm of a noisy average is too small, that of a short
+    randomisation more than that of all.
+    """
 
     x: np.ndarray
     averages: Averages
@@ -85,7 +89,8 @@ def refined(
 
     def evaluated(x: np.ndarray, nodes: Averager) -> _Evaluation:
         averages = nodes(space.overlap(x)[1])
-        return _Evaluation(x, averages, evolution.update(averages, alpha, space) - x)
+        rows, (together,) = (evolution.update(each, alpha, space) for each in (averages, _pooled_rows(averages)))
+        return _Evaluation(x, averages, rows - rows.mean(0) + together - x)
 
     first, drawn = evolution.block(0), evolution.channel.stochastic
     step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, evolution.coarse, BLOCKS[-1])
@@ -125,16 +130,16 @@ def _approached(
 
     Returns the last evaluation, (I - J)^{-1} as the steps have corrected it, and how it still moves, in words or empty.
     """
-    moving = ""
-    for _ in range(_STEPS):
+    for step in range(_STEPS + 1):
         moves, tangent = here.residuals @ inverse.T, space.tangent(here.x)
         far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
-        if far <= max(2 * tolerance, float(_standard_error(moves, tangent).max())):
-            return here, inverse, ""
-        moving = f"not converged: still moving by {far:.1e}"
+        if far <= max(0.5 * tolerance, float(_standard_error(moves, tangent).max())):
+            break
+        if step == _STEPS:
+            return here, inverse, f"not converged: still moving by {far:.1e}"
         before, here = here, evaluated(here.x + _bounded(moves.mean(0)))
         inverse = _corrected(inverse, here.x - before.x, (before.residuals - here.residuals).mean(0))
-    return here, inverse, moving
+    return here, inverse, ""
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:
@@ -160,15 +165,16 @@ def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
     bounded by what the scatter says of that eigenvalue.
     """
     jacobian = slopes.mean(0)
-    values, vectors = np.linalg.eig(np.eye(len(jacobian)) - jacobian)
-    if len(slopes) == 1 or len(values) == 0:
-        return np.linalg.inv(np.eye(len(jacobian)) - jacobian), True
-    inverse = np.linalg.inv(vectors)
-    scatter = np.real(np.einsum("km,rmn,nk->rk", inverse, slopes - jacobian, vectors))
+    change = np.eye(len(jacobian)) - jacobian
+    if len(slopes) == 1:
+        return np.linalg.inv(change), True
+    values, right = np.linalg.eig(change)
+    left, gaps = np.linalg.inv(right), np.real(values)
+    scatter = np.real(np.einsum("km,rmn,nk->rk", left, slopes - jacobian, right))
     errors = np.sqrt((scatter**2).sum(0) / (len(slopes) - 1) / len(slopes))
-    gaps = np.real(values)
-    bounded = np.maximum(gaps, errors) + 1j * np.imag(values)
-    return np.real(vectors / bounded @ inverse), bool((gaps >= 2 * errors).all())
+    if (gaps > errors).all():
+        return np.linalg.inv(change), bool((gaps >= 2 * errors).all())
+    return np.real(right / (np.maximum(gaps, errors) + 1j * np.imag(values)) @ left), False
 
 
 def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, step: float) -> np.ndarray:
@@ -198,6 +204,11 @@ def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
         return 1e-9 * abs(tangent).sum(0)
     spread = np.tensordot(rows - rows.mean(0), tangent, 1)
     return np.sqrt((spread**2).sum(0) / (len(rows) - 1) / len(rows))
+
+
+def _pooled_rows(averages: Averages) -> Averages:
+    """Of all randomisations together, as one."""
+    return Averages(*(part.mean(0, keepdims=True) for part in averages))
 
 
 def _pooled(averages: list[Averages]) -> Averages:

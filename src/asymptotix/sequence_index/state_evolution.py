@@ -18,6 +18,7 @@ from ..core.iterate import fixed_point
 from ..core.linalg import from_logit, to_logit
 from .averages import Averager, Averages, QuasiRandomAverager, SignAverager, averager
 from .channel import Channel
+from .mapped_channel import MANY_EFFECTIVE_SAMPLES
 from .overlap_coordinates import PRECISIONS, Coordinates
 from .refinement import State, refined
 from .unlearned import curvature_at_zero
@@ -38,7 +39,7 @@ NEARLY_EXACT = 2e-3
 #: Relative distance from that alpha within which the fate of an overlap near one hangs on the quadrature.
 MARGINAL = 1e-3
 _COARSE = 2**11
-#: Nodes are added in blocks, each with this many nodes in every randomisation, until the error is small enough.
+#: Nodes are added in blocks, each with so many nodes in each of eight randomisations, until the error is small enough.
 _BLOCK = 2**11
 #: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four. From draws nodes are
 #: hardly better than random ones, and little is lost with more and shorter randomisations.
@@ -211,8 +212,8 @@ class StateEvolution:
         Q = np.diag(Q) if Q.ndim == 1 else Q
         return self._settle(alpha, *self.coordinates(Q, np.eye(len(Q)) - Q), tolerance)
 
-    def instability(self, space: Coordinates, x: np.ndarray, careful: bool = False) -> Instability:
-        """What grows outside the learned subspace on the branch that the coordinates describe; see :meth:`block`."""
+    def instability(self, space: Coordinates, x: np.ndarray) -> Instability:
+        """What grows outside the learned subspace on the branch that the coordinates describe."""
         P = self.channel.indices
         if self.channel.diagonal:
             unlearned = np.asarray(space.complement.any(1))
@@ -220,18 +221,23 @@ class StateEvolution:
                 return diagonal_instability(curvature_at_zero(self.channel).value[None], unlearned)
             if not unlearned.any():
                 return diagonal_instability(np.zeros((1, P)), unlearned)
-            return diagonal_instability(self.block(0, careful)(space.overlap(x)[1]).curvature, unlearned)
+            return diagonal_instability(self.block(0)(space.overlap(x)[1]).curvature, unlearned)
         if space.learned == 0:
             return self._instability_at_zero
-        return instability([self.nodes(0, careful)], space.overlap(x)[1], self.unlearned_frame(space), _MISALIGNED)
+        return instability([self.nodes(0)], space.overlap(x)[1], self.unlearned_frame(space), _MISALIGNED)
 
     @cached_property
     def _instability_at_zero(self) -> Instability:
         return sampled_instability_at_zero(self.channel, self.nodes, tolerance=1.0)
 
-    def nodes(self, number: int, careful: bool = False) -> QuasiRandomAverager:
+    @property
+    def has_careful_nodes(self) -> bool:
+        """Whether posteriors come from so many draws that those of which few count can be had better."""
+        return self.channel.stochastic and self.channel.draws >= 4 * MANY_EFFECTIVE_SAMPLES
+
+    def nodes(self, number: int) -> QuasiRandomAverager:
         """As :meth:`block`, for a channel without deterministic averages."""
-        average = self.block(number, careful)
+        average = self.block(number)
         assert isinstance(average, QuasiRandomAverager)
         return average
 

@@ -251,15 +251,26 @@ def _on_more_nodes(
         for change in (inside, np.zeros_like(inside))
     )
     own = found.error / max(found.rate, _NOTHING)
-    bias = 0.0
-    if evolution.channel.stochastic:
-        bias = unshifted - _log_growth(evolution.instability(space, x, careful=True), at.alpha)
-        growth -= bias
+    bias = _bias_of_draws(evolution, space, x, found)
+    growth -= bias[0]
     # A secant over a stretch of the branch may be a fifth off the slope at its end.
-    parts = (own, shifted - unshifted, 0.2 * growth, _LEFT * bias)
+    parts = (own, shifted - unshifted, 0.2 * growth, *bias[1:])
     error = np.linalg.norm(parts) / max(slope, 0.1)
     alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
     return Threshold(alpha, float(alpha * error)), found
+
+
+def _bias_of_draws(
+    evolution: StateEvolution, space: Coordinates, x: np.ndarray, found: Instability
+) -> tuple[float, float, float]:
+    """By how much few effective draws lower the log growth of what grows, how much of it may be left, its error."""
+    if not (evolution.has_careful_nodes and evolution.channel.diagonal):
+        return 0.0, 0.0, 0.0
+    index, V = int(np.diag(found.direction).argmax()), space.overlap(x)[1]
+    usual, better = (evolution.block(0, careful)(V).curvature[:, index] for careful in (False, True))
+    bias = float(np.log(usual.mean() / better.mean()))
+    rows = usual / usual.mean() - better / better.mean()
+    return bias, _LEFT * bias, float(rows.std(ddof=1) / np.sqrt(len(rows)))
 
 
 # -- one learned index of a diagonal overlap -------------------------------------------------------------------
@@ -276,10 +287,16 @@ class _Branch:
         v = np.ones(self.evolution.channel.indices)
         v[self.learned] = from_logit(x)[1]
         averages = (self.evolution.coarse if block is None else self.evolution.block(block, careful))(np.diag(v))
-        log_alpha = x - np.log(averages.second_moment[:, self.learned, self.learned])
-        growth = log_alpha[:, None] + np.log(averages.curvature.clip(_NOTHING))
+        log_alpha = x - _log_rows(averages.second_moment[:, self.learned, self.learned])
+        growth = log_alpha[:, None] + _log_rows(averages.curvature.clip(_NOTHING))
         growth[:, self.learned] = np.log(_NOTHING)
         return log_alpha, growth
+
+
+def _log_rows(rows: np.ndarray) -> np.ndarray:
+    """Logarithms of the rows, shifted so that their mean is the logarithm of the mean: they only tell the scatter."""
+    logs = np.log(rows)
+    return logs - logs.mean(0) + np.log(rows.mean(0))
 
 
 class _Crossing(NamedTuple):
@@ -305,8 +322,7 @@ def _next_index(evolution: StateEvolution, learned: int, tolerance: float) -> St
 def _located(branch: _Branch, crossing: _Crossing, tolerance: float) -> Threshold:
     """A crossing on more nodes."""
     index, x, slope_alpha, slope_growth = crossing
-    stochastic = branch.evolution.channel.stochastic
-    most = _MOST_DRAWN if stochastic else BLOCKS[-1]
+    most = _MOST_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
 
     def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Where it grows, as a logit, and alpha there, by a linear step from x."""
@@ -326,8 +342,11 @@ def _located(branch: _Branch, crossing: _Crossing, tolerance: float) -> Threshol
             error = alpha.std(ddof=1) / np.sqrt(len(alpha))
             if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
                 break
-    bias = (predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]).mean() if stochastic else 0.0
-    return Threshold(float(alpha.mean() - bias), float(np.hypot(error, _LEFT * bias)))
+    if branch.evolution.has_careful_nodes:
+        bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
+        alpha = alpha - bias
+        error = np.hypot(alpha.std(ddof=1) / np.sqrt(len(alpha)), _LEFT * bias.mean())
+    return Threshold(float(alpha.mean()), float(error))
 
 
 def _first_crossings(branch: _Branch) -> list[_Crossing]:
