@@ -84,7 +84,7 @@ def test_logarithms_of_noisy_averages_have_no_bias():
 def test_a_far_start_on_a_curved_map_leads_to_its_end(start):
     state = ended(NoisyMap(0, 0.1, scatter=1e-4, curved=0.1), 0.01, start)
     assert state.converged
-    # Half the tolerance may be left when the way ends, a tenth of it after the last step.
+    # Twice the tolerance may be left when the way ends, a tenth of it after the last prediction.
     assert abs(state.q - from_logit(END)[0]).max() < 0.005
 
 

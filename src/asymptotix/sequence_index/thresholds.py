@@ -239,7 +239,7 @@ def _on_more_nodes(
     evolution: StateEvolution, at: Branch, slope: float, tolerance: float
 ) -> tuple[Threshold, Instability]:
     """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
-    state = refined(evolution, at.alpha, at.space, at.x, (1 if evolution.channel.stochastic else 0.25) * tolerance)
+    state = refined(evolution, at.alpha, at.space, at.x, (0.5 if evolution.channel.stochastic else 0.25) * tolerance)
     space, x = evolution.coordinates(state.Q, state.V)
     found = evolution.outside(state, space, x)
     growth = _log_growth(found, at.alpha)
