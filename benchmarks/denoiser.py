@@ -27,9 +27,10 @@ import jax
 import numpy as np
 from scipy.integrate import dblquad
 
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index import attention, grid
-from asymptotix.sequence_index.activation_kinds import SOFTMAX
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.attention import fixed_grid as grid
+from asymptotix.sequence_index.channels.attention.activation_kinds import SOFTMAX
+from asymptotix.sequence_index.models import rank_one as attention
 
 SKIP = 1.0
 VARIANCES = ((1.0, 0.1), (0.5, 0.02))
@@ -102,7 +103,7 @@ def score_and_jacobian(moments, V) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_quadtree(u, omega, V):
-    from asymptotix.sequence_index import quadtree
+    from asymptotix.sequence_index.channels.attention import quadtree
 
     return quadtree.posterior_moments(SOFTMAX, SKIP, u, omega, np.broadcast_to(V, (len(u), 2, 2)), threads=1)
 

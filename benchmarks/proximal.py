@@ -24,9 +24,9 @@ if hasattr(os, "sched_setaffinity"):
 import numpy as np
 from scipy.optimize import minimize
 
-from asymptotix.attention_index.loss_average import SquaredSoftmax
-from asymptotix.attention_index.proximal import proximal_points
-from asymptotix.attention_index.visible import visible_basis
+from asymptotix.attention_index.loss.loss_average import SquaredSoftmax
+from asymptotix.attention_index.loss.proximal import proximal_points
+from asymptotix.attention_index.loss.visible_directions import visible_basis
 
 SIGNAL = 1.75
 # fixed points at weight decay 0.01, noise 0.5 and a Marchenko-Pastur target with kappa0 = 0.5: alpha, m, q, Sigma

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
-from asymptotix.sequence_index.channel import Channel, Posterior
+from asymptotix.sequence_index.channels.protocol import Channel, Posterior
 
 
 def own_generator(Z: np.ndarray) -> np.random.Generator:

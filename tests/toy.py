@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from asymptotix.core import checks
 from asymptotix.core.problem import Algorithm, Outcome, Problem
 from asymptotix.core.specification import Specification
+from asymptotix.numerics import checks
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .core import checks
 from .core.problem import Outcome, Problem
 from .core.specification import Specification
+from .numerics import checks
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def _value(name: str, value: Any) -> Any:
         raise ValueError(f"{name} needs {', '.join(missing)}: {{ start = 0.1, stop = 1.0, num = 10 }}")
     import numpy as np
 
-    from .core import checks
+    from .numerics import checks
 
     spacing = checks.one_of(f"{name}.spacing", value.get("spacing", "linear"), ("linear", "log"))
     check = checks.positive if spacing == "log" else checks.number

@@ -16,8 +16,8 @@ from asymptotix import (
     simulate,
     solve,
 )
-from asymptotix.attention_index import amp
-from asymptotix.attention_index.sensing import GaussianSensing, TokenSensing
+from asymptotix.attention_index.algorithms import matrix_amp as amp
+from asymptotix.attention_index.algorithms.sensing import GaussianSensing, TokenSensing
 from reference_numbers import reference
 from toy import ToyLearning, ToyRegression
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_index.hardmax import bivariate_normal, hardmax_score_square, slopes
+from asymptotix.attention_index.loss.hardmax import bivariate_normal, hardmax_score_square, slopes
 
 
 def solve(alpha, **options):

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from asymptotix.attention_index.generic_loss import GenericLoss
-from asymptotix.attention_index.loss_average import LossAverages, QuadraticLinear, SquaredSoftmax
+from asymptotix.attention_index.loss.generic_loss import GenericLoss
+from asymptotix.attention_index.loss.loss_average import LossAverages, QuadraticLinear, SquaredSoftmax
 from reference_numbers import reference
 
 CURVES = reference("attention_index")["state_evolution"]

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from asymptotix.attention_index.generic_loss import GenericMap
-from asymptotix.attention_index.proximal import RowsMap, TwoTokenMap, UncompiledRowsMap, proximal_points, softmax_map
-from asymptotix.attention_index.visible import logit_matrix, pair_weights, symmetric, visible_basis
+from asymptotix.attention_index.loss.generic_loss import GenericMap
+from asymptotix.attention_index.loss.proximal import (
+    RowsMap,
+    TwoTokenMap,
+    UncompiledRowsMap,
+    proximal_points,
+    softmax_map,
+)
+from asymptotix.attention_index.loss.visible_directions import logit_matrix, pair_weights, symmetric, visible_basis
 
 SIGNAL = 1.75
 

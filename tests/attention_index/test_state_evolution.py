@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_index.state_evolution import OrderParameters
+from asymptotix.attention_index.theory.state_evolution import OrderParameters
 from reference_numbers import reference
 
 REFERENCE = reference("attention_index")
@@ -133,7 +133,7 @@ def test_replicon_against_reference():
 
 
 def test_squared_response_by_two_rules():
-    from asymptotix.attention_index.matrix_side import NuclearNorm, _squared_difference
+    from asymptotix.attention_index.theory.matrix_side import NuclearNorm, _squared_difference
 
     target, delta, eps = asx.MarchenkoPastur(0.5), 0.6, 0.15
     convolution = target.convolution(delta)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from asymptotix import Adam, AttentionIndex, MarchenkoPastur, RiskMinimization, simulate
-from asymptotix.attention_index import data, training
-from asymptotix.attention_index.training import Settings
+from asymptotix.attention_index.algorithms import adam as training
+from asymptotix.attention_index.algorithms import training_data as data
+from asymptotix.attention_index.algorithms.adam import Settings
 from reference_numbers import reference
 from toy import ToyLearning, ToyRegression
 

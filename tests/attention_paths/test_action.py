@@ -3,9 +3,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from asymptotix.attention_paths import energy
-from asymptotix.attention_paths.action import Action, required_bytes
-from asymptotix.attention_paths.elimination import Layers, eliminate, entropy, partial_trace, riccati
+from asymptotix.attention_paths.theory import energy
+from asymptotix.attention_paths.theory.action import Action, required_bytes
+from asymptotix.attention_paths.theory.elimination import Layers, eliminate, entropy, partial_trace, riccati
 
 NETWORKS = [(3,), (2, 2), (3, 1), (1, 3), (2, 2, 2), (2, 1, 3)]
 

@@ -12,9 +12,9 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.attention_paths.heads import empirical_order_parameter, head_scores
-from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.network.attention_paths import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.network.weights import Weights
 from asymptotix.attention_paths.pruning import prune, remaining_heads, remaining_paths
-from asymptotix.attention_paths.weights import Weights
 
 ROUNDING = 1e-12  # sums of at most some hundred terms of order one in float64
 HEADS = (2, 3)

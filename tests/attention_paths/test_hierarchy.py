@@ -9,11 +9,12 @@ import pytest
 import scipy.stats
 
 import asymptotix as asx
-from asymptotix.attention_paths import draws, likelihood
-from asymptotix.attention_paths.hierarchy import Hierarchy, _lower_triangle
-from asymptotix.attention_paths.weight_space import WeightPosterior, weight_data
-from asymptotix.attention_paths.weights import Weights
-from asymptotix.core.precision import double_precision
+from asymptotix.attention_paths.network.weights import Weights
+from asymptotix.attention_paths.sampling import draws
+from asymptotix.attention_paths.sampling.hierarchy import Hierarchy, _lower_triangle
+from asymptotix.attention_paths.sampling.weight_space import WeightPosterior, weight_data
+from asymptotix.attention_paths.theory import likelihood
+from asymptotix.numerics.precision import double_precision
 
 # heads, widths (N_1..N_L, N_a), outputs, variances (s_1..s_L, s_a)
 REGULAR = [

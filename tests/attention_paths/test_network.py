@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from asymptotix.attention_paths import network as module
-from asymptotix.attention_paths.network import AttendedInputs, AttentionPaths
-from asymptotix.attention_paths.weights import Weights
-from asymptotix.core import memory
+from asymptotix.attention_paths.network import attention_paths as module
+from asymptotix.attention_paths.network.attention_paths import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.network.weights import Weights
 from asymptotix.core.specification import build, describe, with_fields
+from asymptotix.numerics import memory
 
 ROUNDING = 1e-12  # sums of at most some hundred terms of order one in float64
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
 
-from asymptotix.attention_paths.action import Action
-from asymptotix.attention_paths.order_parameter import minimise, monotone_step, scaled_gradient
+from asymptotix.attention_paths.theory.action import Action
+from asymptotix.attention_paths.theory.order_parameter import minimise, monotone_step, scaled_gradient
 from reference_numbers import reference
 
 
@@ -169,8 +169,8 @@ def test_bad_input_is_named(given, message):
 TIMED = """
 import time
 import numpy as np
-from asymptotix.attention_paths.action import Action
-from asymptotix.attention_paths.order_parameter import minimise
+from asymptotix.attention_paths.theory.action import Action
+from asymptotix.attention_paths.theory.order_parameter import minimise
 rng = np.random.default_rng(0)
 xi = rng.standard_normal((100, 4, 231))
 labels = np.sign(xi[:, 0] @ rng.standard_normal(231))

@@ -8,8 +8,9 @@ import pytest
 from scipy.special import logsumexp
 
 import asymptotix as asx
-from asymptotix.attention_paths import chains, sampling
-from asymptotix.attention_paths.sampling import NUTS
+from asymptotix.attention_paths.sampling import chains
+from asymptotix.attention_paths.sampling import nuts as sampling
+from asymptotix.attention_paths.sampling.nuts import NUTS
 from asymptotix.core.progress import Progress
 
 WIDTH, WARMUP = 10, 200
@@ -185,7 +186,7 @@ def test_chain_whose_draws_do_not_fit_its_state_is_refused(monkeypatch):
 
 
 def test_draws_beyond_memory_are_refused(monkeypatch):
-    monkeypatch.setattr("asymptotix.core.memory.physical_memory", lambda: 2**20)
+    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**20)
     with pytest.raises(MemoryError, match=r"3 runs of 100000 draws.*fewer draws or seeds"):
         asx.simulate(one_path(), NUTS(draws=100_000), width=WIDTH, seeds=3, progress=False)
 

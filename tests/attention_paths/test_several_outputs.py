@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import special_ortho_group
 
 import asymptotix as asx
-from asymptotix.attention_paths.action import Action, required_bytes
-from asymptotix.attention_paths.order_parameter import minimise
+from asymptotix.attention_paths.theory.action import Action, required_bytes
+from asymptotix.attention_paths.theory.order_parameter import minimise
 
 VARIANCES, RATIOS = (0.9, 0.8, 1.2, 0.7), (1.0, 0.5, 2.0)
 

@@ -5,9 +5,9 @@ import pytest
 from scipy.special import logsumexp
 
 import asymptotix as asx
-from asymptotix.attention_paths.action import Action
-from asymptotix.attention_paths.order_parameter import minimise
-from asymptotix.attention_paths.single_path import SinglePath
+from asymptotix.attention_paths.theory.action import Action
+from asymptotix.attention_paths.theory.order_parameter import minimise
+from asymptotix.attention_paths.theory.single_path import SinglePath
 from reference_numbers import reference
 
 # Layers, variances, ratios of widths.

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_paths.action import Action
-from asymptotix.attention_paths.elimination import Layers, eliminate, entropy
-from asymptotix.attention_paths.order_parameter import minimise, monotone_step
+from asymptotix.attention_paths.theory.action import Action
+from asymptotix.attention_paths.theory.elimination import Layers, eliminate, entropy
+from asymptotix.attention_paths.theory.order_parameter import minimise, monotone_step
 
 # Heads, outputs, ratios of widths. With H_l r_l < r_{l+1} the linear term of the Riccati equation is negative.
 CASES = [

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asymptotix.core.specification import (
-    Specification,
-    build,
-    describe,
-    differences,
-    numeric_fields,
-    with_fields,
-)
+from asymptotix.core.specification import Specification, build, describe, differences, numeric_fields, with_fields
 from toy import ToyLearning, ToyRegression
 
 

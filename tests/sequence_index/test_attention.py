@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix.core.average import sobol_normals
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index import attention
+from asymptotix.numerics.precision import double_precision
+from asymptotix.numerics.quadrature import sobol_normals
+from asymptotix.sequence_index.models import rank_one as attention
 from reference_numbers import reference
 
 ACTIVATIONS = ("softmax", "linear")

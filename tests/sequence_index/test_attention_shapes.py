@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, MultiIndex
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index import attention, attention_link
-from asymptotix.sequence_index.channel import SignChannel, channel_of
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.protocol import SignChannel, channel_of
+from asymptotix.sequence_index.models import attention_map as attention_link
+from asymptotix.sequence_index.models import rank_one as attention
 
 # Double precision, a few dozen operations on numbers up to about 1e3 (linear layers multiply).
 ROUNDING = 1e-11

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from asymptotix.core.average import sobol_uniforms
-from asymptotix.sequence_index.averages import QuasiRandomAverager, SignAverager, averager
-from asymptotix.sequence_index.channel import SignChannel, TwoLayerChannel, score, score_jacobian
-from asymptotix.sequence_index.unlearned import curvature_at_zero
+from asymptotix.numerics.quadrature import sobol_uniforms
+from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
+from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel, score, score_jacobian
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, SignAverager, averager
 
 TWO_LAYERS = [TwoLayerChannel(1.0, "softmax"), TwoLayerChannel(1.0, "linear")]
 IDS = ["softmax", "linear"]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from asymptotix.sequence_index import attention
-from asymptotix.sequence_index.channel import (
+from asymptotix.sequence_index.channels.protocol import (
     Posterior,
     SignChannel,
     TwoLayerChannel,
@@ -13,6 +12,7 @@ from asymptotix.sequence_index.channel import (
     score,
     score_jacobian,
 )
+from asymptotix.sequence_index.models import rank_one as attention
 
 pytest.importorskip("numba")
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index.deep_channel import DeepChannel
-from asymptotix.sequence_index.mixing_layer import (
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.attention.deep import DeepChannel
+from asymptotix.sequence_index.channels.attention.mixing_layer import (
     applied,
     attention_rows,
     determinant,
@@ -16,8 +16,8 @@ from asymptotix.sequence_index.mixing_layer import (
     mixing,
     solved,
 )
-from asymptotix.sequence_index.mode_mixture import modes
-from asymptotix.sequence_index.random_lists import random_rotations
+from asymptotix.sequence_index.channels.tools.mode_mixture import modes
+from asymptotix.sequence_index.channels.tools.random_lists import random_rotations
 
 CASES = [(2, "softmax"), (2, "linear"), (3, "linear")]
 

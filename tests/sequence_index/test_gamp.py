@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate, solve
-from asymptotix.core.average import sobol_normals
-from asymptotix.sequence_index import message_passing as mp
-from asymptotix.sequence_index.averages import Averager, Averages, QuasiRandomAverager
-from asymptotix.sequence_index.channel import Channel, channel_of
-from asymptotix.sequence_index.measured import estimation_error, fresh_errors, overlaps
-from asymptotix.sequence_index.observables import prediction_errors
-from asymptotix.sequence_index.schedule import joint_stage
-from asymptotix.sequence_index.spectral import spectral_start
-from asymptotix.sequence_index.spectral_theory import SpectralTheory, spectral_theory
-from asymptotix.sequence_index.state_evolution import StateEvolution
+from asymptotix.numerics.quadrature import sobol_normals
+from asymptotix.sequence_index.algorithms import message_passing as mp
+from asymptotix.sequence_index.algorithms.estimate_quality import estimation_error, fresh_errors, overlaps
+from asymptotix.sequence_index.algorithms.schedule import joint_stage
+from asymptotix.sequence_index.algorithms.spectral_start import spectral_start
+from asymptotix.sequence_index.algorithms.spectral_theory import SpectralTheory, spectral_theory
+from asymptotix.sequence_index.channels.protocol import Channel, channel_of
+from asymptotix.sequence_index.evolution.averages import Averager, Averages, QuasiRandomAverager
+from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.observables import prediction_errors
 from toy import ToyLearning, ToyRegression
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index import attention, grid
-from asymptotix.sequence_index.activation_kinds import LINEAR, SOFTMAX
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.attention import fixed_grid as grid
+from asymptotix.sequence_index.channels.attention.activation_kinds import LINEAR, SOFTMAX
+from asymptotix.sequence_index.models import rank_one as attention
 
 NAMES = {SOFTMAX: "softmax", LINEAR: "linear"}
 SAMPLES = 200  # one size, so that each activation is compiled once per precision; not a multiple of a block
@@ -40,7 +41,9 @@ def single(kind, c, *arrays):
 @functools.cache
 def exact(kind, c, v1, v2, correlation):
     """The adaptive cubature's answer to the samples of ``draw``."""
-    quadtree = pytest.importorskip("asymptotix.sequence_index.quadtree", reason="the reference needs numba")
+    pytest.importorskip("numba", reason="the reference needs numba")
+    from asymptotix.sequence_index.channels.attention import quadtree
+
     u, omega, V, _ = draw(kind, c, v1, v2, correlation=correlation)
     V = np.broadcast_to(V, (SAMPLES, 2, 2))
     return quadtree.posterior_moments(kind, c, u, omega, V, fineness=1.0, cut=20.0, order=6, threads=1)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from asymptotix import GAMP, SGD, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate
 from asymptotix.core.problem import Algorithm, Outcome, Problem
-from asymptotix.sequence_index import gamp
+from asymptotix.sequence_index.algorithms import gamp
 
 DIM = 20
 

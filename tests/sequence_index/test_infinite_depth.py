@@ -6,9 +6,9 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, InfiniteDepthAttention, solve
 from asymptotix.core.specification import build, describe
-from asymptotix.sequence_index import attention
-from asymptotix.sequence_index.channel import channel_of
-from asymptotix.sequence_index.infinite_depth import limiting_mixing
+from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.models import rank_one as attention
+from asymptotix.sequence_index.models.infinite_depth import limiting_mixing
 
 
 def finite_depth(layers: int, tokens: int, rank: int, beta: float, count: int = 64, seed: int = 0) -> np.ndarray:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm, truncnorm
 
-from asymptotix.sequence_index.channel import channel_of, score
-from asymptotix.sequence_index.general_channel import channel_of_link
-from asymptotix.sequence_index.link_model import MultiIndex, SequenceIndex
+from asymptotix.sequence_index.channels.choose import channel_of_link
+from asymptotix.sequence_index.channels.protocol import channel_of, score
+from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
 from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, worst_error
 
 NOT_A_FUNCTION: Any = 3

@@ -7,14 +7,14 @@ import pytest
 from scipy.optimize import root_scalar
 from scipy.special import log_ndtr
 
-from asymptotix.core.average import gauss_hermite
-from asymptotix.sequence_index import state_evolution
-from asymptotix.sequence_index.averages import QuasiRandomAverager
-from asymptotix.sequence_index.channel import SignChannel
-from asymptotix.sequence_index.observables import free_entropy, prediction_errors
-from asymptotix.sequence_index.overlap_coordinates import PRECISIONS, Coordinates
-from asymptotix.sequence_index.refinement import State
-from asymptotix.sequence_index.state_evolution import StateEvolution
+from asymptotix.numerics.quadrature import gauss_hermite
+from asymptotix.sequence_index.channels.protocol import SignChannel
+from asymptotix.sequence_index.evolution import dynamics as state_evolution
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.coordinates import PRECISIONS, Coordinates
+from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.observables import free_entropy, prediction_errors
+from asymptotix.sequence_index.evolution.refinement import State
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, Square
 
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])

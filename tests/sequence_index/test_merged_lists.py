@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asymptotix.sequence_index.mapped_channel import Moments, merged
+from asymptotix.sequence_index.channels.mapped import Moments, merged
 
 
 def moments_of(weights: np.ndarray, x: np.ndarray) -> Moments:

@@ -2,7 +2,7 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention
 from asymptotix.core.specification import build, describe, numeric_fields, with_fields
-from asymptotix.sequence_index.channel import SignChannel, TwoLayerChannel, channel_of
+from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel, channel_of
 
 
 def test_defaults_are_the_plain_model():

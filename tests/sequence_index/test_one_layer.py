@@ -11,12 +11,12 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from asymptotix import DeepAttention
-from asymptotix.core.precision import double_precision
-from asymptotix.sequence_index import attention_link
-from asymptotix.sequence_index.averages import QuasiRandomAverager
-from asymptotix.sequence_index.channel import SignChannel, channel_of, score, score_jacobian
-from asymptotix.sequence_index.one_layer_channel import HeadsChannel, OneLayerChannel, one_layer_channel
-from asymptotix.sequence_index.weak_recovery import instability
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.attention.one_layer import HeadsChannel, OneLayerChannel, one_layer_channel
+from asymptotix.sequence_index.channels.protocol import SignChannel, channel_of, score, score_jacobian
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.instability import instability
+from asymptotix.sequence_index.models import attention_map as attention_link
 from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, worst_error
 
 DIRECTION = DeepAttention(1, 2, rank=2)

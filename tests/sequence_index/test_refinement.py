@@ -6,10 +6,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from asymptotix.core.linalg import from_logit
-from asymptotix.sequence_index.averages import Averages
-from asymptotix.sequence_index.overlap_coordinates import Coordinates
-from asymptotix.sequence_index.refinement import State, _newton, refined
+from asymptotix.numerics.linear_algebra import from_logit
+from asymptotix.sequence_index.evolution.averages import Averages
+from asymptotix.sequence_index.evolution.coordinates import Coordinates
+from asymptotix.sequence_index.evolution.refinement import State, _newton, refined
 
 END = np.array([0.8, 0.2])
 ROWS, SCATTER = 16, 0.004

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, ConvergenceWarning, DeepAttention, simulate
-from asymptotix.sequence_index.sgd import SGD, Rule, _Run, stepped
+from asymptotix.sequence_index.algorithms.sgd import SGD, Rule, _Run, stepped
 from toy import ToyLearning, ToyRegression
 
 TWO_LAYERS = DeepAttention(layers=2, tokens=2)
@@ -156,6 +156,6 @@ def test_other_problems_are_refused():
 
 
 def test_memory_is_asked_first(monkeypatch):
-    monkeypatch.setattr("asymptotix.core.memory.physical_memory", lambda: 2**30)
+    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**30)
     with pytest.raises(MemoryError, match="smaller dim"):
         simulate(BayesOptimal(TWO_LAYERS), SGD(epochs=1), alpha=15, dim=5000, seeds=1, progress=False)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
-from asymptotix.sequence_index import message_passing as mp
-from asymptotix.sequence_index import spectral
-from asymptotix.sequence_index.channel import channel_of
-from asymptotix.sequence_index.spectral_theory import preprocessing, uninformative
-from asymptotix.sequence_index.tokens import TILE, DrawnTokens
+from asymptotix.sequence_index.algorithms import message_passing as mp
+from asymptotix.sequence_index.algorithms import spectral_start as spectral
+from asymptotix.sequence_index.algorithms.spectral_theory import preprocessing, uninformative
+from asymptotix.sequence_index.algorithms.tokens import TILE, DrawnTokens
+from asymptotix.sequence_index.channels.protocol import channel_of
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)
 SAMPLES = 2 * TILE + 37  # two tiles and a part of one
@@ -63,7 +63,7 @@ def test_passes_agree_with_plain_products():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("asymptotix.sequence_index.tokens._BLOCK_BYTES", (1, 1))  # one tile per block
+    monkeypatch.setattr("asymptotix.sequence_index.algorithms.tokens._BLOCK_BYTES", (1, 1))  # one tile per block
 
 
 @pytest.mark.slow
@@ -107,10 +107,10 @@ def test_spectral_start_of_streamed_tokens():
 
 def test_memory_decides_what_is_kept(monkeypatch):
     algorithm, channel = GAMP(), channel_of(ONE_LAYER)
-    monkeypatch.setattr("asymptotix.sequence_index.gamp.physical_memory", lambda: 2**30)
+    monkeypatch.setattr("asymptotix.sequence_index.algorithms.gamp.physical_memory", lambda: 2**30)
     assert algorithm._memory_plan(channel, 1000, 1000) == (False, 2**31 // (8 * 10**6))
     assert algorithm._memory_plan(channel, 10**4, 10**4) == (True, 1)
-    monkeypatch.setattr("asymptotix.core.memory.physical_memory", lambda: 2**30)
+    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**30)
     with pytest.raises(MemoryError, match="stream=True"):
         GAMP(stream=False)._memory_plan(channel, 10**4, 10**4)
     with pytest.raises(MemoryError, match="a smaller dim"):

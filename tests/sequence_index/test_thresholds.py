@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asymptotix import BayesOptimal, DeepAttention, thresholds
-from asymptotix.sequence_index.channel import SignChannel, TwoLayerChannel
-from asymptotix.sequence_index.linear_unlearned import linear_curvature_at_zero
-from asymptotix.sequence_index.unlearned import curvature_at_zero
+from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
+from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
+from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel
 from reference_numbers import reference
 
 REFERENCE = reference("sequence_index")

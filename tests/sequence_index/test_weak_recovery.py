@@ -5,20 +5,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asymptotix.core.average import gauss_hermite
-from asymptotix.core.linalg import symmetric_basis
-from asymptotix.sequence_index import state_evolution
-from asymptotix.sequence_index.averages import QuasiRandomAverager, hermite_polynomials
-from asymptotix.sequence_index.channel import Channel, score_jacobian
-from asymptotix.sequence_index.state_evolution import StateEvolution
-from asymptotix.sequence_index.thresholds import _next_index, staircase
-from asymptotix.sequence_index.unlearned import curvature_at_zero
-from asymptotix.sequence_index.weak_recovery import (
+from asymptotix.numerics.linear_algebra import symmetric_basis
+from asymptotix.numerics.quadrature import gauss_hermite
+from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
+from asymptotix.sequence_index.channels.protocol import Channel, score_jacobian
+from asymptotix.sequence_index.evolution import dynamics as state_evolution
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, hermite_polynomials
+from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.instability import (
     Instability,
     instability,
     instability_from_outputs,
     visible_directions,
 )
+from asymptotix.sequence_index.evolution.thresholds import _next_index, staircase
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, SignOfProduct, Square
 
 QUIET = SimpleNamespace(message=lambda text: None)

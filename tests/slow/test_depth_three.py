@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve
-from asymptotix.sequence_index.attention import ROTATION
-from asymptotix.sequence_index.averages import QuasiRandomAverager
-from asymptotix.sequence_index.channel import TwoLayerChannel, score_jacobian
-from asymptotix.sequence_index.deep_channel import DeepChannel
-from asymptotix.sequence_index.unlearned import curvature_at_zero
-from asymptotix.sequence_index.weak_recovery import sampled_curvature_at_zero
+from asymptotix.sequence_index.channels.attention.deep import DeepChannel
+from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
+from asymptotix.sequence_index.channels.protocol import TwoLayerChannel, score_jacobian
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.instability import sampled_curvature_at_zero
+from asymptotix.sequence_index.models.rank_one import ROTATION
 from reference_numbers import reference
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,13 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from asymptotix.sequence_index import attention
-from asymptotix.sequence_index.channel import Posterior, TwoLayerChannel, channel_of, score
-from asymptotix.sequence_index.discrete_channel import LineChannel
-from asymptotix.sequence_index.general_channel import channel_of_link
-from asymptotix.sequence_index.link_kind import link_kind
-from asymptotix.sequence_index.link_model import MultiIndex, SequenceIndex
-from asymptotix.sequence_index.noise_channel import NoisyFibreChannel
+from asymptotix.sequence_index.channels.choose import channel_of_link
+from asymptotix.sequence_index.channels.links.discrete import LineChannel
+from asymptotix.sequence_index.channels.links.link_kind import link_kind
+from asymptotix.sequence_index.channels.links.noise import NoisyFibreChannel
+from asymptotix.sequence_index.channels.protocol import Posterior, TwoLayerChannel, channel_of, score
+from asymptotix.sequence_index.models import rank_one as attention
+from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
 from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, on_grid, worst_error
 
 pytestmark = pytest.mark.slow

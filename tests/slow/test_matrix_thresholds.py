@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, thresholds
-from asymptotix.sequence_index.link_model import MultiIndex
-from asymptotix.sequence_index.state_evolution import StateEvolution
-from asymptotix.sequence_index.thresholds import _exact_recovery, staircase
+from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.thresholds import _exact_recovery, staircase
+from asymptotix.sequence_index.models.link import MultiIndex
 from small_channels import RotatedSquares, Square
 
 pytestmark = pytest.mark.slow

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve, thresholds
-from asymptotix.sequence_index.averages import QuasiRandomAverager
-from asymptotix.sequence_index.channel import channel_of
-from asymptotix.sequence_index.weak_recovery import instability
+from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.instability import instability
 
 pytestmark = pytest.mark.slow
 

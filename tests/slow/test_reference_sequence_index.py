@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
-from asymptotix.sequence_index.channel import TwoLayerChannel
-from asymptotix.sequence_index.observables import prediction_errors
-from asymptotix.sequence_index.state_evolution import StateEvolution
-from asymptotix.sequence_index.thresholds import _next_index, find_thresholds
-from asymptotix.sequence_index.unlearned import curvature_at_zero
+from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
+from asymptotix.sequence_index.channels.protocol import TwoLayerChannel
+from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.observables import prediction_errors
+from asymptotix.sequence_index.evolution.thresholds import _next_index, find_thresholds
 from reference_numbers import allowance, reference
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_second_threshold_between_reference_points():
 def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     # Which layer comes first changes between skip 1 (0.397 against 0.417) and 2 (0.575 against 0.296).
     monkeypatch.setattr(
-        "asymptotix.sequence_index.thresholds._exact_recovery",
+        "asymptotix.sequence_index.evolution.thresholds._exact_recovery",
         lambda evolution, foot: SimpleNamespace(alpha=1.0, error=0.0),
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_paths.draws import predict_draws, predict_path_weights
-from asymptotix.attention_paths.sampling import NUTS
+from asymptotix.attention_paths.sampling.draws import predict_draws, predict_path_weights
+from asymptotix.attention_paths.sampling.nuts import NUTS
 from reference_numbers import reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")]

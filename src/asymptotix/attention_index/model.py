@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core import checks
 from ..core.specification import Specification
-from .targets import MarchenkoPastur, Target
+from ..numerics import checks
+from .spectra.targets import MarchenkoPastur, Target
 
 ACTIVATIONS = ("softmax", "hardmax", "linear")
 OUTPUTS = ("label", "sequence")
@@ -109,6 +109,6 @@ class AttentionIndex(Specification):
 
     def bayes_optimal_theory(self) -> type:
         """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from .bayes import AttentionIndexTheory
+        from .theory.bayes import AttentionIndexTheory
 
         return AttentionIndexTheory

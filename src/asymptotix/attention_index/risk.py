@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core import checks
-from ..core.iterate import continuation_steps
 from ..core.problem import Outcome, Problem
+from ..numerics import checks
+from ..numerics.iteration import continuation_steps
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
-    from .learned import LearnedSpectrum
+    from .spectra.learned import LearnedSpectrum
 
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
@@ -88,7 +88,7 @@ class RiskMinimization(Problem):
     @cached_property
     def theory(self) -> Any:
         """What solves the equations for this description; keeps its quadrature nodes between calls."""
-        from .training_theory import TrainingTheory
+        from .theory.training_theory import TrainingTheory
 
         return TrainingTheory(self)
 
@@ -116,13 +116,13 @@ class RiskMinimization(Problem):
 
     def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple[float, float]:
         """Value and derivative of an observable with respect to a numeric field or to alpha."""
-        from .implicit import value_and_derivative
+        from .theory.implicit_derivatives import value_and_derivative
 
         return value_and_derivative(self, observable, field, alpha=alpha, tolerance=tolerance)
 
     def spectrum(self, result: Any) -> LearnedSpectrum:
         """Law of the learned eigenvalues and singular values at one point of a theory result."""
-        from .learned import LearnedSpectrum
+        from .spectra.learned import LearnedSpectrum
 
         ds = result.ds
         if result.kind != "theory" or "delta" not in ds:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ..core import checks
 from ..core.result import Result
-from .network import AttentionPaths
-from .weights import Weights, checked_weights, path_products
+from ..numerics import checks
+from .network.attention_paths import AttentionPaths
+from .network.weights import Weights, checked_weights, path_products
 
 RULES = ("both", "either")
 SCALINGS = ("order one", "fan_in")

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import xarray as xr
 
-from ..core import checks
-from ..core.memory import refuse_beyond_memory
 from ..core.problem import Outcome, Problem
 from ..core.specification import numeric_fields, with_fields
-from .action import Action, checked_ratios, checked_variances, required_bytes
-from .draws import DrawsPredictor
+from ..numerics import checks
+from ..numerics.memory import refuse_beyond_memory
 from .heads import found_order_parameter
-from .network import AttendedInputs, AttentionPaths
-from .order_parameter import OrderParameter, minimise
-from .predictor import NoPrediction, Predictor
+from .network.attention_paths import AttendedInputs, AttentionPaths
 from .pruning import remaining_paths
-from .single_path import SinglePath
+from .sampling.draws import DrawsPredictor
+from .theory.action import Action, checked_ratios, checked_variances, required_bytes
+from .theory.order_parameter import OrderParameter, minimise
+from .theory.predictor import NoPrediction, Predictor
+from .theory.single_path import SinglePath
 
 if TYPE_CHECKING:
     from ..core.result import Result

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 import xarray as xr
 
-from ..core import checks
 from ..core.result import Result
+from ..numerics import checks
 from .heads import found_order_parameter, path_heads
-from .network import AttendedInputs, AttentionPaths
-from .weights import Weights, checked_weights
+from .network.attention_paths import AttendedInputs, AttentionPaths
+from .network.weights import Weights, checked_weights
 
 Pairs = Iterable[tuple[int, int]]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, Result)

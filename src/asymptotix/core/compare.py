@@ -83,8 +83,8 @@ class Comparison:
         )
 
     def plot(self, name: str, ax: Any = None, **options: Any) -> Any:
-        """Plot one observable; see :func:`asymptotix.plot.plot_comparison`."""
-        from asymptotix import plot
+        """Plot one observable; see :func:`asymptotix.core.plot.plot_comparison`."""
+        from . import plot
 
         return plot.plot_comparison(self, name, ax=ax, **options)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import root_scalar
 
-from . import checks
+from ..numerics import checks
 from .problem import Problem
 from .specification import with_fields
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from ..numerics import checks
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 

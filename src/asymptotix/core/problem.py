@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from . import checks
+from ..numerics import checks
 from .specification import Specification
 
 if TYPE_CHECKING:

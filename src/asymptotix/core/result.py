@@ -113,8 +113,8 @@ class Result:
         )
 
     def plot(self, name: str | None = None, ax: Any = None, **options: Any) -> Any:
-        """Plot one variable; see :func:`asymptotix.plot.plot_curve`. Thresholds need no name."""
-        from asymptotix import plot
+        """Plot one variable; see :func:`asymptotix.core.plot.plot_curve`. Thresholds need no name."""
+        from . import plot
 
         if name is None:
             if self.kind != "thresholds":

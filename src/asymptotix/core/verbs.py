@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from ..numerics import checks
 from .assemble import INTERRUPTED, NO_RESULT, assemble
 from .grid import Block, Grid, expand
 from .problem import Algorithm, Outcome, Problem

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core import checks
 from ..core.problem import Outcome
-from .channel import channel_of
-from .observables import free_entropy, prediction_errors
-from .refinement import State
-from .state_evolution import StateEvolution
-from .thresholds import find_thresholds
+from ..numerics import checks
+from .channels.protocol import channel_of
+from .evolution.dynamics import StateEvolution
+from .evolution.observables import free_entropy, prediction_errors
+from .evolution.refinement import State
+from .evolution.thresholds import find_thresholds
 
 STARTS = ("uninformed", "informed")
 #: Number of directions that a link depends on, with the link, under its identity, P and M. It takes seconds to find and

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..attention_paths.network import AttentionPaths
-from ..core import checks
+from ..attention_paths.network.attention_paths import AttentionPaths
+from ..numerics import checks
 
 _FEATURES = 200
 _V_PLUS = np.repeat([np.sqrt(2.0), 0.0], _FEATURES // 2)

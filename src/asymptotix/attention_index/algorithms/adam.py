@@ -1,0 +1,311 @@
+"""Training of the attention layer on finite data: full-batch Adam on the empirical risk, in single precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.problem import Algorithm, Outcome, Problem
+from ...numerics import checks
+from . import training_data as data
+from .training_data import Chunk, Samples
+
+#: Samples on which test errors are measured.
+FRESH_SAMPLES = 2**14
+#: Eigenvalues of S beyond this count as learned: training leaves what the penalty removes slightly above zero.
+RANK_CUT = 1e-2
+#: Steps per call of the compiled loop; between calls progress is shown and the run may be interrupted.
+_STEPS_PER_CALL = 50
+#: The rate falls on a cosine to this share of itself.
+_FINAL_SHARE = 1e-3
+#: A run counts as converged where its gradient, per relative change of the weights, is below this share of the loss.
+_STEADY = 0.02
+
+
+@dataclass(frozen=True)
+class Adam(Algorithm):
+    """Full-batch Adam on the regularised risk of a :class:`RiskMinimization` problem.
+
+    What is minimised is L / d^2, with W of width m = round(width_ratio d) and S = W W^T / sqrt(m d),
+
+        L(W) = sum_mu ||y - A||_F^2 + weight_decay ||W||_F^2            (parameterization="factorized")
+        L(S) = sum_mu ||y - A||_F^2 + weight_decay d ||S||_F^2          (parameterization="full"),
+
+    A = sigma(beta h(S)), or with the problem's own loss and penalty. For output="sequence" the error is
+    ||(y - A) x||_F^2 / d.
+
+    Parameters
+    ----------
+    steps : int
+        More are needed at small weight decay and little data, where the loss is flat; the status says so.
+    learning_rate : float
+        At the start; it falls on a cosine to a thousandth. Smaller ones leave flat directions unlearned, and the rank
+        too high, at small weight decay.
+    chunk : int, optional
+        Samples that are worked on at a time, rounded to multiples of 256. By default what suits the device. The data
+        do not depend on it.
+
+    Notes
+    -----
+    Reported are ``train_loss`` = L / d^2, ``train_error`` and ``test_error`` (per sample, the latter on fresh samples;
+    both for the model's own output), ``label_error`` (the test error of y, whatever the output), ``estimation_error`` =
+    ||S - S_0||_F^2 / d, ``m`` = Tr(S S_0) / d, ``q`` = Tr(S^2) / d, ``eigenvalues`` of S, ``rank`` (the share of them
+    beyond 0.01), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of the gradient of L / d^2
+    times that of the weights: the change of L / d^2 per relative change of the weights. Without weight decay the
+    minimum is not unique where the data can be interpolated, and that of the theory is not what is found.
+    """
+
+    steps: int = 700
+    learning_rate: float = 0.2
+    chunk: int | None = None
+
+    needs_dim: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", checks.integer("steps", self.steps, 1))
+        object.__setattr__(self, "learning_rate", float(checks.positive("learning_rate", self.learning_rate)))
+        if self.chunk is not None:
+            object.__setattr__(self, "chunk", checks.integer("chunk", self.chunk, 1))
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""
+        from ..risk import RiskMinimization
+
+        if not isinstance(problem, RiskMinimization):
+            raise TypeError(f"Adam runs on RiskMinimization(AttentionIndex(...)), got {type(problem).__name__}")
+        if problem.model.output == "sequence" and problem.loss != "squared":
+            raise TypeError(f"output='sequence' is trained with loss='squared', got loss={problem.loss!r}")
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
+
+    def run_points(
+        self,
+        problem: Any,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Any,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """One run after the other, each yielded when it is done; runs of equal size share their compiled programs."""
+        assert dim is not None
+        for position, point in enumerate(points):
+            samples = max(round(float(point["alpha"]) * dim**2), 1)
+            for k, seed in enumerate(seeds):
+                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
+                yield position, k, self._run(problem, dim, samples, seed, progress, label)
+
+    def _run(self, problem: Any, dim: int, samples: int, seed: int, progress: Any, label: str) -> Outcome:
+        model = problem.model
+        width = round(problem.width_ratio * dim)
+        if width < 1:
+            raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
+        settings = Settings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
+        nuclear = problem.parameterization == "factorized" and problem.penalty is None
+        # |W|_F^2 = d sqrt(m/d) Tr S
+        strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)
+        numbers = np.array([model.beta, strength, self.learning_rate], np.float32)
+        train = data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
+        state = _start(np.random.default_rng([seed, dim, samples]), dim, width, settings)
+        for first in range(0, self.steps, _STEPS_PER_CALL):
+            last = min(first + _STEPS_PER_CALL, self.steps)
+            # The last call evaluates loss and gradient once more, with a step of size zero.
+            state = _train(state, train, numbers, np.int32(last + (last == self.steps)), settings)
+            loss = float(state.trace[last - 1])  # waits for the device, so that what is shown is done
+            progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
+            if not np.isfinite(loss):
+                raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
+        return Outcome(*_report(model, samples, seed, state, train, strength, settings))
+
+
+class Settings(NamedTuple):
+    """What decides which program is compiled; see :class:`RiskMinimization`."""
+
+    steps: int
+    activation: str
+    parameterization: str
+    loss: str | Callable[..., Any] = "squared"
+    penalty: Callable[..., Any] | None = None
+
+    @property
+    def differences(self) -> bool:
+        """Whether differences of pre-activations suffice."""
+        return self.activation != "linear" and not callable(self.loss)
+
+
+class State(NamedTuple):
+    """Weights, running means of the gradient and its square, steps done, the loss before each, and the last slope.
+
+    The slope is the norm of the gradient of L / d^2 times that of the weights.
+    """
+
+    weights: Any
+    mean: Any
+    square: Any
+    step: Any
+    trace: Any
+    slope: Any
+
+
+def _start(rng: np.random.Generator, dim: int, width: int, settings: Settings) -> State:
+    """Weights at random such that the eigenvalues of S are of order one."""
+    if settings.parameterization == "factorized":
+        weights = rng.normal(size=(dim, width))
+    else:
+        weights = rng.normal(size=(dim, dim)) / np.sqrt(dim)
+    zero, trace = np.zeros(weights.shape, np.float32), np.zeros(settings.steps + 1, np.float32)
+    return State(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
+
+
+@partial(jax.jit, static_argnames="settings")
+def _train(state: State, samples: Samples, numbers: Any, last: Any, settings: Settings) -> State:
+    """Adam until ``last`` steps are done; ``numbers`` are beta, the strength of the penalty and the initial rate."""
+    beta, strength, rate = numbers
+
+    def step(t: Any, state: State) -> State:
+        loss, gradient = loss_and_gradient(state.weights, samples, beta, strength, settings)
+        mean = 0.9 * state.mean + 0.1 * gradient
+        square = 0.999 * state.square + 0.001 * gradient**2
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * t / settings.steps))
+        size = jnp.where(t < settings.steps, rate * (_FINAL_SHARE + (1 - _FINAL_SHARE) * cosine), 0)
+        count = t + jnp.float32(1)
+        change = mean / (1 - 0.9**count) / (jnp.sqrt(square / (1 - 0.999**count)) + 1e-8)
+        slope = jnp.linalg.norm(gradient) * jnp.linalg.norm(state.weights)
+        return State(state.weights - size * change, mean, square, t + 1, state.trace.at[t].set(loss), slope)
+
+    return jax.lax.fori_loop(state.step, last, step, state)
+
+
+def loss_and_gradient(weights: Any, samples: Samples, beta: Any, strength: Any, settings: Settings) -> tuple[Any, Any]:
+    """L / d^2 and its gradient with respect to the weights."""
+    S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
+    error, slope = risk_and_gradient(S, samples, beta, settings)
+    penalty, pull = penalty_and_gradient(S, settings)
+    gradient = slope / dim**2 + strength / dim * pull
+    if settings.parameterization == "factorized":
+        gradient = 2 * _times(gradient, weights) / np.float32(np.sqrt(weights.size))
+    return error / dim**2 + strength / dim * penalty, gradient
+
+
+def learned_matrix(weights: Any, parameterization: str) -> Any:
+    """S = W W^T / sqrt(m d), or the symmetric part of the weights."""
+    if parameterization == "factorized":
+        return _times(weights, weights.T) / np.float32(np.sqrt(weights.size))
+    return 0.5 * (weights + weights.T)
+
+
+def penalty_and_gradient(S: Any, settings: Settings) -> tuple[Any, Any]:
+    """Tr r(S) and r'(S): r(t) is the problem's own, or t where |W|_F^2 is penalised, or t^2 where |S|_F^2 is."""
+    if settings.penalty is None and settings.parameterization == "full":
+        return (S**2).sum(), 2 * S
+    if settings.penalty is None:
+        return S.trace(), jnp.eye(len(S), dtype=S.dtype)
+    values, vectors = jnp.linalg.eigh(S)
+    slopes = jax.vmap(jax.grad(settings.penalty))(values)
+    return jax.vmap(settings.penalty)(values).sum(), _times(vectors * slopes, vectors.T)
+
+
+def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: Settings) -> tuple[Any, Any]:
+    """The summed error E of all samples and dE/dS, symmetric.
+
+    With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T: one matrix product forward and one
+    back, with K vectors of length d per sample each.
+    """
+    shift, K = _shift(S, samples), samples.centre.shape[1]
+
+    def contribution(chunk: Chunk) -> tuple[Any, Any, Any]:
+        P = data.products(chunk.tokens, S, K)
+        error, G = jax.value_and_grad(_error)(P, shift, chunk, beta, settings)
+        return error, data.gathered(G, chunk.tokens), G.sum(-1)
+
+    error, slope, total = data.sum_over_chunks(samples, contribution)
+    slope = slope - jnp.einsum("ck,ckde->de", total, samples.centre, precision="highest")
+    return error, 0.5 * (slope + slope.T)
+
+
+@partial(jax.jit, static_argnames="settings")
+def risk(S: Any, samples: Samples, beta: Any, settings: Settings) -> Any:
+    """The summed error of all samples."""
+    shift, K = _shift(S, samples), samples.centre.shape[1]
+
+    def contribution(chunk: Chunk) -> Any:
+        return _error(data.products(chunk.tokens, S, K), shift, chunk, beta, settings)
+
+    return data.sum_over_chunks(samples, contribution)
+
+
+def _shift(S: Any, samples: Samples) -> Any:
+    return jnp.einsum("ckde,de->ck", samples.centre, S, precision="highest")
+
+
+def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: Settings) -> Any:
+    """The summed error of a chunk from the products P_ck, (T, K, size), of its tokens."""
+    h = (P - shift[..., None]) / jnp.sqrt(jnp.float32(chunk.tokens.shape[-1]))
+    if settings.differences:  # h_ab - h_aT of the tokens themselves
+        h = jnp.pad(h.at[:-1].add(h[-1:]), ((0, 0), (0, 1), (0, 0)))
+    if callable(settings.loss):
+        return (jax.vmap(settings.loss, in_axes=-1)(chunk.labels, h) * chunk.weights).sum()
+    if settings.loss == "cross_entropy":
+        return -(chunk.labels * jax.nn.log_softmax(beta * h, axis=1) * chunk.weights).sum()
+    residual = (data.activate(h, beta, settings.activation) - chunk.labels) * chunk.weights
+    measured = residual if chunk.gram is None else jnp.einsum("abn,bcn->acn", residual, chunk.gram)
+    return (residual * measured).sum()
+
+
+def _times(a: Any, b: Any) -> Any:
+    return jnp.matmul(a, b, precision="highest")
+
+
+def _report(
+    model: Any, samples: int, seed: int, state: State, train: Samples, strength: float, settings: Settings
+) -> tuple[dict[str, Any], str, bool]:
+    """Observables of a trained layer, status and whether it converged."""
+    S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
+    dim, slope = len(S), float(state.slope)
+    penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
+    values = {
+        **_fresh_errors(model, seed, S, train.centre, settings),
+        **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim)),
+        "train_loss": trace[-1],
+        "train_error": (trace[-1] - penalty) * dim**2 / samples,
+        "gradient_norm": slope,
+        "loss_trace": trace[:-1],
+    }
+    if slope <= _STEADY * abs(trace[-1]):
+        return values, "converged", True
+    before = trace[-1 - max(settings.steps // 10, 1)]
+    falling = 100 * (before - trace[-1]) / abs(before)
+    share = 100 * slope / abs(trace[-1])
+    status = f"finished, loss still falling by {falling:.2g} % over the last tenth, gradient {share:.2g} % of the loss"
+    return values, status, False
+
+
+def _fresh_errors(model: Any, seed: int, S: Any, centre: Any, settings: Settings) -> dict[str, float]:
+    """Errors per sample on new data, centred as the training data were."""
+    drawn = data.draw_samples(model, len(S), FRESH_SAMPLES, seed, stream=data.FRESH, differences=settings.differences)
+    fresh, beta = drawn._replace(centre=centre), np.float32(model.beta)
+    error = label = float(risk(S, fresh, beta, settings)) / FRESH_SAMPLES
+    if model.output == "sequence":
+        label = float(risk(S, fresh._replace(gram=None), beta, settings)) / FRESH_SAMPLES
+    return {"test_error": error, "label_error": label}
+
+
+def spectral_observables(S: np.ndarray, target: np.ndarray) -> dict[str, Any]:
+    """Overlaps with S_0 = diag(target), estimation error, eigenvalues and rank of a learned matrix."""
+    dim = len(target)
+    eigenvalues = np.linalg.eigvalsh(S)
+    m, q = float(np.diag(S) @ target / dim), float((S**2).sum() / dim)
+    return {
+        "m": m,
+        "q": q,
+        "estimation_error": q - 2 * m + float((target**2).mean()),
+        "eigenvalues": eigenvalues,
+        "rank": float((abs(eigenvalues) > RANK_CUT).mean()),
+    }

@@ -1,0 +1,294 @@
+"""Matrix approximate message passing, for regularised training and for Bayes-optimal learning.
+
+In visible coordinates r = A S of the pre-activations (A linear, z0 those of the noisy target), one iteration is
+
+    r = A S - V f_old,    f = f_out(z0, r, V),    Lambda = -(2/d^2) sum df/dr,    Theta = (2/d) A^T f + Lambda S,
+    S = phi(Theta, Lambda),    V = (2/d^2) sum_{i<=j} (T_i - T_j) / (D_i - D_j),
+
+where phi acts on the eigenvalues D of Theta and gives those, T, of S. State evolution: V = Sigma, Lambda = Sigmahat.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...core.problem import Algorithm, Outcome, Problem
+from ...numerics import checks
+from ...numerics.quadrature import sobol_normals
+from ..loss.visible_directions import logit_matrix
+from .adam import spectral_observables
+from .sensing import GaussianSensing, Sensing, TokenSensing
+
+if TYPE_CHECKING:
+    from ..model import AttentionIndex
+
+SENSING = {"gaussian": GaussianSensing, "tokens": TokenSensing}
+#: V of regularised training before any data: large enough that the first proximal points are close to the target's.
+FIRST_RESPONSE = 20.0
+#: Variance of z0 - r that single precision resolves.
+_RESOLVED = 1e-10
+#: Draws from the posterior for a test sample.
+_POSTERIOR_DRAWS = 2**4
+#: A run whose matrix changes by less than this relative amount in its last iteration counts as converged.
+_STEADY = 1e-3
+_NO_RESPONSE = 1e-9
+
+
+@dataclass(frozen=True)
+class MatrixAMP(Algorithm):
+    """Message passing for ``RiskMinimization`` and ``BayesOptimal`` problems with an :class:`AttentionIndex`.
+
+    Parameters
+    ----------
+    iterations : int
+        Number of iterations.
+    sensing : "gaussian" or "tokens"
+        "gaussian": every visible coordinate of a pre-activation is measured by a matrix of its own from the Gaussian
+        orthogonal ensemble, the setting in which state evolution is proven. "tokens": the data on which :class:`Adam`
+        trains for the same seed, whose minimum is reached; finite-size effects are larger and damping=0.5 is needed.
+    damping : float
+        Share of a new iterate in (0, 1]; 1 is undamped.
+
+    Notes
+    -----
+    Labels are treated, also where the model's output is a sequence: the limits agree. Reported are the last values
+    and the traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d, and ``test_error``,
+    ``estimation_error``, ``eigenvalues`` and ``rank`` as for :class:`Adam`; for training also ``train_error`` and
+    ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over the posterior.
+    """
+
+    iterations: int = 40
+    sensing: str = "gaussian"
+    damping: float = 1.0
+
+    needs_dim: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
+        checks.one_of("sensing", self.sensing, tuple(SENSING))
+        damping = checks.positive("damping", self.damping)
+        if damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
+        object.__setattr__(self, "damping", float(damping))
+
+    def check(self, problem: Problem) -> None:
+        """Refuse other models than attention, other estimators, and an activation that hides the pre-activation."""
+        from ...bayes_optimal import BayesOptimal
+        from ..model import AttentionIndex
+        from ..risk import RiskMinimization
+
+        model = getattr(problem, "model", None)
+        if not isinstance(problem, RiskMinimization | BayesOptimal) or not isinstance(model, AttentionIndex):
+            raise TypeError(
+                "MatrixAMP runs on RiskMinimization(AttentionIndex(...)) and BayesOptimal(AttentionIndex(...)), got "
+                f"{type(problem).__name__} of {type(model).__name__}"
+            )
+        if model.activation == "hardmax":
+            raise TypeError("MatrixAMP needs activation='softmax' or 'linear', got 'hardmax'")
+        if isinstance(problem, RiskMinimization) and problem.weight_decay == 0:
+            raise ValueError("MatrixAMP needs weight_decay > 0: it does not take the limit of vanishing one, got 0")
+        if isinstance(problem, RiskMinimization) and (problem.loss != "squared" or problem.penalty is not None):
+            raise TypeError(
+                f"MatrixAMP needs loss='squared' and penalty=None, got {problem.loss!r}, {problem.penalty!r}"
+            )
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        return {**problem.dimensions(), "eigenvalues": ("eigenvalue",)}
+
+    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+        if self.damping < 1:
+            raise ValueError(f"state evolution follows message passing without damping, got damping={self.damping}")
+        return {"iterations": self.iterations, "damping": self.damping}
+
+    def run_points(
+        self,
+        problem: Any,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Any,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """One run after the other."""
+        assert dim is not None
+        estimator = _estimator(problem)
+        for position, point in enumerate(points):
+            samples = max(round(float(point["alpha"]) * dim**2), 1)
+            for k, seed in enumerate(seeds):
+                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
+                sensing = SENSING[self.sensing](problem.model, dim, samples, seed)
+                yield position, k, self._run(estimator, sensing, progress, label)
+
+    def _run(self, estimator: Estimator, sensing: Sensing, progress: Any, label: str) -> Outcome:
+        target, dim = sensing.target, len(sensing.target)
+        state = State(*estimator.start(dim), np.zeros_like(sensing.z0), np.nan, np.inf)
+        traces: dict[str, list[float]] = {name: [] for name in ("V", "Lambda", "m", "q")}
+        for iteration in range(1, self.iterations + 1):
+            state = iterate(estimator, sensing, state, self.damping)
+            traces["V"].append(state.V)
+            traces["Lambda"].append(state.Lambda)
+            traces["m"].append(float(np.diag(state.S) @ target / dim))
+            traces["q"].append(float((state.S**2).sum() / dim))
+            if not np.isfinite(traces["q"][-1]):
+                raise FloatingPointError(f"message passing diverged in iteration {iteration}; try damping=0.5")
+            progress.message(f"{label}: iteration {iteration} of {self.iterations}")
+        values: dict[str, Any] = {name: trace[-1] for name, trace in traces.items()}
+        values |= {f"{name}_trace": np.array(trace) for name, trace in traces.items()}
+        values |= spectral_observables(state.S, target) | estimator.errors(sensing, state)
+        if state.change < _STEADY:
+            return Outcome(values)
+        return Outcome(values, f"finished, S still moving by {100 * state.change:.2g} % per iteration", False)
+
+
+class State(NamedTuple):
+    """The estimate S, its variance V, the last f (n, N), Lambda, and by how much S changed relative to its size."""
+
+    S: np.ndarray
+    V: float
+    f: np.ndarray
+    Lambda: float
+    change: float
+
+
+def iterate(estimator: Estimator, sensing: Sensing, state: State, share: float) -> State:
+    """One iteration; ``share`` is that of the new iterate."""
+    S, V, z0 = state.S, state.V, sensing.z0
+    dim = len(S)
+    r = sensing.coordinates(S) - V * state.f
+    f, slope = estimator.respond(z0, r, V)
+    Lambda = 2 * len(z0) / dim**2 * slope
+    values, vectors = np.linalg.eigh(2 / dim * sensing.gathered(f) + Lambda * S)
+    shrunk, V_new = estimator.denoise(values, Lambda)
+    step = share * ((vectors * shrunk) @ vectors.T - S)
+    change = np.linalg.norm(step) / max(np.linalg.norm(S + step), 1e-300)
+    # Where the penalty leaves nothing of S nothing responds either; f is then the slope of the loss itself.
+    V_new = max(share * V_new + (1 - share) * V, _NO_RESPONSE)
+    return State(S + step, V_new, f, Lambda, float(change))
+
+
+class Estimator(abc.ABC):
+    """What distinguishes regularised training from Bayes-optimal learning."""
+
+    def __init__(self, model: AttentionIndex) -> None:
+        self.model = model
+
+    @abc.abstractmethod
+    def start(self, dim: int) -> tuple[np.ndarray, float]:
+        """S and V before any data."""
+
+    @abc.abstractmethod
+    def respond(self, z0: np.ndarray, r: np.ndarray, V: float) -> tuple[np.ndarray, float]:
+        """The scores f (n, N), and minus the mean of sum_a df_a/dr_a."""
+
+    @abc.abstractmethod
+    def denoise(self, D: np.ndarray, Lambda: float) -> tuple[np.ndarray, float]:
+        """The eigenvalues of S from those of Theta, and V."""
+
+    @abc.abstractmethod
+    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+        """Errors of predictions."""
+
+    def output(self, r: np.ndarray, beta: float) -> np.ndarray:
+        """What is predicted at the coordinates r (n, N), such that the error is the squared distance (n, k)."""
+        if self.model.activation == "linear":  # ||h - h'||_F^2 = 2 |z - z'|^2
+            return np.sqrt(2) * r
+        T = self.model.tokens
+        h = beta * (r @ logit_matrix(T).T).reshape(-1, T, T)
+        A = np.exp(h - h.max(2, keepdims=True))
+        return (A / A.sum(2, keepdims=True)).reshape(len(r), -1)
+
+    def target_output(self, z0: np.ndarray) -> np.ndarray:
+        """Labels from the target's coordinates."""
+        return self.output(z0, self.model.teacher_beta)
+
+
+class Training(Estimator):
+    """Minimisation of the squared error with a penalty: f = (p - r) / V, p the proximal point.
+
+    The penalty lt d Tr S on positive semi-definite matrices, lt = sqrt(width_ratio) weight_decay, cuts eigenvalues off:
+    T = (D - 2 lt)_+ / Lambda. The penalty weight_decay d Tr S^2 shrinks them: T = D / (Lambda + 4 weight_decay).
+    """
+
+    def __init__(self, problem: Any) -> None:
+        super().__init__(problem.model)
+        self.factorized = problem.parameterization == "factorized"
+        scale = np.sqrt(problem.width_ratio) if self.factorized else 1.0
+        self.decay = float(scale * problem.weight_decay)
+
+    def start(self, dim: int) -> tuple[np.ndarray, float]:
+        return np.zeros((dim, dim)), FIRST_RESPONSE
+
+    def respond(self, z0: np.ndarray, r: np.ndarray, V: float) -> tuple[np.ndarray, float]:
+        if self.model.activation == "linear":  # the error is 2 |z0 - p|^2
+            stiffness = 1 / (V + 0.25)
+            return stiffness * (z0 - r), z0.shape[1] * stiffness
+        from ..loss.proximal import proximal_points
+
+        p, trace = proximal_points(self.model.tokens, self.model.beta, self.model.teacher_beta, z0, r, V)
+        return (p - r) / V, float((z0.shape[1] - trace).mean() / V)
+
+    def denoise(self, D: np.ndarray, Lambda: float) -> tuple[np.ndarray, float]:
+        if not self.factorized:
+            slope = 1 / (Lambda + 4 * self.decay)
+            return slope * D, (1 + 1 / len(D)) * slope
+        kept = D - 2 * self.decay
+        shrunk, slope = np.maximum(kept, 0) / Lambda, (kept > 0) / Lambda
+        apart = abs(D[:, None] - D) > 1e-12
+        ratio = np.where(apart, (shrunk[:, None] - shrunk) / np.where(apart, D[:, None] - D, 1), slope[:, None])
+        return shrunk, float((ratio.sum() + np.trace(ratio)) / len(D) ** 2)
+
+    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+        S, dim = state.S, len(state.S)
+        train = self._error(sensing.z0, sensing.coordinates(S))
+        penalty = self.decay * float(np.trace(S) if self.factorized else (S**2).sum()) / dim
+        loss = len(sensing.z0) / dim**2 * train + penalty
+        return {"test_error": self._error(*sensing.fresh(S)), "train_error": train, "train_loss": loss}
+
+    def _error(self, z0: np.ndarray, r: np.ndarray) -> float:
+        return float(((self.target_output(z0) - self.output(r, self.model.beta)) ** 2).sum(1).mean())
+
+
+class Posterior(Estimator):
+    """The posterior mean: f = (z0 - r) / (V + noise/2), T = x - (2/Lambda) Re g(x) with x = D / Lambda.
+
+    g is the Stieltjes transform of the spectrum of S_0 + GOE / sqrt(Lambda), whose density mu gives V = 1/Lambda -
+    (4 pi^2 / (3 Lambda^2)) int mu^3. V + noise/2 is the variance of z0 - r, of which the data's own is taken where it
+    is larger: small systems lag behind, and where recovery is exact V falls without end.
+    """
+
+    def start(self, dim: int) -> tuple[np.ndarray, float]:
+        mean = self.model.target.mean
+        return mean * np.eye(dim), self.model.target.mean_square - mean**2
+
+    def respond(self, z0: np.ndarray, r: np.ndarray, V: float) -> tuple[np.ndarray, float]:
+        stiffness = 1 / max(V + self.model.noise / 2, ((z0 - r) ** 2).mean(), _RESOLVED)
+        return stiffness * (z0 - r), float(z0.shape[1] * stiffness)
+
+    def denoise(self, D: np.ndarray, Lambda: float) -> tuple[np.ndarray, float]:
+        convolution = self.model.target.convolution(1 / np.sqrt(Lambda))
+        x = D / Lambda
+        V = 1 / Lambda - 4 * np.pi**2 / (3 * Lambda**2) * convolution.cube()
+        return x - 2 / Lambda * np.real(convolution.stieltjes(x)), float(V)
+
+    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+        """Of the mean label; two independent estimates of it leave no bias from the finite number of draws."""
+        z0, r = sensing.fresh(state.S)
+        spread = np.sqrt(state.V + self.model.noise / 2)
+        draws = np.split(sobol_normals(len(r), 2 * _POSTERIOR_DRAWS * r.shape[1], 1), 2 * _POSTERIOR_DRAWS, axis=1)
+        y = self.target_output(z0)
+        first, second = (
+            y - np.mean([self.target_output(r + spread * draw) for draw in half], axis=0)
+            for half in (draws[::2], draws[1::2])
+        )
+        return {"test_error": float((first * second).sum(1).mean())}
+
+
+def _estimator(problem: Any) -> Estimator:
+    from ..risk import RiskMinimization
+
+    return Training(problem) if isinstance(problem, RiskMinimization) else Posterior(problem.model)

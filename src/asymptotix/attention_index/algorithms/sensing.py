@@ -1,0 +1,161 @@
+"""The linear map from a matrix S to the visible coordinates of pre-activations, and back, for message passing.
+
+Coordinates r = A S are such that those of a fresh sample have variance Tr S^2 / d each. Those of the noisy target, z0 =
+A S_0 + sqrt(noise/2) N(0, 1), are all that labels tell.
+"""
+
+from __future__ import annotations
+
+import abc
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.memory import refuse_beyond_memory
+from ...numerics.quadrature import sobol_normals
+from ..loss.visible_directions import logit_matrix, pair_weights, symmetric
+from . import training_data as data
+
+if TYPE_CHECKING:
+    from ..model import AttentionIndex
+
+#: Samples on which test errors are measured.
+FRESH_SAMPLES = 2**13
+
+
+class Sensing(abc.ABC):
+    """Measurements of one seed.
+
+    Attributes
+    ----------
+    target : array (d,)
+        Eigenvalues of S_0, which is diagonal.
+    z0 : array (n, N)
+        The target's coordinates with noise.
+    """
+
+    target: np.ndarray
+    z0: np.ndarray
+
+    @abc.abstractmethod
+    def coordinates(self, S: np.ndarray) -> np.ndarray:
+        """A S, (n, N)."""
+
+    @abc.abstractmethod
+    def gathered(self, f: np.ndarray) -> np.ndarray:
+        """A^T f, symmetric (d, d)."""
+
+    @abc.abstractmethod
+    def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates z0 and A S of samples that were not seen."""
+
+
+class GaussianSensing(Sensing):
+    """A = G / sqrt(d) on the D = d(d+1)/2 numbers (S_ii, sqrt2 S_ij), G Gaussian of unit variance.
+
+    The same as r_a = Tr(S Z_a) / sqrt2 with Z_a from the Gaussian orthogonal ensemble. Independent matrices for all
+    pairs of tokens are, in rotated coordinates, independent ones for the visible directions: no others are drawn.
+    """
+
+    def __init__(self, model: AttentionIndex, dim: int, samples: int, seed: int) -> None:
+        rows, entries = samples * model.visible, dim * (dim + 1) // 2
+        refuse_beyond_memory(
+            8 * rows * entries, f"drawing {rows} Gaussian matrices of dim={dim}", "a smaller dim or sensing='tokens'"
+        )
+        self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
+        self.shape, self.upper = (samples, model.visible), np.triu_indices(dim)
+        self.stretch = np.where(self.upper[0] == self.upper[1], 1.0, np.sqrt(2.0))
+        self.G = _normals(data.random_key(seed, dim, samples, data.TRAINING), rows, entries)
+        noise = np.random.default_rng([seed, dim, samples]).normal(size=self.shape)
+        self.z0 = self.coordinates(np.diag(self.target)) + np.sqrt(model.noise / 2) * noise
+
+    def coordinates(self, S: np.ndarray) -> np.ndarray:
+        vector = S[self.upper] * self.stretch / np.sqrt(len(S))
+        return np.asarray(_forward(self.G, vector.astype(np.float32)), float).reshape(self.shape)
+
+    def gathered(self, f: np.ndarray) -> np.ndarray:
+        dim = len(self.target)
+        vector = np.asarray(_backward(self.G, f.ravel().astype(np.float32)), float)
+        half = np.zeros((dim, dim))
+        half[self.upper] = vector / self.stretch / np.sqrt(dim)
+        return half + np.triu(half, 1).T
+
+    def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Given S and S_0 the two are Gaussian: drawing them is drawing new matrices."""
+        dim, N = len(self.target), self.shape[1]
+        m, q, signal = np.diag(S) @ self.target / dim, (S**2).sum() / dim, (self.target**2).mean()
+        first, second, noise = np.split(sobol_normals(FRESH_SAMPLES, 3 * N, self.seed), 3, axis=1)
+        z0 = np.sqrt(signal) * first
+        r = m / np.sqrt(signal) * first + np.sqrt(max(q - m**2 / signal, 0.0)) * second
+        return z0 + np.sqrt(self.model.noise / 2) * noise, r
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _normals(key: Any, rows: int, columns: int) -> Any:
+    return jax.random.normal(key, (rows, columns), jnp.float32)
+
+
+@jax.jit
+def _forward(G: Any, vector: Any) -> Any:
+    return jnp.matmul(G, vector, precision="highest")
+
+
+@jax.jit
+def _backward(G: Any, f: Any) -> Any:
+    return jnp.matmul(f, G, precision="highest")
+
+
+class TokenSensing(Sensing):
+    """The coordinates of pre-activations of tokens, from the data on which a layer would be trained."""
+
+    def __init__(
+        self, model: AttentionIndex, dim: int, samples: int, seed: int, stream: int = data.TRAINING, centre: Any = None
+    ) -> None:
+        needed = 4 * 4 * samples * model.tokens * dim  # tokens, their images under S and intermediate results
+        refuse_beyond_memory(needed, f"message passing on {samples} samples of dim={dim}", "a smaller dim")
+        drawn = data.draw_samples(model, dim, samples, seed, stream=stream, chunk=samples, stored=True)
+        self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
+        self.F, self.centre = drawn.tokens[0][:, :samples], drawn.centre if centre is None else centre
+        self.readout = readout(model.tokens, model.activation)
+        T, K = self.centre.shape[:2]
+        labels = np.asarray(drawn.labels[0, ..., :samples], float)
+        h = labels if model.activation == "linear" else np.log(labels) / model.teacher_beta
+        C = data.frame(T, K < T)
+        P = np.einsum("ca,kb,abn->ckn", C, C[:K], h)
+        self.z0 = np.einsum("ack,ckn->na", self.readout, P)
+
+    def coordinates(self, S: np.ndarray) -> np.ndarray:
+        return np.asarray(_token_coordinates(self.F, self.centre, self.readout, S.astype(np.float32)), float)
+
+    def gathered(self, f: np.ndarray) -> np.ndarray:
+        return np.asarray(_token_gathered(self.F, self.centre, self.readout, f.astype(np.float32)), float)
+
+    def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        new = TokenSensing(self.model, len(self.target), FRESH_SAMPLES, self.seed, data.FRESH, self.centre)
+        return new.z0, new.coordinates(S)
+
+
+def readout(tokens: int, activation: str) -> np.ndarray:
+    """Visible coordinates r from products P / sqrt(d) in the frame of the data, (N, T, K): the inverse of P(r)."""
+    linear = activation == "linear"
+    rows = symmetric(tokens, np.diag(pair_weights(tokens))) if linear else logit_matrix(tokens)
+    C, K = data.frame(tokens, not linear), tokens if linear else tokens - 1
+    P = np.einsum("ca,kb,abr->ckr", C, C[:K], rows.reshape(tokens, tokens, -1))
+    return np.linalg.pinv(P.reshape(tokens * K, -1)).reshape(-1, tokens, K).astype(np.float32)
+
+
+@jax.jit
+def _token_coordinates(F: Any, centre: Any, readout: Any, S: Any) -> Any:
+    shift = jnp.einsum("ckde,de->ck", centre, S, precision="highest")
+    P = (data.products(F, S, readout.shape[2]) - shift[..., None]) / jnp.sqrt(jnp.float32(len(S)))
+    return jnp.einsum("ack,ckn->na", readout, P, precision="highest")
+
+
+@jax.jit
+def _token_gathered(F: Any, centre: Any, readout: Any, f: Any) -> Any:
+    G = jnp.einsum("ack,na->ckn", readout, f, precision="highest")
+    total = data.gathered(G, F) - jnp.einsum("ck,ckde->de", G.sum(-1), centre, precision="highest")
+    return 0.5 * (total + total.T) / jnp.sqrt(jnp.float32(F.shape[-1]))

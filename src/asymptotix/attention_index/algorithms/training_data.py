@@ -1,0 +1,287 @@
+"""Tokens and labels of a finite-size experiment, drawn in blocks from counter-based keys.
+
+Only differences of tokens enter a row softmax: x_a^T S x_b - x_a^T S x_T = x_a^T S (x_b - x_T). Tokens are therefore
+kept in the frame F = (x_1 - x_T, ..., x_{T-1} - x_T, x_T), in which the products
+
+    P_ck = F_c^T S F_k,    c = 1..T,  k = 1..K = T - 1,
+
+hold all that a softmax sees. Where differences do not suffice, F = x and K = T. Tokens are Gaussian, hence invariant
+under rotations, and S_0 may be taken diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.memory import physical_memory, refuse_beyond_memory
+
+if TYPE_CHECKING:
+    from ..model import AttentionIndex
+
+#: Samples that share a key. Chunks are whole numbers of blocks, so that draws do not depend on the chunk size.
+BLOCK = 256
+#: Streams of random numbers of one seed.
+TRAINING, FRESH = 0, 1
+#: Tokens are kept up to this share of the memory, and drawn again in every pass beyond it.
+_KEPT_SHARE = 0.2
+#: Blocks that are drawn in one call, at most.
+_PIECE = 64
+
+
+class Samples(NamedTuple):
+    """A data set in chunks of ``size`` samples; the last one is filled up with samples of weight zero.
+
+    Attributes
+    ----------
+    key
+        What tokens are drawn from.
+    tokens
+        Tokens in the frame, (chunks, T, size, d), or None: drawn again when they are needed.
+    labels
+        y, (chunks, T, T, size).
+    gram
+        x x^T / d, (chunks, T, T, size), the metric of the error of a sequence output; None for labels.
+    weights
+        One for a sample and zero for filling, (chunks, size).
+    centre
+        The matrices C_ck with which P_ck is centred, P_ck - Tr(S C_ck): (T, K, d, d).
+    """
+
+    key: Any
+    tokens: Any
+    labels: Any
+    gram: Any
+    weights: Any
+    centre: Any
+
+    @property
+    def size(self) -> int:
+        """Samples in a chunk."""
+        return self.weights.shape[1]
+
+
+def random_key(seed: int, dim: int, samples: int, stream: int) -> Any:
+    """The key of one stream; it depends on (seed, dim, samples) and on nothing else."""
+    key = jax.random.key(seed, impl="threefry2x32")
+    for number in (dim, samples, stream):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+def frame(tokens: int, differences: bool) -> np.ndarray:
+    """The matrix that takes tokens to the frame, (T, T)."""
+    matrix = np.eye(tokens, dtype=np.float32)
+    if differences:
+        matrix[:-1, -1] = -1
+    return matrix
+
+
+def _chunk_bytes() -> int:
+    """Bytes of tokens in a chunk: large enough for the matrix products to run at full speed."""
+    return 2**23 if jax.default_backend() == "cpu" else 2**27
+
+
+def chunk_size(samples: int, tokens: int, dim: int, chunk: int | None) -> int:
+    """Samples per chunk: ``chunk`` or what suits the device, evened out and in whole blocks."""
+    if chunk is None:
+        chunk = max(_chunk_bytes() // (4 * tokens * dim), BLOCK)
+    chunks = -(-samples // chunk)
+    return -(-samples // (chunks * BLOCK)) * BLOCK
+
+
+def draw_samples(
+    model: AttentionIndex,
+    dim: int,
+    samples: int,
+    seed: int,
+    *,
+    stream: int = TRAINING,
+    chunk: int | None = None,
+    stored: bool | None = None,
+    differences: bool | None = None,
+) -> Samples:
+    """Draw the data of one seed.
+
+    Parameters
+    ----------
+    model
+        Says what tokens, labels and centring are; labels are always centred by the trace.
+    dim, samples
+        d and n.
+    seed, stream
+        The draws depend on these, ``dim`` and ``samples`` alone.
+    chunk
+        Samples per chunk, rounded to whole blocks; by default what suits the device.
+    stored
+        Keep the tokens, or draw them again in every pass; by default they are kept where they fit.
+    differences
+        Whether the frame is that of differences; by default it is for a softmax.
+    """
+    T, size = model.tokens, chunk_size(samples, model.tokens, dim, chunk)
+    sequence = model.output == "sequence"
+    refuse_beyond_memory(
+        4 * samples * T * T * (1 + sequence), f"the labels of {samples} samples", "a smaller dim or alpha"
+    )
+    if stored is None:
+        stored = 4 * samples * T * dim <= _KEPT_SHARE * (physical_memory() or 2**32)
+    differences = model.activation != "linear" if differences is None else differences
+    key = random_key(seed, dim, samples, stream)
+    pieces = _pieces(model, key, dim, samples, stored=stored, differences=differences)
+    tokens, labels, gram = _assembled(pieces, chunks=-(-samples // size), size=size)
+    weights = (np.arange(len(labels) * size) < samples).astype(np.float32).reshape(-1, size)
+    C = frame(T, differences)
+    covariance = C @ C[: T - differences].T
+    centre = covariance[:, :, None, None] * np.eye(dim, dtype=np.float32)
+    found = Samples(key, tokens, labels, gram, jnp.asarray(weights), jnp.asarray(centre))
+    if model.centring == "empirical":
+        return found._replace(centre=_empirical_centre(found))
+    return found
+
+
+def _pieces(
+    model: AttentionIndex, key: Any, dim: int, samples: int, *, stored: bool, differences: bool
+) -> list[tuple[Any, Any, Any]]:
+    """Tokens, labels and Gram matrices in pieces of a size fixed by ``dim``: one program draws for every alpha."""
+    size = BLOCK * int(np.clip(_chunk_bytes() // (4 * model.tokens * dim * BLOCK), 1, _PIECE))
+    numbers = (
+        np.asarray(model.target.eigenvalues(dim), np.float32),
+        np.float32(model.noise),
+        np.float32(model.teacher_beta),
+    )
+    kind = Kind(model.tokens, size, model.activation, model.output == "sequence", stored, differences)
+    return [_piece(key, np.int32(index), *numbers, kind) for index in range(-(-samples // size))]
+
+
+class Kind(NamedTuple):
+    """What decides which program draws."""
+
+    T: int
+    size: int
+    activation: str
+    sequence: bool
+    stored: bool
+    differences: bool
+
+
+@partial(jax.jit, static_argnames="kind")
+def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: Kind) -> tuple[Any, Any, Any]:
+    dim = len(eigenvalues)
+    x, xi = _gaussians(key, index, kind.size, kind.T, dim)
+    forms = _inner_products(x * eigenvalues, x) - np.eye(kind.T, dtype=np.float32)[..., None] * eigenvalues.sum()
+    R = forms / jnp.sqrt(jnp.float32(dim)) + jnp.sqrt(noise) * xi
+    gram = _inner_products(x, x) / dim if kind.sequence else None
+    return (_in_frame(x, kind.differences) if kind.stored else None), activate(R, beta, kind.activation), gram
+
+
+@partial(jax.jit, static_argnames=("chunks", "size"))
+def _assembled(pieces: list[tuple[Any, Any, Any]], chunks: int, size: int) -> tuple[Any, Any, Any]:
+    """The pieces cut anew into chunks, which become the leading axis."""
+
+    def cut(*parts: Any, axis: int) -> Any:
+        joined = jnp.concatenate(parts, axis)[(slice(None),) * axis + (slice(chunks * size),)]
+        missing = chunks * size - joined.shape[axis]
+        joined = jnp.pad(joined, [(0, missing if i == axis else 0) for i in range(joined.ndim)])
+        return jnp.moveaxis(joined.reshape(*joined.shape[:axis], chunks, size, *joined.shape[axis + 1 :]), axis, 0)
+
+    tokens, labels, gram = zip(*pieces, strict=True)
+    return (
+        None if tokens[0] is None else cut(*tokens, axis=1),
+        cut(*labels, axis=2),
+        None if gram[0] is None else cut(*gram, axis=2),
+    )
+
+
+def _gaussians(key: Any, index: Any, size: int, T: int, dim: int) -> tuple[Any, Any]:
+    """Tokens (T, size, d) of the chunk of this index, and xi / sqrt(2 - delta_ab), (T, T, size), xi symmetric."""
+    blocks = size // BLOCK
+
+    def block(number: Any) -> Any:
+        # Tokens and noise in one draw: the generator is what takes long to compile.
+        return jax.random.normal(jax.random.fold_in(key, number), (T, BLOCK, dim + T), jnp.float32)
+
+    # A loop over blocks compiles faster and costs a CPU nothing; an accelerator is kept busy by all of them at once.
+    at_once = None if jax.default_backend() == "cpu" else blocks
+    both = jax.lax.map(block, index * blocks + jnp.arange(blocks), batch_size=at_once)
+    both = jnp.moveaxis(both, 0, 1).reshape(T, size, dim + T)
+    xi = jnp.moveaxis(both[..., dim:], 1, 2)
+    upper = np.triu(np.ones((T, T), bool))[..., None]
+    xi = jnp.where(upper, xi, xi.swapaxes(0, 1)) / np.sqrt(2 - np.eye(T, dtype=np.float32))[..., None]
+    return both[..., :dim], xi
+
+
+def _in_frame(x: Any, differences: bool) -> Any:
+    return jnp.concatenate([x[:-1] - x[-1:], x[-1:]]) if differences else x
+
+
+def activate(h: Any, beta: Any, activation: str) -> Any:
+    """The activation of a pre-activation (T, T, samples), row by row."""
+    return h if activation == "linear" else jax.nn.softmax(beta * h, axis=1)
+
+
+class Chunk(NamedTuple):
+    """One chunk: tokens in the frame (T, size, d), labels and Gram matrices (T, T, size), weights (size,)."""
+
+    tokens: Any
+    labels: Any
+    gram: Any
+    weights: Any
+
+
+def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Any]) -> Any:
+    """Sum of ``function(chunk)`` over a data set, one chunk in memory at a time."""
+    T, K, _, dim = samples.centre.shape
+    indices = jnp.arange(len(samples.weights))
+
+    def chunk_of(row: Any) -> Chunk:
+        index, tokens, labels, gram, weights = row
+        if tokens is None:
+            tokens = _in_frame(_gaussians(samples.key, index, samples.size, T, dim)[0], K < T)
+        return Chunk(tokens, labels, gram, weights)
+
+    def add(total: Any, row: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(chunk_of(row))), None
+
+    rows = (indices, samples.tokens, samples.labels, samples.gram, samples.weights)
+    first = jax.tree.map(lambda x: x[0], rows)
+    shapes = jax.eval_shape(lambda row: function(chunk_of(row)), first)
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(add, zero, rows)[0]
+
+
+# Sums over tokens are written out: as a contraction XLA makes them twenty times slower on a CPU.
+
+
+def products(F: Any, S: Any, K: int) -> Any:
+    """P_ck = F_c^T S F_k of every sample, (T, K, samples), for tokens F (T, samples, d)."""
+    return _inner_products(F, [jnp.matmul(vectors, S, precision="highest") for vectors in F[:K]])
+
+
+def _inner_products(first: Any, second: Any) -> Any:
+    return jnp.stack([jnp.stack([(a * b).sum(-1) for b in second]) for a in first])
+
+
+def gathered(G: Any, F: Any) -> Any:
+    """The sum of G_ck F_c F_k^T over c, k and samples (d, d): the transpose of :func:`products`."""
+    total = jnp.zeros((F.shape[-1],) * 2, F.dtype)
+    for k in range(G.shape[1]):
+        combined = sum(G[c, k][:, None] * F[c] for c in range(len(F)))
+        total += jnp.matmul(combined.T, F[k], precision="highest")  # type: ignore[union-attr]
+    return total
+
+
+@jax.jit
+def _empirical_centre(samples: Samples) -> Any:
+    """The means of F_c F_k^T over the data set, (T, K, d, d)."""
+    K = samples.centre.shape[1]
+
+    def outer_products(chunk: Chunk) -> Any:
+        F = chunk.tokens
+        return jnp.einsum("cnd,kne->ckde", F, F[:K] * chunk.weights[:, None], precision="highest")
+
+    return sum_over_chunks(samples, outer_products) / samples.weights.sum()

@@ -1,0 +1,104 @@
+"""Averages of a loss that the user writes in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics import checks
+from ...numerics.precision import double_precision
+from .batched_newton import BatchedNewton
+from .loss_average import NodeAverage, sobol_nodes
+from .proximal import ProximalMap
+from .visible_directions import pair_weights, symmetric
+
+
+class GenericMap(ProximalMap):
+    """Proximal map of ``loss`` in all L coordinates of the pre-activation."""
+
+    def __init__(self, tokens: int, loss: Callable, teacher: Callable) -> None:
+        self.tokens = tokens
+        self._matrix = symmetric(tokens, np.diag(pair_weights(tokens)))
+        self.visible = self._matrix.shape[1]
+        self._output = jax.jit(jax.vmap(lambda r: teacher(self._preactivation(r))))
+
+        def coordinate_loss(y: jax.Array, r: jax.Array) -> jax.Array:
+            return loss(y, self._preactivation(r))
+
+        self._loss = jax.jit(jax.vmap(coordinate_loss))
+        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max())
+        with double_precision():
+            entries = jax.ShapeDtypeStruct((tokens, tokens), jnp.float64)
+            shape = jax.eval_shape(loss, jax.eval_shape(teacher, entries), entries)
+        if getattr(shape, "shape", None) != ():
+            raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
+
+    def _preactivation(self, r: jax.Array) -> jax.Array:
+        return jnp.reshape(self._matrix @ r, (self.tokens, self.tokens))
+
+    @double_precision()
+    def output(self, z0: np.ndarray) -> np.ndarray:
+        return np.asarray(self._output(z0))
+
+    @double_precision()
+    def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
+        return np.asarray(self._loss(y, r))
+
+    def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
+        """Where the penalty vanishes, and the target's own pre-activation."""
+        yield z
+        yield z0
+
+    def descend(self, y, z, start, Sigma):
+        p, value = self._newton.descend(y, z, start, Sigma)
+        if not np.isfinite(value).all():
+            worst = p[~np.isfinite(value)][0]
+            raise ValueError(f"loss must be finite and twice differentiable, got {value.min()} at coordinates {worst}")
+        return p, value
+
+    def derivative(self, y, p, Sigma):
+        return self._newton.derivative(y, p, Sigma)
+
+
+class GenericLoss(NodeAverage):
+    """A loss ``loss(y, h)`` between the target's output y = teacher(R) and the learner's pre-activation h.
+
+    Parameters
+    ----------
+    tokens : int
+        T.
+    loss : callable
+        JAX function of y and of the symmetric h (T, T), with a scalar value, twice differentiable in h. It should not
+        change its shape over distances much below one in h, or the descents may leap over minima.
+    teacher : callable
+        JAX function of the target's symmetric pre-activation R (T, T).
+    count : int
+        Scrambled Sobol nodes, a power of two.
+    seed : int
+        Randomisation of the nodes.
+
+    Notes
+    -----
+    All L = T(T+1)/2 coordinates are kept, since a loss need not be blind to a shift of h as a softmax is; along a
+    direction that it does not see p = z, so that only ``trace`` counts it.
+
+    Examples
+    --------
+    Cross-entropy of a softmax learner with a softmax target:
+
+    >>> import jax
+    >>> def cross_entropy(y, h):
+    ...     return -(y * jax.nn.log_softmax(h, axis=1)).sum()
+    >>> average = GenericLoss(2, cross_entropy, lambda R: jax.nn.softmax(R, axis=1))
+    >>> averages = average(1.75, 1.3, 1.3, 0.5, multi_start=True)
+    """
+
+    def __init__(self, tokens: int, loss: Callable, teacher: Callable, *, count: int = 2**12, seed: int = 0) -> None:
+        for name, function in (("loss", loss), ("teacher", teacher)):
+            if not callable(function):
+                raise TypeError(f"{name} must be a JAX function, got {function!r}")
+        proximal = GenericMap(checks.integer("tokens", tokens, 1), loss, teacher)
+        super().__init__(proximal, *sobol_nodes(count, proximal.visible, seed))

@@ -1,0 +1,232 @@
+"""Proximal maps of a loss: the learner's pre-activation after it has seen one label.
+
+In coordinates r of the pre-activation, with the target's z0 behind the label y and the learner's z before,
+
+    p(z0, z) = argmin_h  |h - z|^2 / (2 Sigma) + loss(y(z0), h).
+
+The objective need not be convex: for the squared loss of two softmax rows it always is for Sigma < 1.04/beta^2, beyond
+that p may jump. So several descents are made, by Newton's method with steps too short to leap from one minimum into
+another, and the lowest end is kept.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from .visible_directions import logit_matrix
+
+DISAGREEMENT = 1e-6
+"""Two descents ended in different minima if their objectives differ by more than this."""
+
+_TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
+
+
+class ProximalPoints(NamedTuple):
+    """Minimisers for n samples."""
+
+    y: np.ndarray  # the target's outputs, in the form that the map wants them
+    p: np.ndarray  # (n, N)
+    value: np.ndarray  # the objective there (n,)
+    disagree: np.ndarray  # whether the starts ended at different objectives (n,)
+
+
+@functools.cache
+def _row_curvature() -> tuple[np.ndarray, np.ndarray]:
+    """The most negative second derivative of a row's loss 2 (sg(u) - y)^2, less its sign, on a grid of outputs y."""
+    y, sg = np.linspace(0, 1, 201), np.linspace(0, 1, 2001)[:, None]
+    slope = sg * (1 - sg)
+    curvature = 4 * slope**2 + 4 * (sg - y) * slope * (1 - 2 * sg)
+    return y, -curvature.min(axis=0) + 1e-3  # room for what lies between the points of both grids
+
+
+class ProximalMap(abc.ABC):
+    """A loss as seen through ``visible`` coordinates of the pre-activation; all arrays are batches of n samples."""
+
+    visible: int
+
+    @abc.abstractmethod
+    def output(self, z0: np.ndarray) -> np.ndarray:
+        """The target's outputs at the coordinates z0 (n, N)."""
+
+    @abc.abstractmethod
+    def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
+        """Loss at the coordinates r (n,)."""
+
+    @abc.abstractmethod
+    def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
+        """Starting points (n, N), the one to use if there is only one first."""
+
+    @abc.abstractmethod
+    def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
+        """Local minimisers reached from the starting points, and the objective there."""
+
+    @abc.abstractmethod
+    def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
+        """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers, from dp/dz = (1 + Sigma H)^{-1}."""
+
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        """Samples whose objective may have more than one minimum, (n,)."""
+        return np.ones(len(y), bool)
+
+    def solve(
+        self, z0: np.ndarray, z: np.ndarray, Sigma: float, previous: np.ndarray | None, multi_start: bool
+    ) -> ProximalPoints:
+        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them."""
+        y = self.output(z0)
+        starts = self.starts(z0, z)
+        p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
+        highest = value.copy()
+        at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
+        if at.size:
+            for start in self.starts(z0[at], z[at]):
+                other, other_value = self.descend(y[at], z[at], start, Sigma)
+                highest[at] = np.maximum(highest[at], other_value)
+                better = other_value < value[at] - _TIE
+                p[at[better]], value[at[better]] = other[better], other_value[better]
+        return ProximalPoints(y, p, value, highest - value > DISAGREEMENT)
+
+
+class SoftmaxMap(ProximalMap):
+    """Squared loss ||sigma(target_beta h0) - sigma(beta h)||_F^2, sigma the softmax of each row."""
+
+    def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
+        self.tokens, self.beta, self.target_beta = tokens, beta, target_beta
+        rows = logit_matrix(tokens).reshape(tokens, tokens, -1)
+        # the mean of a row is invisible to its softmax
+        self.row_logits = (rows - rows.mean(axis=1, keepdims=True)).reshape(tokens * tokens, -1)
+        self.visible = self.row_logits.shape[1]
+
+    def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
+        """The points nearest to z at which some rows have the target's outputs: all rows, none, one, all but one.
+
+        Each row's loss has a well at the target's logits and is flat far from it, so that a minimum is told by the
+        rows that are in their wells.
+        """
+        solved = z0 * (self.target_beta / self.beta)
+        for size in dict.fromkeys((self.tokens, 0, 1, self.tokens - 1)):
+            for chosen in itertools.combinations(range(self.tokens), size):
+                yield z + (solved - z) @ self._projection(chosen)
+
+    def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
+        """Projection of the coordinates onto what the chosen rows see."""
+        seen = self.row_logits.reshape(self.tokens, self.tokens, -1)[list(chosen)].reshape(-1, self.visible)
+        return np.linalg.pinv(seen) @ seen
+
+
+class TwoTokenMap(SoftmaxMap):
+    """The softmax map in closed form; an output is the two diagonal entries."""
+
+    def __init__(self, beta: float, target_beta: float) -> None:
+        super().__init__(2, beta, target_beta)
+
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        # The Hessian in visible coordinates is at most four times as negative as that of the worse row.
+        grid, worst = _row_curvature()
+        curvature = np.interp(y, grid, worst).max(axis=1)
+        return 4 * Sigma * self.beta**2 * 1.001 * curvature >= 1
+
+    def output(self, z0: np.ndarray) -> np.ndarray:
+        return _diagonal(self.target_beta, z0)
+
+    def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
+        # either row has two entries that differ by the same amount
+        return 2 * np.sum((_diagonal(self.beta, r) - y) ** 2, axis=1)
+
+    def descend(self, y, z, start, Sigma):
+        from . import softmax_pair
+
+        return softmax_pair.descend(y, z, start, Sigma, self.beta)
+
+    def derivative(self, y, p, Sigma):
+        from . import softmax_pair
+
+        return softmax_pair.derivative(y, p, Sigma, self.beta)
+
+
+def _diagonal(beta: float, r: np.ndarray) -> np.ndarray:
+    from scipy.special import expit
+
+    odd, even = r[:, 0], np.sqrt(2.0) * r[:, 1]
+    return expit(beta * np.stack([even + odd, even - odd], axis=1))
+
+
+class RowsMap(SoftmaxMap):
+    """The softmax map for any number of tokens; an output is the whole matrix, row by row."""
+
+    def output(self, z0: np.ndarray) -> np.ndarray:
+        return self._softmax(self.target_beta, z0)
+
+    def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
+        return np.sum((self._softmax(self.beta, r) - y) ** 2, axis=1)
+
+    def descend(self, y, z, start, Sigma):
+        from . import softmax_rows
+
+        return softmax_rows.descend(self.row_logits, y, z, start, Sigma, self.beta)
+
+    def derivative(self, y, p, Sigma):
+        from . import softmax_rows
+
+        return softmax_rows.derivative(self.row_logits, y, p, Sigma, self.beta)
+
+    def _softmax(self, beta: float, r: np.ndarray) -> np.ndarray:
+        h = beta * (r @ self.row_logits.T).reshape(len(r), self.tokens, self.tokens)
+        A = np.exp(h - h.max(axis=2, keepdims=True))
+        return (A / A.sum(axis=2, keepdims=True)).reshape(len(r), -1)
+
+
+class UncompiledRowsMap(RowsMap):
+    """The same where numba is not installed: in JAX, some tens of times slower."""
+
+    def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
+        import jax
+
+        from .batched_newton import BatchedNewton
+
+        super().__init__(tokens, beta, target_beta)
+
+        def loss(y, r):
+            A = jax.nn.softmax(beta * (self.row_logits @ r).reshape(tokens, tokens), axis=1)
+            return ((A.ravel() - y) ** 2).sum()
+
+        def largest_difference(step):
+            return beta * jax.numpy.ptp((self.row_logits @ step).reshape(tokens, tokens), axis=1).max()
+
+        self._newton = BatchedNewton(loss, largest_difference)
+
+    def descend(self, y, z, start, Sigma):
+        return self._newton.descend(y, z, start, Sigma)
+
+    def derivative(self, y, p, Sigma):
+        return self._newton.derivative(y, p, Sigma)
+
+
+@functools.lru_cache(maxsize=8)
+def _uncompiled_map(tokens: int, beta: float, target_beta: float) -> UncompiledRowsMap:
+    """Kept, because JAX traces it anew for each object, which takes seconds."""
+    return UncompiledRowsMap(tokens, beta, target_beta)
+
+
+def softmax_map(tokens: int, beta: float, target_beta: float) -> SoftmaxMap:
+    """The fastest map for the number of tokens and what is installed."""
+    if importlib.util.find_spec("numba") is None:
+        return _uncompiled_map(tokens, beta, target_beta)
+    return TwoTokenMap(beta, target_beta) if tokens == 2 else RowsMap(tokens, beta, target_beta)
+
+
+def proximal_points(
+    tokens: int, beta: float, target_beta: float, z0: np.ndarray, z: np.ndarray, Sigma: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Best minimisers p (n, N) of all starts, and tr dp/dz (n,), for visible coordinates z0 and z (n, N)."""
+    proximal = softmax_map(tokens, beta, target_beta)
+    z0, z = (np.ascontiguousarray(x, dtype=float) for x in (z0, z))
+    points = proximal.solve(z0, z, Sigma, None, multi_start=True)
+    trace, _ = proximal.derivative(points.y, points.p, Sigma)
+    return points.p, trace

@@ -1,0 +1,220 @@
+"""Free convolution of a spectrum with a semicircle: what every implementation offers, and the rule it integrates by."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...numerics import checks
+
+Array = NDArray[Any]
+ComplexArray = NDArray[np.complex128]
+
+RESOLVED = 1e-9
+"""Last Legendre coefficients of an integrand, relative to the integral, at which a panel is fine enough.
+
+A Gauss rule integrates what lies beyond its own degree too: its error is about the square of the last coefficient.
+"""
+
+SMALLEST_PANEL = 1e-13
+"""Length of a panel, relative to the support, that is not halved any more."""
+
+
+class Moments(NamedTuple):
+    """J(delta, eps) = int_eps^inf (x - eps)^2 mu_delta(dx) and what goes with it."""
+
+    J: float
+    J_delta: float
+    """dJ/d delta."""
+    J_eps: float
+    """dJ/d eps."""
+    mass: float
+    """mu_delta((eps, inf))."""
+    divergence: float
+    """J_delta / (2 delta) = int int (xi(x) - xi(y))/(x - y) mu_delta mu_delta with xi(x) = (x - eps)_+."""
+
+
+class Convolution(abc.ABC):
+    """mu_delta, the free convolution of a law mu_0 with the semicircle of radius 2 delta.
+
+    It is the spectrum of S_0 + delta GOE. With g(z) = int mu_delta(dx)/(z - x), of which g(x) means the value at
+    x + i0,
+
+        g(z) = G_0(z - delta^2 g(z)),    mu_delta(x) = -Im g(x)/pi,
+        dJ/d delta = 2 delta DIV,        DIV = 2 int_eps (x - eps) Re g(x) mu_delta(dx),
+
+    so that no derivative is taken by differences.
+
+    Parameters
+    ----------
+    delta : float
+        Positive.
+    """
+
+    def __init__(self, delta: float) -> None:
+        self.delta = float(checks.positive("delta", delta))
+        if not np.isfinite(self.delta):
+            raise ValueError(f"delta must be finite, got {delta}")
+
+    @property
+    @abc.abstractmethod
+    def edges(self) -> Array:
+        """Ends of the bulks, (bulks, 2), ascending."""
+
+    @abc.abstractmethod
+    def stieltjes(self, x: Any) -> ComplexArray:
+        """g(x + i0): complex with Im g <= 0, real outside the bulks."""
+
+    @abc.abstractmethod
+    def mass_above(self, x: Any) -> Array:
+        """mu_delta((x, inf))."""
+
+    @abc.abstractmethod
+    def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
+        """Nodes x > low, weights including the density, and g at the nodes."""
+
+    @property
+    def bulks(self) -> int:
+        """Number of separate intervals that carry mu_delta."""
+        return len(self.edges)
+
+    def density(self, x: Any) -> Array:
+        """Density of mu_delta."""
+        return -self.stieltjes(x).imag / np.pi
+
+    def cdf(self, x: Any) -> Array:
+        """mu_delta((-inf, x])."""
+        return 1.0 - self.mass_above(x)
+
+    def nodes(self, low: float = -np.inf, *, order: int | None = None) -> tuple[Array, Array, Array]:
+        """Quadrature rule of mu_delta on (low, inf).
+
+        Parameters
+        ----------
+        low : float
+            Left end of the integration.
+        order : int, optional
+            Nodes per panel; panels are halved until the density is resolved with so many.
+
+        Returns
+        -------
+        x, weight, h : arrays
+            sum(weight f(x)) is int_low f dmu_delta to about 1e-12 relative; h = Re g(x).
+        """
+        x, weight, g = self._rule(low, order)
+        return x, weight, g.real
+
+    def moments(self, eps: float) -> Moments:
+        """J and its derivatives at the threshold ``eps``."""
+        x, weight, h = self.nodes(checks.number("eps", eps))
+        excess = weight * (x - eps)
+        divergence = 2 * float(excess @ h)
+        return Moments(
+            J=float(excess @ (x - eps)),
+            J_delta=2 * self.delta * divergence,
+            J_eps=-2 * float(excess.sum()),
+            mass=float(weight.sum()),
+            divergence=divergence,
+        )
+
+    def cube(self) -> float:
+        """Integral of mu_delta(x)^3 dx, which gives the error of the Bayes-optimal denoiser."""
+        _, weight, g = self._whole
+        return float(weight @ (g.imag / np.pi) ** 2)
+
+    @cached_property
+    def _whole(self) -> tuple[Array, Array, ComplexArray]:
+        return self._rule(-np.inf, None)
+
+
+def adaptive_rule(
+    panels: Array,
+    evaluate: Callable[[Array], tuple[Array, Array, ComplexArray]],
+    order: int,
+    *,
+    size: float,
+    delta: float,
+) -> tuple[Array, Array, ComplexArray]:
+    """Integrate a density with square-root ends by Gauss-Legendre rules in an angle, halving panels where needed.
+
+    On [a, b] the variable is t = (a + b)/2 - (b - a)/2 cos(theta), in which a square-root edge at an end is smooth.
+
+    Parameters
+    ----------
+    panels : array (count, 2)
+        Intervals of t, cut at known singular points.
+    evaluate : callable
+        Maps points t to x, density with respect to t, and g.
+    order : int
+        Nodes per panel.
+    size, delta : float
+        Root mean square of x, and the width of the semicircle. Integrals of the law with 1 + (x/size)^2 and with
+        sqrt(size delta) Re g are to be resolved, Re g being 1/delta at atoms and 1/size in a density.
+
+    Returns
+    -------
+    x, weight, g : arrays
+    """
+    cosines, scaled, to_tail = _angular_rule(order)
+    empty = np.zeros(0)
+    done: list[tuple[Array, Array, ComplexArray]] = [(empty, empty, empty.astype(complex))]
+    shortest = SMALLEST_PANEL * (panels[-1, 1] - panels[0, 0]) if len(panels) else 0.0
+    while len(panels):
+        mid, half = panels.mean(axis=1)[:, None], 0.5 * np.diff(panels, axis=1)
+        shape = (len(panels), order)
+        points = mid - half * cosines
+        x, density, g = (part.reshape(shape) for part in evaluate(points.ravel()))
+        weight = half * scaled * density
+        tail = np.abs((weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)) @ to_tail).max(axis=1)
+        fine = (tail <= RESOLVED) | (2 * half[:, 0] <= shortest)
+        done.append((x[fine].ravel(), weight[fine].ravel(), g[fine].ravel()))
+        low, high, cut = panels[~fine, 0], panels[~fine, 1], mid[~fine, 0]
+        panels = np.concatenate([np.stack([low, cut], axis=1), np.stack([cut, high], axis=1)])
+    x, weight, g = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    return x, weight, g
+
+
+def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:
+    """The parts of ascending intervals above ``low``, cut at further points."""
+    starts, ends = np.maximum(intervals[:, 0], low), intervals[:, 1]
+    starts, ends = starts[starts < ends], ends[starts < ends]
+    interval = np.searchsorted(ends, cuts)
+    known = interval < len(ends)
+    inner = cuts[known][cuts[known] > starts[interval[known]]]
+    return np.stack([np.sort(np.concatenate([starts, inner])), np.sort(np.concatenate([inner, ends]))], axis=1)
+
+
+@cache
+def _angular_rule(order: int) -> tuple[Array, Array, Array]:
+    """cos(theta), d theta sin(theta), and the map from weighted values to the last Legendre coefficients."""
+    nodes, weights = np.polynomial.legendre.leggauss(order)
+    theta = 0.5 * np.pi * (nodes + 1)
+    degrees = np.arange(order - max(2, order // 12), order)
+    values = np.polynomial.legendre.legvander(nodes, order - 1)[:, degrees]
+    return np.cos(theta), 0.5 * np.pi * weights * np.sin(theta), values * (2 * degrees + 1)
+
+
+def increasing_root(function: Callable[[Array, Array], tuple[Array, Array]], low: Array, high: Array) -> Array:
+    """Root of each of many increasing functions between ``low`` and ``high``: Newton's step, or else bisection.
+
+    ``function`` maps points and the indices of the functions meant to values and slopes.
+    """
+    low, high = np.array(low, dtype=float), np.array(high, dtype=float)
+    root, active = 0.5 * (low + high), np.arange(low.size)
+    for _ in range(200):
+        at = root[active]
+        value, slope = function(at, active)
+        low[active], high[active] = np.where(value <= 0, at, low[active]), np.where(value >= 0, at, high[active])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = at - value / slope
+        inside = (step > low[active]) & (step < high[active])
+        root[active] = np.where(inside, step, 0.5 * (low[active] + high[active]))
+        active = active[np.abs(root[active] - at) > 1e-15 * np.maximum(np.abs(low), np.abs(high))[active]]
+        if not active.size:
+            break
+    return root

@@ -1,0 +1,187 @@
+"""Spectrum of the learned matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...numerics import checks
+from .convolution import Convolution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = ("factorized", "full")
+ZEROS_BELOW = 0.1
+"""Singular values of W/(m d)^{1/4} below this, eigenvalues below its square, count as zeros not quite reached."""
+
+
+@dataclass(frozen=True)
+class LearnedSpectrum:
+    """Law of the eigenvalues of the learned S = W W^T / sqrt(m d), or of a learned symmetric S.
+
+    With x ~ mu_delta, the eigenvalues are
+
+        s = scale (x - eps)_+   for kind "factorized",      s = scale x   for kind "full".
+
+    The singular values rho = sqrt(s) of W/(m d)^{1/4} then have an atom mu_delta((-inf, eps]) at zero and for rho > 0
+    the density 2 rho/scale mu_delta(rho^2/scale + eps).
+
+    Parameters
+    ----------
+    convolution : Convolution
+        mu_delta at delta = sqrt(qhat)/mhat.
+    scale : float
+        mhat/Sigmahat, or mhat/(Sigmahat + 4 tau) for "full".
+    eps : float
+        Threshold 2 sqrt(kappa) lambda/mhat; not used for "full".
+    kind : "factorized" or "full"
+    """
+
+    convolution: Convolution
+    scale: float
+    eps: float = 0.0
+    kind: str = "factorized"
+
+    def __post_init__(self) -> None:
+        checks.one_of("kind", self.kind, KINDS)
+        object.__setattr__(self, "scale", float(checks.positive("scale", self.scale)))
+        object.__setattr__(self, "eps", float(checks.non_negative("eps", self.eps)))
+
+    @property
+    def _threshold(self) -> float:
+        return self.eps if self.kind == "factorized" else 0.0
+
+    @property
+    def atom(self) -> float:
+        """Fraction of eigenvalues that are zero."""
+        return float(self.convolution.cdf(self.eps)) if self.kind == "factorized" else 0.0
+
+    @property
+    def rank(self) -> float:
+        """Rank of S divided by d."""
+        return 1.0 - self.atom
+
+    @property
+    def bulks(self) -> int:
+        """Number of separate intervals of non-zero eigenvalues."""
+        return len(self._intervals())
+
+    def eigenvalue_density(self, s: Any) -> np.ndarray:
+        """Density of the non-zero eigenvalues of S, of total mass ``rank``."""
+        s = np.asarray(s, dtype=float)
+        density = self.convolution.density(s / self.scale + self._threshold) / self.scale
+        return np.where(s > 0, density, 0.0) if self.kind == "factorized" else density
+
+    def eigenvalue_cdf(self, s: Any) -> np.ndarray:
+        """Fraction of eigenvalues of S up to ``s``, zeros included."""
+        s = np.asarray(s, dtype=float)
+        cdf = self.convolution.cdf(s / self.scale + self._threshold)
+        return np.where(s >= 0, cdf, 0.0) if self.kind == "factorized" else cdf
+
+    def singular_value_density(self, rho: Any) -> np.ndarray:
+        """Density of the non-zero singular values of W/(m d)^{1/4}, of total mass ``rank``."""
+        self._refuse_full("singular_value_density")
+        rho = np.asarray(rho, dtype=float)
+        return np.where(rho > 0, 2 * rho * self.eigenvalue_density(rho**2), 0.0)
+
+    def singular_value_cdf(self, rho: Any) -> np.ndarray:
+        """Fraction of singular values of W/(m d)^{1/4} up to ``rho``, zeros included (d of them, for any width m)."""
+        self._refuse_full("singular_value_cdf")
+        rho = np.asarray(rho, dtype=float)
+        return np.where(rho >= 0, self.eigenvalue_cdf(rho**2), 0.0)
+
+    def kolmogorov_distance(self, values: Any, zeros_below: float = ZEROS_BELOW) -> float:
+        """Largest difference between the distribution function and that of an experiment.
+
+        Parameters
+        ----------
+        values : array
+            All d singular values of W/(m d)^{1/4}, zeros included; for kind "full" the eigenvalues of S.
+        zeros_below : float
+            Training approaches zeros slowly: singular values up to this count as zero, and the distance is taken from
+            here on. Not used for "full".
+        """
+        values = np.sort(checks.finite_grid("values", values))
+        if self.kind == "full":
+            start, cdf = -np.inf, self.eigenvalue_cdf
+        else:
+            start, cdf = float(checks.non_negative("zeros_below", zeros_below)), self.singular_value_cdf
+        below, count = int(np.searchsorted(values, start, side="right")), len(values)
+        theory = cdf(values[below:])
+        steps = np.arange(below, count + 1) / count
+        distances = [np.abs(theory - steps[:-1]), np.abs(theory - steps[1:])]
+        if np.isfinite(start):
+            distances.append(np.abs(cdf(np.array([start])) - below / count))
+        return float(np.concatenate(distances).max())
+
+    def printed(self) -> LearnedSpectrum:
+        """The law as it was published, with scale = 1; it agrees for vanishing weight decay below interpolation."""
+        return dataclasses.replace(self, scale=1.0)
+
+    def plot(self, histogram: Any = None, ax: Axes | None = None, singular_values: bool = True) -> Axes:
+        """Draw the density, the atom at zero as a stem, and an experiment as a histogram.
+
+        Parameters
+        ----------
+        histogram : array, optional
+            Values of an experiment, of the kind that is drawn. Zeros (singular values below 0.1) are left out of the
+            bars, which are normalised by all values, and their fraction is in the legend.
+        ax : matplotlib axes, optional
+            A new figure if None.
+        singular_values : bool
+            Draw the singular values of W/(m d)^{1/4}, or the eigenvalues of S; always the latter for kind "full".
+        """
+        from ...core.plot import PALETTE, _axes, _finish, _style
+
+        of_w = singular_values and self.kind == "factorized"
+        with _style():
+            ax = _axes(ax)
+            peak, label = 0.0, f"theory, at zero: {self.atom:.3f}" if self.atom > 0 else "theory"
+            for k, (x, density) in enumerate(self._curves(of_w)):
+                ax.plot(x, density, color=PALETTE[0], label=label if k == 0 else None)
+                peak = max(peak, float(np.quantile(density, 0.98)))
+            if self.atom > 0:
+                self._draw_atom(ax, peak, PALETTE[0])
+            if histogram is not None:
+                self._draw_histogram(ax, checks.finite_grid("histogram", histogram), of_w, PALETTE[1])
+            ax.set_xlabel(r"singular value $\rho$ of $W/(md)^{1/4}$" if of_w else r"eigenvalue $s$ of $S$")
+            ax.set_ylabel("density")
+            ax.set_ylim(0, 1.45 * peak)  # room for the legend
+            return _finish(ax)
+
+    def _refuse_full(self, name: str) -> None:
+        if self.kind == "full":
+            raise ValueError(f"kind must be 'factorized' for {name}: a full S is not W W^T; use its eigenvalues")
+
+    def _intervals(self) -> np.ndarray:
+        """Intervals of non-zero eigenvalues, (bulks, 2)."""
+        edges = self.convolution.edges
+        if self.kind == "factorized":
+            edges = np.maximum(edges[edges[:, 1] > self.eps], self.eps)
+        return self.scale * (edges - self._threshold)
+
+    def _curves(self, of_w: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        density = self.singular_value_density if of_w else self.eigenvalue_density
+        curves = []
+        for low, high in np.sqrt(self._intervals()) if of_w else self._intervals():
+            # Dense at both ends, where the density has a root.
+            x = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(np.linspace(0, np.pi, 301))
+            x[0], x[-1] = np.nextafter(low, high), high
+            curves.append((x, density(x)))
+        return curves
+
+    def _draw_atom(self, ax: Axes, height: float, color: str) -> None:
+        ax.plot([0, 0], [0, height], color=color)
+        ax.plot([0], [height], "o", color=color)
+
+    def _draw_histogram(self, ax: Axes, values: np.ndarray, of_w: bool, color: str) -> None:
+        kept, label = values, "experiment"
+        if self.kind == "factorized":
+            kept = values[values >= (ZEROS_BELOW if of_w else ZEROS_BELOW**2)]
+            label = f"experiment, at zero: {1 - len(kept) / len(values):.3f}"
+        counts, ends = np.histogram(kept, bins=max(10, round(np.sqrt(2 * len(values)))))
+        ax.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, alpha=0.35, color=color, label=label)

@@ -1,0 +1,91 @@
+"""Where training data can no longer be interpolated, and where the target is recovered exactly.
+
+All are counts: 2N alpha samples, N the number of visible directions of an output (T^2 + T - 2 = 2N for a softmax),
+against the dimension of what fits. kappa0 is the share of non-zero eigenvalues of the target.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..spectra.targets import Target
+
+
+def interpolation(target: Target, noise: float, visible: int) -> float:
+    """Largest alpha at which a positive semi-definite S fits noisy outputs exactly.
+
+    DIV(delta, 0)/(2N) at the root of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2. Without noise S_0 itself
+    fits at every alpha, and the limit noise -> 0, which depends on kappa0 alone, marks where it becomes the only one.
+    """
+    if noise == 0:
+        return (1 - 0.5 * target.zero_mass**2) / (2 * visible)
+    delta = interpolation_width(target, target.mean_square + 0.5 * noise)
+    return target.convolution(delta).moments(0.0).divergence / (2 * visible)
+
+
+def interpolation_width(target: Target, noisy_signal: float) -> float:
+    """The delta of :func:`interpolation`; the left side of its equation increases with delta."""
+
+    def excess(delta: float) -> float:
+        moments = target.convolution(delta).moments(0.0)
+        return moments.J - 0.5 * delta * moments.J_delta - noisy_signal
+
+    high = np.sqrt(2 * noisy_signal)
+    while excess(high) < 0:
+        high *= 2
+    low = 0.5 * high
+    while excess(low) > 0 and low > 1e-5:
+        low *= 0.5
+    return float(brentq(excess, low, high, xtol=1e-13))  # type: ignore[arg-type]
+
+
+def exact_recovery(target: Target, visible: int) -> float:
+    """Alpha above which the interpolator of least trace is S_0, without noise; 1/(2N) for a target of full rank.
+
+    [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), M_k the k-th moment of a semicircle up to c and c the root of
+    M_1(c) - c M_0(c) + c/(1-kappa0) = 0. It tends to 6 kappa0/(2N) for low rank, slowly.
+    """
+    zero, c = target.zero_mass, _recovery_cut(target)
+    return (1 - zero**2 * (_semicircle_moment(2, c) - c * _semicircle_moment(1, c))) / (2 * visible)
+
+
+def recovery_ratio(target: Target) -> float:
+    """The ratio eps/delta at which both vanish, where recovery becomes exact; 0 for a target of full rank.
+
+    Zeros of the target spread into a semicircle of radius 2 delta sqrt(1-kappa0).
+    """
+    return _recovery_cut(target) * float(np.sqrt(target.zero_mass))
+
+
+def _recovery_cut(target: Target) -> float:
+    zero = target.zero_mass
+    if zero == 0:
+        return 0.0
+
+    def slope(c: float) -> float:
+        return _semicircle_moment(1, c) - c * _semicircle_moment(0, c) + c / zero
+
+    return float(brentq(slope, 0.0, 2.0, xtol=1e-15))  # type: ignore[arg-type]
+
+
+def exact_recovery_full(visible: int) -> float:
+    """Alpha above which the outputs determine a symmetric matrix: 1/(2N)."""
+    return 1 / (2 * visible)
+
+
+def exact_recovery_bayes(target: Target, visible: int) -> float:
+    """Alpha above which the outputs determine a matrix whose spectrum is known, without noise.
+
+    Matrices with eigenvalues of multiplicities w_i d have dimension (1 - sum w_i^2) d^2/2. Where only zero is
+    repeated this is kappa0 (2 - kappa0)/(2N).
+    """
+    return (1 - float(np.sum(np.square(target.atom_weights)))) / (2 * visible)
+
+
+def _semicircle_moment(order: int, c: float) -> float:
+    """Moment of order 0, 1 or 2 of the semicircle law of radius two, over [-2, c]."""
+    root = np.sqrt(max(4 - c * c, 0.0))
+    arc = 0.5 + np.arcsin(np.clip(0.5 * c, -1, 1)) / np.pi
+    closed = (arc + c * root / (4 * np.pi), -(root**3) / (6 * np.pi), arc + c * (c * c - 2) * root / (8 * np.pi))
+    return float(closed[order])

@@ -1,0 +1,402 @@
+"""Deep multi-head attention whose attention looks at the bare input, and its attended inputs per path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from ...core.specification import Specification
+from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
+from .given_arrays import kind_of, per_layer, require_entries
+from .weights import Weights, checked_weights, path_products
+
+# Queries times weights and scores of one chunk of examples: large enough for BLAS, small beside the data.
+_CHUNK_BYTES = 2**26
+_COLUMN_SUM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class AttendedInputs(Specification):
+    """Tokens together with the attention matrices that act on them.
+
+    Parameters
+    ----------
+    tokens : array (examples, T, N0)
+        x_t, one row per token.
+    attention : sequence of arrays (examples, H_l, T, T)
+        A_l[mu, h, s, t] = Om^{l,h}_{st} of example mu, first layer first; s is the key, t the query. Every column
+        sums to one over the keys: sum_s Om_{st} = 1.
+    """
+
+    tokens: np.ndarray
+    attention: tuple[np.ndarray, ...]
+
+    def __post_init__(self) -> None:
+        tokens = _tokens("tokens", self.tokens)
+        examples, length, _ = tokens.shape
+        matrices = []
+        for layer, given in enumerate(per_layer("attention", self.attention, "(examples, heads, keys, queries)")):
+            name = f"attention[{layer}]"
+            matrix = checks.array_of_shape(name, given, (examples, None, length, length))
+            require_entries(name, matrix)
+            _check_columns(name, matrix)
+            matrices.append(matrix)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "attention", tuple(matrices))
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"AttendedInputs(tokens: {_shapes([self.tokens])}; attention: {_shapes(self.attention)})"
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AttentionPaths(Specification):
+    """L layers of multi-head attention without nonlinearity in the values, read out as one number or several.
+
+    For tokens x_t in R^{N0} and attention Om^{l,h} computed from these tokens in every layer,
+
+        z^1_t     = V0 x_t / sqrt(N0)
+        z^{l+1}_t = (1/sqrt(N H_l)) sum_h sum_s V^{l,h} z^l_s Om^{l,h}_{st}
+        f         = a . z^{L+1}_* / sqrt(N),      z_* = z_{t*}  or  (1/T) sum_t z_t.
+
+    A path pi = (h_1, ..., h_L) takes one head in every layer. The output depends on x through the attended inputs
+
+        xi^pi = sum_{t_1..t_L} x_{t_1} Om^{1,h_1}_{t_1 t_2} Om^{2,h_2}_{t_2 t_3} ... Om^{L,h_L}_{t_L t*}
+
+    alone. Give ``layers`` and ``heads`` where the attention matrices come with the data (:class:`AttendedInputs`), or
+    ``query_key`` to compute them: Om^{l,h}_{st} = softmax over the keys s of x_s^T W^{l,h} x_t, with no further scale.
+
+    Parameters
+    ----------
+    layers : int, optional
+        L; by default as many as ``heads`` or ``query_key`` says.
+    heads : int or sequence of int, optional
+        H_l, one number for all layers or one per layer; by default 1, or what ``query_key`` says.
+    query_key : sequence of arrays (H_l, N0, N0), optional
+        W^{l,h}, first layer first; rows belong to keys, columns to queries.
+    readout : "mean" or int
+        Average over the tokens, or the index t* of one token (negative: from the end).
+
+    Attributes
+    ----------
+    layers : int
+    heads : tuple of int
+        H_1, ..., H_L.
+    query_key : tuple of arrays or None
+    readout : "mean" or int
+    """
+
+    layers: int
+    heads: tuple[int, ...]
+    query_key: tuple[np.ndarray, ...] | None
+    readout: int | str
+
+    # Written out, not generated: more is accepted (one number for all layers, nothing at all) than is kept.
+    def __init__(
+        self,
+        layers: int | None = None,
+        heads: int | Sequence[int] | None = None,
+        query_key: Sequence[Any] | None = None,
+        readout: int | str = "mean",
+    ) -> None:
+        matrices = None if query_key is None else _query_key(query_key)
+        counts = None if matrices is None else tuple(len(W) for W in matrices)
+        own = _heads(layers, heads, counts)
+        if counts not in (None, own):
+            raise ValueError(f"heads must be those of query_key, {counts}, or left out, got {heads}")
+        object.__setattr__(self, "layers", len(own))
+        object.__setattr__(self, "heads", own)
+        object.__setattr__(self, "query_key", matrices)
+        object.__setattr__(self, "readout", _readout(readout))
+
+    @classmethod
+    def from_queries_and_keys(cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean") -> Self:
+        """Network whose attention comes from separate query and key weights of order one.
+
+        The scores are (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t, that is W^{l,h} = WK^T WQ / (N0 sqrt(G)).
+
+        Parameters
+        ----------
+        queries, keys : sequences of arrays (H_l, G, N0)
+            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Weights w = W/sqrt(N0) of a trained
+            network, whose scores are q . k / sqrt(G), are to be multiplied by sqrt(N0).
+        readout : "mean" or int
+        """
+        shape = "(heads, G, features)"
+        WQ, WK = per_layer("queries", queries, shape), per_layer("keys", keys, shape)
+        if len(WQ) != len(WK):
+            raise ValueError(f"keys must have {len(WQ)} layers, as many as queries, got {len(WK)}")
+        matrices = []
+        for layer, (given_q, given_k) in enumerate(zip(WQ, WK, strict=True)):
+            q = checks.array_of_shape(f"queries[{layer}]", given_q, (None, None, None))
+            require_entries(f"queries[{layer}]", q)
+            k = checks.array_of_shape(f"keys[{layer}]", given_k, q.shape)
+            matrices.append(k.swapaxes(-1, -2) @ q / (q.shape[2] * math.sqrt(q.shape[1])))
+        return cls(query_key=matrices, readout=readout)
+
+    def __repr__(self) -> str:
+        attention = "" if self.query_key is None else f"query_key: {_shapes(self.query_key)}; "
+        return f"AttentionPaths({attention}heads={self.heads}, readout={self.readout!r})"
+
+    @property
+    def paths(self) -> int:
+        """Number of paths, d = prod_l H_l."""
+        return math.prod(self.heads)
+
+    def check(self, inputs: Any) -> None:
+        """Refuse inputs that this network cannot read, naming what is wrong: tokens, or AttendedInputs."""
+        if isinstance(inputs, AttendedInputs):
+            self._check_heads(inputs)
+            self._read_tokens(inputs.tokens.shape[1])
+        else:
+            self._read_tokens(self._own_tokens(inputs)[0].shape[1])
+
+    def attention(self, tokens: Any) -> tuple[np.ndarray, ...]:
+        """Attention matrices of the tokens, from ``query_key``.
+
+        Parameters
+        ----------
+        tokens : array (examples, T, N0)
+
+        Returns
+        -------
+        tuple of arrays (examples, H_l, T, T)
+            Om^{l,h}_{st}, keys before queries.
+        """
+        x, query_key = self._own_tokens(tokens)
+        examples, length, _ = x.shape
+        found = tuple(np.empty((examples, len(W), length, length)) for W in query_key)
+        for part in self._chunks(x):
+            for layer, W in enumerate(query_key):
+                found[layer][part] = _softmax_attention(x[part], x[part], W)
+        return found
+
+    def attended(self, inputs: Any) -> np.ndarray:
+        """Attended inputs xi^pi of every example and path.
+
+        No path over tokens is enumerated. From the last layer down, v^{h_L}_s = Om^{L,h_L}_{s t*} and
+        v^{(h, rest)} = Om^{l,h} v^{rest}; then xi^pi = sum_s x_s v^pi_s, at a cost of T^2 + N0 T per example and path.
+
+        Parameters
+        ----------
+        inputs : array (examples, T, N0) or AttendedInputs
+            Tokens are enough where ``query_key`` is given; otherwise the attention matrices must come along.
+
+        Returns
+        -------
+        array (examples, paths, N0)
+            Paths in the order of their heads, the first layer's head slowest.
+        """
+        if isinstance(inputs, AttendedInputs):
+            self._check_heads(inputs)
+            *below, last = inputs.attention
+            pooled = last[..., self._read_tokens(inputs.tokens.shape[1])].mean(axis=-1)
+            return _along_paths(pooled, below) @ inputs.tokens
+        x, query_key = self._own_tokens(inputs)
+        read = self._read_tokens(x.shape[1])
+        xi = np.empty((len(x), self.paths, x.shape[-1]))
+        for part in self._chunks(x):
+            chunk = x[part]
+            # Of the last layer only the queries that are read matter.
+            pooled = _softmax_attention(chunk, chunk[:, read], query_key[-1]).mean(axis=-1)
+            below = [_softmax_attention(chunk, chunk, W) for W in query_key[:-1]]
+            xi[part] = _along_paths(pooled, below) @ chunk
+        return xi
+
+    def path_kernels(self, inputs: Any, other: Any = None) -> np.ndarray:
+        """Kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths.
+
+        Of d^2 P P' numbers: for looking at paths of small problems. No other function needs them.
+
+        Parameters
+        ----------
+        inputs : array (examples, T, N0) or AttendedInputs
+            x.
+        other : array (examples', T, N0) or AttendedInputs, optional
+            x'; by default ``inputs``.
+
+        Returns
+        -------
+        array (paths, paths, examples, examples')
+        """
+        first = self.attended(inputs).swapaxes(0, 1)
+        second = first if other is None else self.attended(other).swapaxes(0, 1)
+        if first.shape[-1] != second.shape[-1]:
+            raise ValueError(f"other must have {first.shape[-1]} features, as inputs have, got {second.shape[-1]}")
+        rows, columns = first.shape[1], second.shape[1]
+        what = f"path_kernels of {self.paths} x {self.paths} paths on {rows} x {columns} examples"
+        instead = "fewer examples at a time, or attended(), which holds the same in less memory"
+        refuse_beyond_memory(8 * self.paths**2 * rows * columns, what, instead)
+        kernels = first[:, None] @ second[None].swapaxes(-1, -2)
+        kernels /= first.shape[-1]
+        return kernels
+
+    def effective_weights(self, weights: Weights) -> np.ndarray:
+        """Weights of every path as one row, Veff^pi = a^T V^{L,h_L} ... V^{1,h_1} / sqrt(N_2 ... N_L N_a).
+
+        N_l is the width that goes into layer l, N_a that of the readout. With them
+
+            f = (1/sqrt(H_1 ... H_L N_1 N0)) sum_pi Veff^pi V0 xi^pi,
+
+        and U^{pi pi'} = Veff^pi . Veff^pi' / N_1 is what the order parameter averages.
+
+        Parameters
+        ----------
+        weights : Weights
+            Entries of order one.
+
+        Returns
+        -------
+        array (paths, N_1), or (paths, C, N_1) for C outputs
+        """
+        checked = checked_weights(weights, self.heads)
+        return path_products(checked) / math.sqrt(math.prod(V.shape[1] for V in checked.V))
+
+    def forward(self, weights: Weights, inputs: Any) -> np.ndarray:
+        """Outputs f, layer by layer.
+
+        Parameters
+        ----------
+        weights : Weights
+            Entries of order one; the square roots of the widths are taken here.
+        inputs : array (examples, T, N0) or AttendedInputs
+
+        Returns
+        -------
+        array (examples,), or (examples, C) for C outputs
+        """
+        if isinstance(inputs, AttendedInputs):
+            self._check_heads(inputs)
+            x, attention = inputs.tokens, inputs.attention
+        else:
+            x = _tokens("inputs", inputs)
+            attention = self.attention(x)
+        values = checked_weights(weights, self.heads, x.shape[-1])
+        z = x @ values.V0.T / math.sqrt(x.shape[-1])
+        for V, A in zip(values.V, attention, strict=True):
+            mixed = A.swapaxes(-1, -2) @ z[:, None]
+            z = (mixed @ V.swapaxes(-1, -2)).sum(axis=1) / math.sqrt(z.shape[-1] * len(V))
+        read = z[:, self._read_tokens(x.shape[1])].mean(axis=1)
+        return read @ values.a.T / math.sqrt(values.a.shape[-1])
+
+    def _own_tokens(self, tokens: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        if self.query_key is None:
+            raise ValueError(
+                "inputs must be AttendedInputs(tokens, attention=...): this network has no query_key to compute "
+                f"attention with, got {kind_of(tokens)}"
+            )
+        x = _tokens("inputs", tokens)
+        features = self.query_key[0].shape[-1]
+        if x.shape[-1] != features:
+            raise ValueError(f"inputs must have {features} features, the size of query_key, got shape {x.shape}")
+        return x, self.query_key
+
+    def _check_heads(self, inputs: AttendedInputs) -> None:
+        given = tuple(A.shape[1] for A in inputs.attention)
+        if given != self.heads:
+            raise ValueError(f"inputs.attention must have {self.heads} heads, the network's, got {given}")
+
+    def _read_tokens(self, length: int) -> slice:
+        """The tokens that the readout averages over."""
+        if isinstance(self.readout, str):
+            return slice(None)
+        if not -length <= self.readout < length:
+            raise ValueError(f"readout must be a token index below {length}, the number of tokens, got {self.readout}")
+        t = self.readout % length
+        return slice(t, t + 1)
+
+    def _chunks(self, x: np.ndarray) -> Iterator[slice]:
+        examples, length, features = x.shape
+        each = 8 * max(self.heads) * length * (features + length)
+        step = max(1, _CHUNK_BYTES // each)
+        for start in range(0, examples, step):
+            yield slice(start, start + step)
+
+
+def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """Softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
+    examples, count, features = queries.shape
+    # One product for all heads, then one per example and head: einsum over the three factors is far slower.
+    projected = queries.reshape(-1, features) @ W.reshape(-1, features).T
+    projected = projected.reshape(examples, count, len(W), features).transpose(0, 2, 3, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = keys[:, None] @ projected
+        if not np.isfinite(scores).all():
+            raise ValueError("inputs must give finite scores x_s^T W x_t, got an overflow: their scale is too large")
+        scores -= scores.max(axis=-2, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-2, keepdims=True)
+    return scores
+
+
+def _along_paths(pooled: np.ndarray, below: Sequence[np.ndarray]) -> np.ndarray:
+    """Weights v^pi_s of the tokens, (examples, paths, T), from those of the last layer, (examples, H_L, T)."""
+    v = pooled
+    for A in reversed(below):
+        v = v[:, None] @ A.swapaxes(-1, -2)
+        v = v.reshape(len(v), -1, v.shape[-1])
+    return v
+
+
+def _tokens(name: str, x: Any) -> np.ndarray:
+    tokens = checks.array_of_shape(name, x, (None, None, None))
+    require_entries(name, tokens)
+    return tokens
+
+
+def _check_columns(name: str, matrix: np.ndarray) -> None:
+    off = np.abs(matrix.sum(axis=-2) - 1)
+    if off.max() > _COLUMN_SUM_TOLERANCE:
+        raise ValueError(
+            f"{name} must have columns that sum to one over the keys (the last axis but one), got sums that are off "
+            f"by up to {off.max():.3g}; a matrix with queries before keys needs its last two axes swapped"
+        )
+
+
+def _query_key(given: Any) -> tuple[np.ndarray, ...]:
+    matrices = []
+    for layer, W in enumerate(per_layer("query_key", given, "(heads, features, features)")):
+        name = f"query_key[{layer}]"
+        features = matrices[0].shape[-1] if matrices else None
+        matrix = checks.array_of_shape(name, W, (None, features, features))
+        require_entries(name, matrix)
+        if matrix.shape[1] != matrix.shape[2]:
+            raise ValueError(f"{name} must have shape (heads, features, features), got {matrix.shape}")
+        matrices.append(matrix)
+    return tuple(matrices)
+
+
+def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int, ...]:
+    """H_1, ..., H_L from what was given; ``counts`` are those of query_key."""
+    L = None if layers is None else checks.integer("layers", layers, 1)
+    if heads is None:
+        heads = 1 if counts is None else counts
+    if isinstance(heads, Sequence | np.ndarray) and not isinstance(heads, str) and np.ndim(heads) == 1 and len(heads):
+        own = tuple(checks.integer(f"heads[{layer}]", H, 1) for layer, H in enumerate(heads))
+        if L not in (None, len(own)):
+            raise ValueError(f"layers must be {len(own)}, the number of layers that heads or query_key has, got {L}")
+        return own
+    H = checks.integer("heads", heads, 1)
+    if counts is not None:
+        L = len(counts) if L is None else L
+    if L is None:
+        raise ValueError("layers must be given, or heads as one number per layer, or query_key; got none of them")
+    return (H,) * L
+
+
+def _readout(readout: Any) -> int | str:
+    if isinstance(readout, str):
+        return checks.one_of("readout", readout, ("mean",))
+    return checks.integer("readout", readout)
+
+
+def _shapes(arrays: Sequence[np.ndarray]) -> str:
+    return ", ".join(str(array.shape) for array in arrays)

@@ -1,0 +1,59 @@
+"""Weights of a deep attention network, and their products along paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...numerics import checks
+from .given_arrays import kind_of, per_layer, require_entries
+
+
+class Weights(NamedTuple):
+    """Weights of the network, each of order one: the network itself divides by the square roots of the fan-in.
+
+    Attributes
+    ----------
+    V0 : array (N, N0)
+        Projection of the tokens.
+    V : sequence of arrays (H_l, N, N)
+        Values V^{l,h}, one array per layer; rows are outputs. Unequal widths fit too: (H_l, N_{l+1}, N_l).
+    a : array (N,) or (C, N)
+        Readout, of one output or of C.
+    """
+
+    V0: np.ndarray
+    V: Sequence[np.ndarray]
+    a: np.ndarray
+
+
+def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
+    """Weights as float arrays, or an error that names the one that does not fit; None stands for any number."""
+    if not isinstance(weights, Weights):
+        raise TypeError(f"weights must be Weights(V0, V, a), got {kind_of(weights)}")
+    V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
+    require_entries("weights.V0", V0)
+    given = per_layer("weights.V", weights.V, "(heads, width out, width in)")
+    if heads is not None and len(given) != len(heads):
+        raise ValueError(f"weights.V must hold one array per layer, {len(heads)}, got {len(given)}")
+    width, V = len(V0), []
+    for layer, matrices in enumerate(given):
+        count = None if heads is None else heads[layer]
+        V.append(checks.array_of_shape(f"weights.V[{layer}]", matrices, (count, None, width)))
+        require_entries(f"weights.V[{layer}]", V[-1])
+        width = V[-1].shape[1]
+    a = checks.array_of_shape("weights.a", weights.a, (None,) * (np.ndim(weights.a) - 1) + (width,))
+    if a.ndim not in (1, 2) or a.size == 0:
+        raise ValueError(f"weights.a must have shape ({width},) or (outputs, {width}), got {a.shape}")
+    return Weights(V0, tuple(V), a)
+
+
+def path_products(weights: Weights) -> np.ndarray:
+    """Plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
+    E = np.atleast_2d(weights.a)[None]
+    for V in reversed(weights.V):
+        E = E[None] @ V[:, None]
+        E = E.reshape(-1, *E.shape[2:])
+    return E if weights.a.ndim == 2 else E[:, 0]

@@ -1,0 +1,213 @@
+"""Chains of the No-U-Turn sampler in compiled blocks: to be watched, stopped between blocks and taken up again.
+
+Programs are compiled once per kind of posterior and shape of its data; the data are arguments. How a chain is cut into
+blocks has no influence on its draws.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ...numerics.precision import double_precision
+
+#: Most iterations of one block, and the seconds that a block aims at.
+BLOCK, BLOCK_SECONDS = 100, 1.0
+#: The whole covariance of the posterior is learnt as mass matrix where warm-up has this many iterations per coordinate,
+#: otherwise the variances: from fewer, a covariance is worse than none.
+DENSE_ITERATIONS = 5
+
+
+class Posterior(Protocol):
+    """What a chain samples, over coordinates z that have about unit variance under the prior.
+
+    Hashable, with everything that decides which program is compiled; all numbers are in ``data``.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    def log_density(self, z: Any, data: Any) -> Any: ...
+
+    def observe(self, z: Any, data: Any) -> dict[str, Any]: ...
+
+
+class Settings(NamedTuple):
+    """Iterations before the first draw, iterations per draw, draws, and acceptance that the step size is tuned to."""
+
+    warmup: int
+    thin: int
+    draws: int
+    target_accept: float
+
+
+class Programs(NamedTuple):
+    """Compiled: `start(z, key, data)`, `advance(state, data, count)` and `observe(z, data)` over rows of z."""
+
+    start: Any
+    advance: Any
+    observe: Any
+
+
+class Block(NamedTuple):
+    """Positions, numbers of leapfrog steps and divergence of up to BLOCK iterations."""
+
+    z: Any
+    steps: Any
+    diverging: Any
+
+
+@functools.lru_cache(maxsize=32)
+def programs(posterior: Posterior, warmup: int, target_accept: float) -> Programs:
+    from numpyro.infer.hmc import hmc
+
+    def potential(data: Any) -> Any:
+        return lambda z: -posterior.log_density(z, data)
+
+    begin, step = hmc(potential_fn_gen=potential, algo="NUTS")
+
+    def start(z: Any, key: Any, data: Any) -> Any:
+        options = {"target_accept_prob": target_accept, "dense_mass": DENSE_ITERATIONS * posterior.size <= warmup}
+        return begin(z, warmup, step_size=0.1, model_args=(data,), rng_key=key, **options)
+
+    def advance(state: Any, data: Any, count: Any) -> tuple[Any, Block]:
+        def body(i: Any, carried: tuple[Any, Block]) -> tuple[Any, Block]:
+            state, block = carried
+            state = step(state, (data,))
+            new = Block(state.z, state.num_steps, state.diverging)
+            return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), block, new)
+
+        empty = Block(jnp.zeros((BLOCK, posterior.size)), jnp.zeros(BLOCK, int), jnp.zeros(BLOCK, bool))
+        return jax.lax.fori_loop(0, count, body, (state, empty))
+
+    def observe(z: Any, data: Any) -> Any:
+        return jax.lax.map(lambda row: posterior.observe(row, data), z)
+
+    return Programs(jax.jit(start), jax.jit(advance), jax.jit(observe))
+
+
+class Chain:
+    """One chain: its state, what it has drawn so far, and how it went.
+
+    Parameters
+    ----------
+    posterior, data
+        What is sampled.
+    settings
+        How.
+    entropy
+        Numbers that, with posterior and data, decide every draw.
+    """
+
+    @double_precision()
+    def __init__(self, posterior: Posterior, data: Any, settings: Settings, entropy: tuple[int, ...]) -> None:
+        self.posterior, self.settings = posterior, settings
+        self._programs = programs(posterior, settings.warmup, settings.target_accept)
+        self._data = jax.tree.map(jnp.asarray, data)
+        rng = np.random.default_rng(entropy)
+        key = rng.integers(0, 2**32, size=2, dtype=np.uint32)
+        self._state = self._programs.start(rng.standard_normal(posterior.size), key, self._data)
+        if not np.isfinite(self.energy):
+            raise FloatingPointError(
+                "the posterior is not finite at the start of a chain: K + T I is singular in double precision, "
+                "a higher temperature is needed"
+            )
+        self._parts: list[dict[str, np.ndarray]] = []
+        self._block = 10
+        self.iterations = self.divergences = self.steps = self.steps_now = 0
+        # Compiled here, by one thread, not by all chains at the same time.
+        self._programs.advance(self._state, self._data, 0)
+        self._parts.append(self._observed(np.zeros((0, posterior.size))))
+
+    @property
+    def goal(self) -> int:
+        """Iterations of the whole chain."""
+        return self.settings.warmup + self.settings.thin * self.settings.draws
+
+    @property
+    def finished(self) -> bool:
+        return self.iterations >= self.goal
+
+    @property
+    def energy(self) -> float:
+        """-ln p at the current position."""
+        return float(self._state.potential_energy)
+
+    @property
+    def step_size(self) -> float:
+        return float(self._state.adapt_state.step_size)
+
+    @property
+    def sampled(self) -> int:
+        """Iterations after warm-up."""
+        return max(self.iterations - self.settings.warmup, 0)
+
+    @property
+    def leapfrog_steps(self) -> float:
+        """Mean number of leapfrog steps of an iteration after warm-up; nan before."""
+        return self.steps / self.sampled if self.sampled else np.nan
+
+    def draws(self) -> dict[str, np.ndarray]:
+        """Observable -> draws so far, (draw, ...)."""
+        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+
+    @double_precision()
+    def advance(self) -> int:
+        """Go on for about a second; return the number of iterations."""
+        began = time.perf_counter()
+        count = min(self._block, self.goal - self.iterations)
+        state, block = self._programs.advance(self._state, self._data, count)
+        z, steps, diverging = (np.asarray(rows)[:count] for rows in block)
+        number = self.iterations + 1 + np.arange(count) - self.settings.warmup
+        sampled = number > 0
+        part = self._observed(z[sampled & (number % self.settings.thin == 0)])
+        self._parts.append(part)
+        self._state = state
+        self.iterations += count
+        self.steps += int(steps[sampled].sum())
+        self.steps_now += int(steps.sum())
+        self.divergences += int(diverging[sampled].sum())
+        pace = BLOCK_SECONDS / max(time.perf_counter() - began, 1e-3)
+        self._block = int(np.clip(count * min(pace, 4.0), 1, BLOCK))
+        return count
+
+    def _observed(self, z: np.ndarray) -> dict[str, np.ndarray]:
+        # Always BLOCK rows, so that one program serves all blocks.
+        padded = np.zeros((BLOCK, self.posterior.size))
+        padded[: len(z)] = z
+        found = self._programs.observe(padded, self._data)
+        return {name: np.asarray(rows)[: len(z)] for name, rows in found.items()}
+
+    @double_precision()
+    def packed(self) -> np.ndarray:
+        """The state of the sampler as one vector."""
+        return np.asarray(ravel_pytree(self._state)[0], dtype=np.float64)
+
+    @double_precision()
+    def restore(self, state: np.ndarray, draws: dict[str, np.ndarray], divergences: int, steps: float) -> None:
+        """Go back to where another chain of the same kind stopped.
+
+        Parameters
+        ----------
+        state
+            Its `packed`.
+        draws
+            Its `draws`; rows beyond those that it had are left out.
+        divergences, steps
+            Its divergences and mean number of leapfrog steps.
+        """
+        flat, unravel = ravel_pytree(self._state)
+        self._state = unravel(jnp.asarray(state[: len(flat)], flat.dtype))
+        self.iterations = int(self._state.i)
+        count = self.sampled // self.settings.thin
+        self._parts = [{name: np.asarray(draws[name])[:count] for name in self._parts[0]}]
+        if any(len(rows) < count or np.isnan(rows).any() for rows in self._parts[0].values()):
+            raise ValueError(f"the chain to go on with must hold the {count} draws that its state tells of, got fewer")
+        self.divergences = int(divergences)
+        self.steps = round(steps * self.sampled) if self.sampled else 0

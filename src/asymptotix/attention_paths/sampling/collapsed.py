@@ -1,0 +1,56 @@
+"""Posterior of the order parameters themselves: all weights integrated out exactly, at any width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..theory.likelihood import PathKernels, log_likelihood, path_kernels
+from .hierarchy import Hierarchy, LevelNumbers
+
+
+class CollapsedData(NamedTuple):
+    """Kernels of the paths, labels (P, C), temperature, and the numbers of the prior."""
+
+    kernels: PathKernels
+    labels: Any
+    temperature: Any
+    numbers: tuple[LevelNumbers, ...]
+
+
+@dataclass(frozen=True)
+class CollapsedPosterior:
+    """p(U^(1..L+1) | Y), proportional to the Wishart hierarchy times N(Y; 0, K(U^(1)) + T I), in the hierarchy's z.
+
+    Only the shape of the hierarchy is kept: widths enter through the data.
+    """
+
+    hierarchy: Hierarchy
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hierarchy", self.hierarchy.shape)
+
+    @property
+    def size(self) -> int:
+        return self.hierarchy.size
+
+    def log_density(self, z: Any, data: CollapsedData) -> Any:
+        factors, log_prior = self.hierarchy.factors(z, data.numbers)
+        fit = log_likelihood(factors[0], data.kernels, data.labels, data.temperature, self.hierarchy.outputs)
+        return log_prior + fit
+
+    def observe(self, z: Any, data: CollapsedData) -> dict[str, Any]:
+        """U^(1), shape (d C, d C)."""
+        F = self.hierarchy.factors(z, data.numbers)[0][0]
+        return {"order_parameter": F @ F.T}
+
+
+def collapsed_data(
+    hierarchy: Hierarchy, xi: np.ndarray, labels: np.ndarray, temperature: float, variances: tuple[float, ...]
+) -> CollapsedData:
+    """Data of the posterior, from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
+    kernels = path_kernels(xi, variances[0], hierarchy.outputs)
+    columns = labels.reshape(len(xi), hierarchy.outputs)
+    return CollapsedData(kernels, columns, np.float64(temperature), hierarchy.numbers(variances[1:]))

@@ -1,0 +1,159 @@
+"""Predictions from draws of the posterior: of order parameters, given which everything else is Gaussian, or of weights.
+
+Given U the output at a new input is Gaussian with mean m(U) = k^T (K + T I)^-1 Y and covariance
+v(U) = K** - k^T (K + T I)^-1 k. Over the draws the mean is E_U[m] and the variance E_U[v] + Var_U[m].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from ...numerics.threads import one_blas_thread
+from ..theory.predictor import Prediction, Predictor
+
+#: Test examples worked on at a time, and the largest path-path tensor between them and the training examples.
+_CHUNK = 512
+_TENSOR_BYTES = 128 * 2**20
+
+
+class DrawsPredictor:
+    """Draws of one chain, ready for new inputs: those of the path weights where there are some, else those of U.
+
+    Parameters
+    ----------
+    xi : array (P, d, N0)
+        Attended inputs of the training examples.
+    at_mean : Predictor
+        That of the mean order parameter. K is linear in U, so its kernel is the mean kernel of the draws.
+    order_parameter_draws : array (draws, d, d) or (draws, d, C, d, C)
+    path_weights_draws : array (draws, d, N0) or (draws, d, C, N0), optional
+    temperature, prior_variance : float
+    """
+
+    def __init__(
+        self,
+        xi: np.ndarray,
+        at_mean: Predictor,
+        order_parameter_draws: np.ndarray,
+        path_weights_draws: np.ndarray | None = None,
+        *,
+        temperature: float,
+        prior_variance: float,
+    ) -> None:
+        self._xi, self._at_mean = xi, at_mean
+        self._U, self._weights = order_parameter_draws, path_weights_draws
+        self._options = temperature, prior_variance
+
+    def __call__(self, xi: np.ndarray) -> Prediction:
+        """Mean and variance at attended inputs (examples, d, N0)."""
+        if self._weights is not None:
+            return predict_path_weights(self._weights, xi)
+        return predict_draws(self._xi, self._at_mean.labels, self._U, *self._options, xi)
+
+    def alignment(self, count: int) -> np.ndarray:
+        """Kernel-task alignment of the mean kernel."""
+        return self._at_mean.alignment(count)
+
+
+def predict_draws(
+    xi_train: np.ndarray, labels: np.ndarray, draws: np.ndarray, temperature: float, s_0: float, xi_new: np.ndarray
+) -> Prediction:
+    """Mean and variance of the output at new inputs, over draws of U.
+
+    Parameters
+    ----------
+    xi_train : array (P, d, N0)
+        Attended inputs of the training examples.
+    labels : array (P,) or (P, C)
+    draws : array (draws, d, d), or (draws, d, C, d, C)
+        Draws of the order parameter.
+    temperature : float
+    s_0 : float
+        Prior variance of the projection V0.
+    xi_new : array (examples, d, N0)
+        Attended inputs to predict at.
+    """
+    d, outputs = xi_train.shape[1], labels.reshape(len(labels), -1).shape[1]
+    U = draws.reshape(len(draws), d, outputs, d, outputs)
+    scale = math.sqrt(s_0 / (d * xi_train.shape[2]))
+    train, new = scale * xi_train, scale * xi_new
+    own = _Kernel(train, train)
+    parts = []
+    for chunk in _chunks(new, len(train) * d * d):
+        cross, diagonal = _Kernel(chunk, train), np.einsum("npk,nqk->npq", chunk, chunk)
+        with one_blas_thread(labels.size):
+            found = [_at(u, own, cross, diagonal, labels.reshape(-1), temperature) for u in U]
+        means, variances = (np.stack([one[k] for one in found]) for k in (0, 1))
+        parts.append((means.mean(axis=0), variances.mean(axis=0) + means.var(axis=0)))
+    mean, variance = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    shape = (len(xi_new), *labels.shape[1:])
+    return Prediction(mean.reshape(shape), variance.reshape(shape))
+
+
+def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
+    """Mean and variance of the output at new inputs, over draws of the path weights.
+
+    Parameters
+    ----------
+    draws : array (draws, d, N0) or (draws, d, C, N0)
+        w with f(x) = sum_pi w^pi . xi^pi(x).
+    xi_new : array (examples, d, N0)
+    """
+    count, d, *outputs, features = draws.shape
+    columns = np.moveaxis(draws.reshape(count, d, -1, features), 2, 1).reshape(-1, d * features).T
+    parts = []
+    for chunk in _chunks(xi_new, count):
+        f = (chunk.reshape(len(chunk), -1) @ columns).reshape(len(chunk), count, *outputs)
+        parts.append((f.mean(axis=1), f.var(axis=1)))
+    mean, variance = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    return Prediction(mean, variance)
+
+
+class _Kernel:
+    """K(U) between two sets of scaled attended inputs, for one U after the other.
+
+    From the path-path tensor where it is smaller than the features that U would have to mix, and fits.
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray) -> None:
+        self.rows, self.columns = rows, columns
+        (n, d, features), m = rows.shape, len(columns)
+        self.tensor = None
+        if d < features and 8 * d * d * n * m <= _TENSOR_BYTES:
+            product = rows.reshape(n * d, features) @ columns.reshape(m * d, features).T
+            self.tensor = product.reshape(n, d, m, d).transpose(1, 3, 0, 2).reshape(d * d, n * m)
+
+    def __call__(self, U: np.ndarray) -> np.ndarray:
+        """Shape (rows C, columns C), examples slowest, at U of shape (d, C, d, C)."""
+        d, C = U.shape[:2]
+        n, m = len(self.rows), len(self.columns)
+        if self.tensor is not None:
+            blocks = U.transpose(1, 3, 0, 2).reshape(C * C, d * d) @ self.tensor
+            return blocks.reshape(C, C, n, m).transpose(2, 0, 3, 1).reshape(n * C, m * C)
+        mixed = np.tensordot(self.columns, U.reshape(d * C, d, C), axes=(1, 1))
+        mixed = mixed.transpose(0, 3, 2, 1).reshape(m * C, d, C, -1)
+        return np.einsum("npk,xpck->ncx", self.rows, mixed, optimize=True).reshape(n * C, m * C)
+
+
+def _at(
+    U: np.ndarray, own: _Kernel, cross: _Kernel, diagonal: np.ndarray, Y: np.ndarray, temperature: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance at one U, (examples C,) each."""
+    K, k = own(U), cross(U)
+    K[np.diag_indices_from(K)] += temperature
+    factor = cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
+    explained = solve_triangular(factor[0], k.T, lower=True, check_finite=False)
+    prior = np.einsum("pcqc,npq->nc", U, diagonal, optimize=True).reshape(-1)
+    mean = k @ cho_solve(factor, Y, check_finite=False)
+    return mean, prior - np.einsum("ij,ij->j", explained, explained)
+
+
+def _chunks(xi: np.ndarray, numbers: int) -> Iterator[np.ndarray]:
+    """Parts of the examples, such that ``numbers`` floats per example fit into the tensor's share."""
+    step = int(np.clip(_TENSOR_BYTES // (8 * numbers), 64, _CHUNK))
+    for first in range(0, len(xi), step):
+        yield xi[first : first + step]

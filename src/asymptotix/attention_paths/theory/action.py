@@ -1,0 +1,229 @@
+"""Action of the order parameter of a deep attention network at finite width, and its gradient.
+
+With d = H_1 ... H_L paths, attended inputs xi^pi(x) in R^N0 and prior variance s_0 of the projection, the kernel is
+
+    K(x, x') = (s_0 / d) sum_{pi pi'} U^{pi pi'} C_{pi pi'}(x, x'),    C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0,
+
+and at width N and temperature T the action of P examples with labels Y is
+
+    S(U) = S_0(U) + (1/N) [ ln det(K + T I) + Y^T (K + T I)^-1 Y ],
+
+where S_0 is the entropy of `elimination`, minimal over the deeper layers, and the bracket is
+the energy of `energy`. The posterior of U is exp(-N S / 2) at leading order. With the
+energy's slopes D and R, and layer l reading from a width of r_l N, its gradient is
+
+    dS/dU = r_1 [ (1/s_1) I (x) (U^(2))^-1 - U^-1 ] + (D - R) / N.
+
+With C outputs U acts on paths x outputs and K on examples x outputs; nothing else changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...numerics import checks
+from .elimination import Layers, Matrix, eliminate, entropy, extended_inverse
+from .energy import TENSOR_BYTES, Energy, tensor_bytes
+
+
+@dataclass(frozen=True)
+class ActionValue:
+    """The action at one U, and what comes with it.
+
+    Attributes
+    ----------
+    value
+        S.
+    D, R
+        Derivatives of ln det(K + T I) and of -Y^T (K + T I)^-1 Y with respect to U, of its shape (d C, d C).
+    inner
+        The eliminated U^(2), ..., U^(L+1) as matrices; the last is C x C.
+    prior_slope
+        (1/s_1) I (x) (U^(2))^-1, shape (d C, d C).
+    gradient
+        dS/dU, shape (d C, d C).
+    mean_weights
+        v = (K + T I)^-1 Y, of the labels' shape: the mean prediction at x is sum_mu K(x, x_mu) v_mu.
+    """
+
+    value: float
+    D: Matrix
+    R: Matrix
+    inner: list[Matrix]
+    prior_slope: Matrix
+    gradient: Matrix
+    mean_weights: Matrix
+
+
+class Action:
+    """Action of given attended inputs and labels as a function of the order parameter U.
+
+    Parameters
+    ----------
+    xi
+        Attended inputs, shape (P, d, N0), first layer's head slowest in the path index.
+    labels
+        Y, shape (P,), or (P, C) for C outputs.
+    heads
+        Heads per layer, H_1..H_L.
+    temperature
+        T > 0.
+    prior_variance
+        One variance for all weights, or L + 2 of them: projection, value matrices of layers 1..L, readout.
+    width
+        N; inf is the Gaussian-process limit, where the data drop out of S.
+    width_ratios
+        r_1..r_L, r_a: the width that the value matrices of each layer and the readout read from is r_l N. One each if
+        left out.
+
+    Attributes
+    ----------
+    size
+        Rows of U: paths times outputs, outputs fastest.
+    layers
+        Heads, variances and ratios of widths as the entropy takes them.
+    """
+
+    def __init__(
+        self,
+        xi: ArrayLike,
+        labels: ArrayLike,
+        heads: Sequence[int],
+        temperature: float,
+        prior_variance: float | Sequence[float] = 1.0,
+        width: float = np.inf,
+        width_ratios: Sequence[float] | None = None,
+    ) -> None:
+        self.heads = tuple(checks.integer("heads", H, 1) for H in heads)
+        if not self.heads:
+            raise ValueError("heads must name at least one layer, got none")
+        self.paths = int(np.prod(self.heads))
+        attended = checks.array_of_shape("xi", xi, (None, self.paths, None))
+        self.examples = len(attended)
+        if attended.size == 0:
+            raise ValueError(f"xi must hold at least one example and one feature, got shape {attended.shape}")
+        self.labels = checked_labels("labels", labels, self.examples)
+        self.outputs = 1 if self.labels.ndim == 1 else self.labels.shape[1]
+        self.size = self.paths * self.outputs
+        self.prior_variances = checked_variances(prior_variance, len(self.heads))
+        self.layers = Layers(self.heads, self.prior_variances[1:], checked_ratios(width_ratios, len(self.heads)))
+        self.temperature = checks.positive("temperature", temperature)
+        self.width = checks.positive("width", width)
+        self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
+
+    def replace(self, *, temperature: float | None = None, width: float | None = None) -> Action:
+        """The same data at another temperature or width; the features are shared."""
+        other = copy.copy(self)
+        if temperature is not None:
+            other.temperature = checks.positive("temperature", temperature)
+        if width is not None:
+            other.width = checks.positive("width", width)
+        return other
+
+    @property
+    def prior_order_parameter(self) -> Matrix:
+        """U in the Gaussian-process limit: s_1 ... s_{L+1} I, that is s2^(L+1) I for a single variance s2."""
+        return self.layers.prior(0, self.outputs)
+
+    @property
+    def first_width(self) -> float:
+        """N_1 = r_1 N, the width that the first layer's value matrices read from."""
+        return self.layers.ratios[0] * self.width
+
+    def kernel(self, U: Matrix) -> Matrix:
+        """K(U) on the examples without the temperature, shape (P, P), or (P, C, P, C) for labels of shape (P, C)."""
+        self._require_definite(U)
+        return self._energy.kernel(U).reshape(self.labels.shape * 2)
+
+    def energy(self, U: Matrix) -> float:
+        """The data's share of N S: ln det(K + T I) + Y^T (K + T I)^-1 Y."""
+        self._require_definite(U)
+        return self._energy.at(U, self.temperature).value
+
+    def value(self, U: Matrix, start: Sequence[Matrix] | None = None) -> float:
+        """S alone: about half the cost of `at`. `start` as for `at`."""
+        energy = self.energy(U)
+        return entropy(U, eliminate(U, self.layers, start), self.layers) + energy / self.width
+
+    def at(self, U: Matrix, start: Sequence[Matrix] | None = None) -> ActionValue:
+        """S, its gradient and their parts at a symmetric positive definite U of shape (d C, d C).
+
+        `start` is where the elimination of the deeper layers begins, such as the `inner` of a nearby U.
+        """
+        self._require_definite(U)
+        energy = self._energy.at(U, self.temperature)
+        inner = eliminate(U, self.layers, start)
+        D, R = self._energy.slopes(energy)
+        prior_slope = extended_inverse(inner[0], self.heads[0]) / self.layers.variances[0]
+        inverse = np.linalg.inv(U)
+        return ActionValue(
+            value=entropy(U, inner, self.layers) + energy.value / self.width,
+            D=D,
+            R=R,
+            inner=inner,
+            prior_slope=prior_slope,
+            gradient=self.layers.ratios[0] * (prior_slope - 0.5 * (inverse + inverse.T)) + (D - R) / self.width,
+            mean_weights=energy.mean_weights.reshape(self.labels.shape),
+        )
+
+    def _require_definite(self, U: Matrix) -> None:
+        if np.shape(U) != (self.size, self.size):
+            raise ValueError(f"U must have shape {(self.size, self.size)}, got {np.shape(U)}")
+        try:
+            np.linalg.cholesky(U)
+        except np.linalg.LinAlgError:
+            least = np.linalg.eigvalsh(U).min()
+            raise np.linalg.LinAlgError(f"U must be positive definite, got smallest eigenvalue {least:.3g}") from None
+
+
+def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
+    """Peak memory of minimising an action, in bytes, beyond the attended inputs handed over.
+
+    Four arrays of the size of the attended inputs (a checked copy, the features kept, the weighted or whitened ones, a
+    copy in passing), a few of (examples x outputs)^2 and features^2, and some fifty of U's size, most of them the past
+    steps that the search combines.
+    """
+    square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 50 * (paths * outputs) ** 2
+    # Built from a table of all ordered pairs.
+    table = 3 * tensor_bytes(examples, paths)
+    return 8 * (4 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
+
+
+def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
+    """Labels as a finite float array of shape (P,) or (P, C), C >= 1."""
+    if np.ndim(checks.real_array(name, labels)) == 1:
+        return checks.array_of_shape(name, labels, (examples,))
+    found = checks.array_of_shape(name, labels, (examples, None))
+    if found.shape[1] == 0:
+        raise ValueError(f"{name} must have at least one output, got shape {found.shape}")
+    return found
+
+
+def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
+    """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
+    if np.ndim(prior_variance) == 0:
+        variances = (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
+        if not np.isfinite(variances).all():
+            raise ValueError(f"prior_variance must be finite, got {prior_variance}")
+        return variances
+    return _positive_numbers("prior_variance", prior_variance, layers + 2)
+
+
+def checked_ratios(width_ratios: Sequence[float] | None, layers: int) -> tuple[float, ...]:
+    """L + 1 positive ratios r_1..r_L, r_a; all one where nothing is given."""
+    if width_ratios is None:
+        return (1.0,) * (layers + 1)
+    return _positive_numbers("width_ratios", width_ratios, layers + 1)
+
+
+def _positive_numbers(name: str, given: ArrayLike, count: int) -> tuple[float, ...]:
+    if np.shape(given) != (count,):
+        first = "projection, layers" if name == "prior_variance" else "layers"
+        one = "one number or " if name == "prior_variance" else ""
+        raise ValueError(f"{name} must be {one}{count} numbers ({first} 1, 2, ..., readout), got {given!r}")
+    return tuple(float(checks.positive(name, x)) for x in checks.array_of_shape(name, given, (count,)))

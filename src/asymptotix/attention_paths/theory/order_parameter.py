@@ -1,0 +1,178 @@
+"""Minimum of the action over the order parameter: closed-form steps that always descend, accelerated.
+
+At the current U_0, ln det(K + T I) lies below its tangent tr(D U) + const, Y^T (K + T I)^-1 Y below
+tr(U^-1 U_0 R U_0) + const, and the entropy below its value at the deeper layers' current order parameters. The sum of
+these bounds,
+
+    tr(Q U) - ln det U + tr(U^-1 W),    Q = (1/s_1) I (x) (U^(2))^-1 + D / N_1,    W = U_0 R U_0 / N_1,
+
+times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
+the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...numerics import checks
+from ...numerics.anderson import Anderson
+from ...numerics.threads import one_blas_thread
+from .action import Action, ActionValue
+from .elimination import Matrix, riccati
+from .log_coordinates import from_log, to_log
+
+MEMORY = 20
+"""Past steps that the acceleration combines."""
+
+STRIDE = 8.0
+"""How many plain steps are taken at once where the iteration drifts (S is not convex); undone if S rises."""
+
+MAX_MOVE = 3.0
+"""Largest change of an entry of log U that an accelerated step may make."""
+
+PATIENCE = 30
+"""Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
+
+ROUNDING = 1e-11
+"""A relative rise of S below this counts as rounding."""
+
+
+@dataclass(frozen=True)
+class OrderParameter:
+    """Minimiser of the action.
+
+    Attributes
+    ----------
+    U
+        Order parameter, shape (d C, d C) with the output fastest, symmetric positive definite; its entry
+        ((pi c), (pi' c')) is the posterior mean of Veff^{pi c} . Veff^{pi' c'} / N_1 for the effective weights
+        Veff^{pi c} of a path and an output.
+    inner
+        The deeper layers' U^(2), ..., U^(L+1).
+    action
+        S at the minimum.
+    evaluations
+        Evaluations of the action that were spent.
+    gradient_norm
+        max |U^1/2 (dS/dU) U^1/2|, which does not depend on the scale of U.
+    status
+        How the search ended, in words.
+    converged
+        Whether gradient_norm fell below the tolerance.
+    """
+
+    U: Matrix
+    inner: list[Matrix]
+    action: float
+    evaluations: int
+    gradient_norm: float
+    status: str
+    converged: bool
+
+
+def monotone_step(U: Matrix, action: Action, value: ActionValue | None = None) -> Matrix:
+    """One step of the plain iteration, at which S never rises. `value` is `action.at(U)` where it is known already."""
+    value = action.at(U) if value is None else value
+    W = U @ value.R @ U / action.first_width
+    return riccati(value.prior_slope + value.D / action.first_width, W, -1.0)
+
+
+def minimise(
+    action: Action, start: ArrayLike | None = None, tolerance: float = 1e-8, max_steps: int = 400
+) -> OrderParameter:
+    """Minimise S over U by `monotone_step`, with Anderson acceleration on log U.
+
+    An accelerated step at which S rises is undone and replaced by the plain one. At infinite width the answer is the
+    Gaussian-process limit, a multiple of the identity.
+
+    Parameters
+    ----------
+    action
+        What to minimise.
+    start
+        First U, symmetric positive definite; the Gaussian-process limit if left out.
+    tolerance
+        Accepted max |U^1/2 (dS/dU) U^1/2|.
+    max_steps
+        Most evaluations of the action.
+    """
+    tolerance = checks.positive("tolerance", tolerance)
+    max_steps = checks.integer("max_steps", max_steps, 1)
+    if np.isinf(action.width):
+        # Stationary by construction; a start plays no part and the residue of rounding is no gradient.
+        U = action.prior_order_parameter
+        value = action.at(U)
+        return _report(U, value, 1, 0.0, "Gaussian-process limit", True)
+    U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
+    with one_blas_thread(action.examples * action.outputs):
+        return _accelerated(action, U, tolerance, max_steps)
+
+
+def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
+    """Scale-free size max |U^1/2 G U^1/2| of the gradient G at U."""
+    values, vectors = np.linalg.eigh(U)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return float(np.abs(root @ gradient @ root).max())
+
+
+def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
+    lane = np.array([0])
+    anderson = Anderson(1, action.size * (action.size + 1) // 2, MEMORY, 1.0, MAX_MOVE, STRIDE)
+    value, evaluations = action.at(U), 1
+    least, stalled = np.inf, 0
+    while True:
+        norm = scaled_gradient(U, value.gradient)
+        if norm <= tolerance:
+            return _report(U, value, evaluations, norm, "converged", True)
+        if evaluations >= max_steps:
+            return _report(U, value, evaluations, norm, f"not converged after {evaluations} evaluations", False)
+        plain = monotone_step(U, action, value)
+        point = to_log([U])
+        move = to_log([plain]) - point
+        (trial,) = from_log(anderson.advance(lane, point[None], move[None])[0], [action.size])
+        trial_value, evaluations = _try(action, trial, value), evaluations + 1
+        if trial_value is None:
+            anderson.retreat(lane)
+            # A plain step lowers S, whatever the last digits of S say.
+            trial, trial_value, evaluations = plain, _computed(action, plain, value), evaluations + 1
+            fell = trial_value is not None and trial_value.value < value.value - ROUNDING * abs(value.value)
+            stalled = 0 if fell or norm < 0.9 * least else stalled + 1
+            least = min(least, norm)
+        if trial_value is None or stalled > PATIENCE:
+            status = "stopped by rounding: the gradient cannot fall further in double precision"
+            return _report(U, value, evaluations, norm, status, False)
+        U, value = trial, trial_value
+
+
+def _try(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
+    """The action at U, or None where it is higher than before or cannot be computed."""
+    value = _computed(action, U, before)
+    fell = value is not None and value.value <= before.value + ROUNDING * (1.0 + abs(before.value))
+    return value if fell else None
+
+
+def _computed(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
+    try:
+        return action.at(U, before.inner)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _report(
+    U: Matrix, value: ActionValue, evaluations: int, norm: float, status: str, converged: bool
+) -> OrderParameter:
+    return OrderParameter(U, value.inner, value.value, evaluations, norm, status, converged)
+
+
+def _checked_start(start: ArrayLike, size: int) -> Matrix:
+    U = checks.array_of_shape("start", start, (size, size))
+    if np.abs(U - U.T).max() > 1e-9 * np.abs(U).max():
+        raise ValueError(f"start must be symmetric, got max |U - U^T| = {np.abs(U - U.T).max():.3g}")
+    U = 0.5 * (U + U.T)
+    least = np.linalg.eigvalsh(U).min()
+    if not least > 0:
+        raise ValueError(f"start must be positive definite, got smallest eigenvalue {least:.3g}")
+    return U

@@ -1,0 +1,143 @@
+"""One path and one output: the order parameter is a number, and the action is a function of one variable.
+
+With one head in every layer, y_l = U^(l) / (s_l U^(l+1)) for l = 1..L and y_{L+1} = u / s_{L+1}, the entropy is
+
+    S_0 = sum_{l=1}^{L+1} r_l (y_l - ln y_l - ln s_l),    U = prod_l s_l y_l.
+
+At fixed U it is least at y_l = 1 + lambda / r_l, where lambda = dS_0 / d ln U is set by U. Equal widths give
+
+    S_0(U) = (L + 1) U^{1/(L+1)} / s2 - ln U,    U^(l) = U^{(L+2-l)/(L+1)}    (second: at s2 = 1).
+
+The form U s2^{-(L+1)} - ln U, which is found in print, has the same minimum without data, U = s2^{L+1}, but another
+slope elsewhere from L = 1 on: it charges the factor U once and in full, where the layers share it and pay for
+U^{1/(L+1)} each, so that it makes U far too small wherever the data ask for a large one.
+
+In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1 and components q_i of the labels,
+
+    S(U) = S_0(U) + (1/N) sum_i [ ln(U kappa_i + T) + q_i^2 / (U kappa_i + T) ].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import root_scalar
+
+from ...numerics import checks
+from .action import checked_ratios, checked_variances
+from .elimination import Matrix
+from .order_parameter import OrderParameter
+
+STEP = 0.1
+"""Spacing in ln U at which minima are looked for: every eigenvalue's share of S varies over a length of order one."""
+
+
+class SinglePath:
+    """Action of a network with one head in every layer and one output, at any width.
+
+    The variable is t = ln(1 + lambda / min r), which grows with ln U without bounds on either side and gives U, the
+    deeper order parameters and S without any equation to solve.
+
+    Parameters
+    ----------
+    xi
+        Attended inputs, shape (P, 1, N0).
+    labels
+        Y, shape (P,) or (P, 1).
+    layers
+        L.
+    temperature
+        T > 0.
+    prior_variance, width_ratios
+        As for `asymptotix.attention_paths.theory.action.Action`.
+    """
+
+    def __init__(
+        self,
+        xi: ArrayLike,
+        labels: ArrayLike,
+        layers: int,
+        temperature: float,
+        prior_variance: float | Sequence[float] = 1.0,
+        width_ratios: Sequence[float] | None = None,
+    ) -> None:
+        attended = checks.array_of_shape("xi", xi, (None, 1, None))[:, 0]
+        Y = checks.array_of_shape("labels", np.reshape(labels, -1), (len(attended),))
+        self.temperature = checks.positive("temperature", temperature)
+        variances = checked_variances(prior_variance, checks.integer("layers", layers, 1))
+        self._variances = np.array(variances[1:])
+        self._ratios = np.array(checked_ratios(width_ratios, layers))
+        values, vectors = np.linalg.eigh(variances[0] * attended @ attended.T / attended.shape[1])
+        self._kappa = np.maximum(values, 0.0)
+        self._squares = (vectors.T @ Y) ** 2
+
+    def action(self, U: float, width: float) -> float:
+        """S at U."""
+        U, width = checks.positive("U", U), checks.positive("width", width)
+        # ln U is between t and (L + 1) t above the prior's.
+        gap = np.log(U) - np.log(self._variances).sum()
+        low, high = sorted((gap, gap / len(self._ratios)))
+        bracket = (low - 1e-9, high + 1e-9)
+        found = root_scalar(lambda t: float(self._log_u(t) - np.log(U)), bracket=bracket, method="brentq", xtol=1e-14)
+        return self._value(found.root, width)
+
+    def minimise(self, width: float) -> OrderParameter:
+        """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""
+        width = checks.positive("width", width)
+        if np.isinf(width):
+            return self._report(0.0, width, 1, "Gaussian-process limit")
+        grid = self._grid(width)
+        slopes = self._slope(grid, width)
+        rises = np.flatnonzero((slopes[:-1] < 0) & (slopes[1:] >= 0))
+        found, evaluations = [], len(grid)
+        for left in rises:
+            bracket = (grid[left], grid[left + 1])
+            root = root_scalar(lambda t: float(self._slope(t, width)), bracket=bracket, method="brentq", xtol=1e-15)
+            found.append(root.root)
+            evaluations += root.function_calls
+        best = min(found, key=lambda t: self._value(t, width))
+        return self._report(best, width, evaluations, "converged")
+
+    def _grid(self, width: float) -> Matrix:
+        """Values of t with S' < 0 at and below the first and S' > 0 at and above the last."""
+        # T d(energy)/d ln U lies between -|Y|^2 / 4 and U times the sum of the eigenvalues.
+        r = self._ratios.min()
+        last = np.log1p(self._squares.sum() / (4.0 * self.temperature * width * r)) + STEP
+        first = -STEP
+        while self._lambda(first) + np.exp(self._log_u(first)) * self._kappa.sum() / (self.temperature * width) >= 0:
+            first *= 2.0
+        # ln U moves by at most L + 1 times as much as t.
+        return np.linspace(first, last, 2 + int((last - first) * len(self._ratios) / STEP))
+
+    def _lambda(self, t: Matrix | float) -> Matrix:
+        return self._ratios.min() * np.expm1(t)
+
+    def _layers(self, t: Matrix | float) -> Matrix:
+        """y_l = 1 + lambda / r_l, layers last. At the smallest ratio it is e^t, without rounding to zero."""
+        r = self._ratios.min()
+        return ((self._ratios - r) + r * np.exp(np.asarray(t)[..., None])) / self._ratios
+
+    def _log_u(self, t: Matrix | float) -> Matrix:
+        return np.log(self._layers(t) * self._variances).sum(axis=-1)
+
+    def _slope(self, t: Matrix | float, width: float) -> Matrix:
+        """The derivative dS / d ln U."""
+        signal = np.exp(self._log_u(t))[..., None] * self._kappa
+        total = signal + self.temperature
+        energy = (signal / total * (1.0 - self._squares / total)).sum(axis=-1)
+        return self._lambda(t) + energy / width
+
+    def _value(self, t: float, width: float) -> float:
+        y = self._layers(t)
+        total = np.exp(self._log_u(t)) * self._kappa + self.temperature
+        entropy = (self._ratios * (y - np.log(y * self._variances))).sum()
+        return float(entropy + (np.log(total) + self._squares / total).sum() / width)
+
+    def _report(self, t: float, width: float, evaluations: int, status: str) -> OrderParameter:
+        # U^(l) is the product of s y from layer l to the readout.
+        orders = np.cumprod((self._layers(t) * self._variances)[::-1])[::-1]
+        U, *inner = (np.array([[x]]) for x in orders)
+        slope = abs(float(self._slope(t, width)))
+        return OrderParameter(U, inner, self._value(t, width), evaluations, slope, status, converged=True)

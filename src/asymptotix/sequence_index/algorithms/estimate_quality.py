@@ -1,0 +1,91 @@
+"""What is measured on an estimate of finite size: overlaps with the teacher, errors on fresh data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...numerics.linear_algebra import psd_sqrt
+from ...numerics.quadrature import sobol_normals
+from ..channels.protocol import Channel
+
+
+def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
+    """Overlap (S, P, P) of estimates (S, P, D) with teachers, up to the symmetry of the model.
+
+    Where every row may change its sign on its own, :func:`overlap_matrices`; otherwise :func:`projected_overlaps`.
+    """
+    W, teacher = (np.asarray(x, float) for x in (W, teacher))  # in single precision an overlap may exceed one
+    cross, gram, square = (a @ b.swapaxes(1, 2) for a, b in ((W, teacher), (W, W), (teacher, teacher)))
+    if channel.diagonal:
+        return overlap_matrices(cross, np.einsum("spp->sp", gram), np.einsum("spp->sp", square))
+    same = channel.same_part
+    return projected_overlaps(cross * same, gram * same, square * same)
+
+
+def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|); zero for an estimate that is zero.
+
+    From W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P).
+    """
+    norm = np.sqrt(square)
+    own = np.einsum("...pp->...p", cross)
+    scale = np.where(size > 0, size, np.inf)[..., :, None] * norm[..., :, None] * norm[..., None, :]
+    return cross * own[..., :, None] / scale
+
+
+def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """S^{-1/2} M^T G^+ M S^{-1/2} with M = W W*^T, G = W W^T and S = W* W*^T: the teacher seen in the estimate's span.
+
+    An estimate O W with O any invertible matrix of rows has the same one, so nothing has to be known of the symmetry
+    of the model, and in the limit of large D it is Q: there M = O Q and G = O Q O^T. For one index it is the squared
+    cosine. A random direction of the teacher has the overlap rank(W)/D.
+    """
+    found = []
+    for M, G, S in zip(cross, gram, square, strict=True):
+        whitening = np.linalg.inv(psd_sqrt(S))
+        found.append(whitening @ M.T @ np.linalg.pinv(G, rcond=1e-9, hermitian=True) @ M @ whitening)
+    return np.array(found)
+
+
+def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> float:
+    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2."""
+    pairs = ((teacher, teacher), (W, W), (W, teacher))
+    grams = [a @ b.T / W.shape[1] * channel.same_part for a, b in pairs]
+    return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
+
+
+def fresh_fields(
+    W: np.ndarray, teacher: np.ndarray, tokens: int, same: np.ndarray | float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fields (n, P, M) of an estimate and of the teacher on fresh data.
+
+    Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
+    exactly Gaussian: drawing those is drawing new data, at no cost in D. ``same`` (P, P) is zero for rows that act on
+    different parts of the data.
+    """
+    P = len(W)
+    both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
+    root = np.linalg.cholesky(both @ both.T * np.tile(same * np.ones((P, P)), (2, 2)) + 1e-12 * np.eye(2 * P))
+    nodes = sobol_normals(2**11, 2 * P * tokens, 11).reshape(-1, 2 * P, tokens)
+    projected = np.einsum("pq,nqm->npm", root, nodes)
+    return projected[:, :P], projected[:, P:]
+
+
+def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
+    """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
+    P, M = channel.indices, channel.tokens
+    omega, Z = fresh_fields(W, teacher, M, channel.same_part)
+    noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**4, P * M, 12).reshape(-1, P, M))
+    y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
+    # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.
+    first, second = (
+        y - np.mean([channel.output(omega + sign * n) for n in half for sign in (1, -1)], axis=0)
+        for half in (noise[::2], noise[1::2])
+    )
+    return _mean_product(first, second), _mean_product(y - plain, y - plain)
+
+
+def _mean_product(a: np.ndarray, b: np.ndarray) -> float:
+    return float((a * b).reshape(len(a), -1).sum(1).mean())

@@ -1,0 +1,190 @@
+"""Relaxed belief propagation: one message per pair of a sample and a coordinate, and no reaction term.
+
+Coordinate i tells sample mu its estimate without what mu said, and mu answers with its score without i's part in the
+fields:
+
+    omega_{mu->i} = sum_{j != i} x_{mu j} w_{j->mu} / sqrt(D),    g_{mu->i} = g_out(y_mu, omega_{mu->i}, V),
+    b_{i->mu} = sum_{nu != mu} x_{nu i} g_{nu->i} / sqrt(D),      w_{i->mu} = C (b_{i->mu} + sqrt(l)/(1-l) S_i).
+
+Message passing (GAMP) is what remains of this for large D: all messages of a sample are its omega less a small
+difference, whose sums are the reaction terms - C g in omega and + A W in b. Nothing of that is used here, so the two
+agree up to O(1/sqrt(D)) only if the reaction terms are right. N D posteriors per iteration are the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core.problem import Algorithm, Outcome, Problem
+from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
+from ..channels.protocol import Channel
+from ..evolution.averages import averager
+from ..theory import SequenceIndexTheory
+from . import message_passing as mp
+from .estimate_quality import estimation_error, fresh_errors, overlaps
+from .gamp import VARIANCES
+from .schedule import SMALLEST_VARIANCE, joint_stage
+
+#: Largest dimension: N D messages of P M numbers each, every one with a posterior of its own.
+LARGEST_DIM = 300
+#: Posteriors computed at a time.
+_BLOCK = 2**16
+
+
+@dataclass(frozen=True)
+class RelaxedBP(Algorithm):
+    """Relaxed belief propagation from side information: a slow, independent check of :class:`GAMP`.
+
+    Parameters
+    ----------
+    iterations : int
+    variances : "state_evolution" or "empirical"
+        As for GAMP: A is prescribed by state evolution, or measured on the data.
+
+    Notes
+    -----
+    A run with the seed, dim and alpha of a GAMP run has its data. Up to dim = 300.
+    """
+
+    iterations: int = 10
+    variances: str = "state_evolution"
+
+    needs_dim: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
+        checks.one_of("variances", self.variances, VARIANCES)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
+        theory = getattr(problem, "theory", None)
+        if not isinstance(theory, SequenceIndexTheory):
+            raise TypeError(f"RelaxedBP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        if theory.channel.groups is not None:
+            raise NotImplementedError(f"RelaxedBP does not cover several heads, got {theory.problem.model}")
+        if theory.problem.side_information == 0:
+            raise ValueError("RelaxedBP starts from side information, got side_information=0; it must be positive")
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        per_index = ("iteration", "index")
+        return {**problem.dimensions(), "variance_trace": per_index, "variance": ("index",)}
+
+    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+        return {"iterations": self.iterations, "damping": 1.0}
+
+    def run_points(
+        self,
+        problem: Any,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Any,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """One run after the other."""
+        assert dim is not None
+        if dim > LARGEST_DIM:
+            raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
+        theory: SequenceIndexTheory = problem.theory
+        channel, side = theory.channel, problem.side_information
+        for position, point in enumerate(points):
+            samples = max(round(float(point["alpha"]) * dim), 1)
+            needed = 8 * 6 * samples * dim * channel.indices * channel.tokens
+            refuse_beyond_memory(needed, f"one run (alpha={point['alpha']:g}, dim={dim})", "a smaller dim")
+            precision = self._precision(theory, samples / dim)
+            for k, seed in enumerate(seeds):
+                messages = Messages(channel, mp.draw_data(channel, samples, dim, [seed], side), side)
+                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
+                yield position, k, _run(messages, precision, progress, label)
+
+    def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
+        """A of every iteration; None where the data's own is taken."""
+        if self.variances == "empirical":
+            return [None] * self.iterations
+        averages = averager(theory.channel, theory.state_evolution.affordable(2**11), 1, seed=5)
+        stage = joint_stage(theory.state_evolution, averages, alpha, iterations=self.iterations, damping=1.0)
+        return list(stage.precision)
+
+
+class Messages:
+    """Messages of one data set.
+
+    Attributes
+    ----------
+    w : array (N, P, D)
+        w_{i->mu}.
+    W : array (P, D)
+        The estimate, from all samples.
+    V : array (P, P)
+        Its covariance C; up to O(1/sqrt(D)) that of every message.
+    """
+
+    def __init__(self, channel: Channel, data: mp.Data, side_information: float) -> None:
+        self.channel, self.data, self.side_information = channel, data, side_information
+        self.X = np.concatenate([np.asarray(X[0], float) for _, X in data.tokens.blocks()])  # (N, M, D)
+        self.side = np.asarray(data.side[0], float)
+        self.W = np.sqrt(side_information) * self.side
+        self.w = np.broadcast_to(self.W, (len(self.X), *self.W.shape))
+        self.V = (1 - side_information) * np.eye(channel.indices)
+
+    def iterate(self, precision: np.ndarray | None) -> None:
+        """One iteration, in place, with A as given or, if None, as measured."""
+        root = np.sqrt(self.X.shape[2])
+        parts = self.w[:, :, None] * self.X[:, None] / root  # (N, P, M, D), what every coordinate adds to the fields
+        g, traced = self._scores(parts.sum(-1, keepdims=True) - parts)
+        said = np.einsum("nmd,npmd->npd", self.X, g) / root
+        b = said.sum(0)
+        A = precision
+        if A is None:
+            A = mp.data_precision(self.data.alpha, self.V, traced, self.channel.tokens) * self.channel.overlap_mask
+        C = mp.weight_covariance(A, self.side_information)
+        known = np.sqrt(self.side_information) / (1 - self.side_information) * self.side
+        self.W = C @ (b + known)
+        self.w = C @ (b - said + known)
+        w, vectors = np.linalg.eigh(C)
+        self.V = (vectors * w.clip(SMALLEST_VARIANCE)) @ vectors.T
+
+    def _scores(self, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores g of all messages, (N, P, M, D) as their fields, and the mean of sum_m Cov_mm."""
+        N, P, M, D = omega.shape
+        flat = np.moveaxis(omega, 3, 1).reshape(N * D, P, M)
+        observation = np.asarray(self.data.observation[0])
+        shift, traced = np.empty(flat.shape), np.zeros((P, P))
+        for first in range(0, N * D, _BLOCK):
+            rows = slice(first, first + _BLOCK)
+            samples = np.arange(N * D)[rows] // D
+            found = self.channel.posterior(observation[samples], flat[rows], self.V)
+            shift[rows] = np.asarray(found.shift)
+            traced += np.einsum("npmqm->pq", np.asarray(found.covariance, float))
+        if not np.isfinite(shift).all():
+            raise FloatingPointError(f"{(~np.isfinite(shift)).any((1, 2)).sum()} of {N * D} posteriors were not found")
+        g = np.einsum("pq,nqm->npm", np.linalg.inv(self.V), shift)
+        return np.moveaxis(g.reshape(N, D, P, M), 1, 3), traced / (N * D)
+
+
+def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: Any, label: str) -> Outcome:
+    teacher = np.asarray(messages.data.teacher, float)
+    overlap, variance = [], []
+    for t, A in enumerate(precision):
+        messages.iterate(A)
+        overlap.append(overlaps(messages.W[None], teacher, messages.channel)[0])
+        variance.append(np.diag(messages.V))
+        progress.message(f"{label}: iteration {t + 1} of {len(precision)}")
+    bayes, plugin = fresh_errors(messages.channel, messages.W, teacher[0], messages.V)
+    values = {
+        "overlap": overlap[-1],
+        "overlap_trace": np.array(overlap),
+        "variance": variance[-1],
+        "variance_trace": np.array(variance),
+        "test_error": bayes,
+        "plugin_error": plugin,
+        "estimation_error": estimation_error(messages.W, teacher[0], messages.channel),
+    }
+    if not np.isfinite(overlap).all():
+        return Outcome(values, "failed: not finite", False)
+    return Outcome(values, "finished")

@@ -1,0 +1,209 @@
+"""The plan of a message-passing run, from state evolution: what enters when, and with what variances.
+
+With variances measured on the data (Algorithm 1 as printed) and a small start, the state leaves the Nishimori line
+V = I - Q while an index is not learned, and that mode outruns the growth of its overlap. The cure has two halves.
+Directions of the index space enter one after the other, as state evolution says that they become unstable: each from a
+spectral start that is conditional on what is learned already. And the variances, a deterministic sequence in the limit
+of large D, are prescribed by state evolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..channels.attention.two_layers_at_zero import curvature_at_zero
+from ..channels.protocol import Channel
+from ..evolution.averages import Averager, QuasiRandomAverager
+from ..evolution.dynamics import NO_OVERLAP, StateEvolution
+from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
+from .spectral_start import same_part
+from .spectral_theory import SpectralTheory, spectral_theory, uninformative
+
+#: Variance at which an index counts as known; below it single precision has no digits left to gain.
+SMALLEST_VARIANCE = 1e-6
+#: Overlap given to a direction that state evolution says cannot be learned: it is tried all the same.
+_HOPELESS = 1e-3
+_STEADY = 0.02
+_INTERMEDIATE = 40
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of a run during which the subspace of iterated indices does not change.
+
+    Attributes
+    ----------
+    frame : array (P, k)
+        Orthonormal columns: the directions that enter by a spectral start. There are none where all start from side
+        information or at random, or where those that enter start by themselves.
+    active : array (P, P)
+        Projector on all directions that are iterated.
+    start : SpectralTheory
+        What theory says of the spectral start.
+    growth : float
+        alpha lambda of the entering directions; they can be learned where this exceeds one.
+    V : array (T+1, P, P)
+        Posterior variance before every iteration and after the last.
+    precision : array (T, P, P)
+        Prescribed A = Qhat of every iteration.
+    """
+
+    frame: np.ndarray
+    active: np.ndarray
+    start: SpectralTheory
+    growth: float
+    V: np.ndarray
+    precision: np.ndarray
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations."""
+        return len(self.precision)
+
+    @property
+    def entering(self) -> np.ndarray:
+        """Rows that have a part in what enters by a spectral start, a mask (P,)."""
+        return abs(self.frame).max(1, initial=0.0) > 1e-6
+
+    @classmethod
+    def unplanned(cls, indices: int, iterations: int) -> Stage:
+        """All indices at once, with variances from the data."""
+        none = np.full((iterations + 1, indices, indices), np.nan)
+        return cls(np.zeros((indices, 0)), np.eye(indices), uninformative(0.0, 0), np.nan, none, none[1:])
+
+
+def joint_stage(
+    evolution: StateEvolution, averages: Averager, alpha: float, *, iterations: int, damping: float
+) -> Stage:
+    """All indices at once from the overlap of the side information."""
+    P = evolution.channel.indices
+    V = (1 - evolution.side_information) * np.eye(P)
+    trajectory = _trajectory(evolution, averages, alpha, V, np.eye(P), iterations, damping, steady=0.0)
+    return Stage(np.zeros((P, 0)), np.eye(P), uninformative(0.0, 0), np.nan, *trajectory)
+
+
+def learning_stages(
+    evolution: StateEvolution, averages: Averager, channel: Channel, alpha: float, *, iterations: int, damping: float
+) -> list[Stage]:
+    """One stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint one.
+
+    ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
+    """
+    P = evolution.channel.indices
+    nodes = QuasiRandomAverager(channel, evolution.affordable(2**12), 1, seed=6)
+    V, active, stages = np.eye(P), np.zeros((P, P)), []
+    rest = _not_active(evolution, active)
+    while rest.shape[1] > 0:
+        entering = _next(evolution, averages, V, rest, alpha)
+        frame, start = entering.frame, uninformative(0.0, entering.frame.shape[1])
+        active = active + frame @ frame.T
+        if not entering.by_itself:
+            start = _start(nodes, V, frame, alpha)
+        V = V - frame @ start.overlap @ frame.T
+        rest = _not_active(evolution, active)
+        last = rest.shape[1] == 0
+        length, steady = (iterations, 1e-3) if last else (min(iterations, _INTERMEDIATE), _STEADY)
+        trajectory = _trajectory(evolution, averages, alpha, V, active, length, damping, steady)
+        spectral = frame if not entering.by_itself else frame[:, :0]
+        stages.append(Stage(spectral, active, start, entering.growth, *trajectory))
+        V = trajectory[0][-1]
+    return stages
+
+
+def _start(nodes: QuasiRandomAverager, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
+    Z, weights, _, posterior = nodes.samples(V)
+    inside = np.einsum("pi,npmqk,qj->nimjk", frame, posterior.covariance, frame, optimize=True)
+    mask = same_part(frame, nodes.channel.groups)
+    found = spectral_theory(alpha, inside, np.einsum("pi,npm->nim", frame, Z), weights, mask)
+    return found if found.overlap.any() else uninformative(_HOPELESS, frame.shape[1])
+
+
+class _Entering(NamedTuple):
+    """Directions (P, k) that enter next, their growth alpha lambda, and whether they start by themselves."""
+
+    frame: np.ndarray
+    growth: float
+    by_itself: bool
+
+
+def _not_active(evolution: StateEvolution, active: np.ndarray) -> np.ndarray:
+    """Orthonormal columns (P, d): what the output depends on and is not iterated yet."""
+    if evolution.channel.diagonal:
+        return np.eye(len(active))[:, np.diag(active) < 0.5]
+    return _range(evolution.visible @ evolution.visible.T - active, evolution.channel, 0.5)
+
+
+def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
+    """Orthonormal eigenvectors of eigenvalue above ``least`` of a positive matrix, each within one part of the data."""
+    if channel.diagonal or channel.groups is None:
+        blocks = [np.arange(len(matrix))]
+    else:
+        blocks = [np.flatnonzero(channel.groups == group) for group in np.unique(channel.groups)]
+    columns = []
+    for block in blocks:
+        values, vectors = np.linalg.eigh(matrix[np.ix_(block, block)])
+        for value, vector in zip(values, vectors.T, strict=True):
+            if value > least:
+                columns.append(np.zeros(len(matrix)))
+                columns[-1][block] = vector
+    return np.array(columns).reshape(-1, len(matrix)).T
+
+
+def _next(evolution: StateEvolution, averages: Averager, V: np.ndarray, rest: np.ndarray, alpha: float) -> _Entering:
+    """The most unstable of the directions ``rest``; all of them where none is unstable."""
+    channel = evolution.channel
+    if channel.diagonal:
+        nothing = rest.shape[1] == len(V)
+        curvature = curvature_at_zero(channel).value[None] if nothing else averages(V).curvature
+        found = diagonal_instability(curvature, np.asarray(rest.any(1)))
+    else:
+        assert isinstance(averages, QuasiRandomAverager)
+        found = instability([averages], V, rest)
+    if found.starts_by_itself:
+        return _Entering(_range(found.moment, channel, NO_MOMENT), np.inf, True)
+    frame = _range(found.direction, channel, 1e-6) if found.direction.any() else rest
+    return _Entering(frame, alpha * found.rate, False)
+
+
+def _trajectory(
+    evolution: StateEvolution,
+    averages: Averager,
+    alpha: float,
+    V: np.ndarray,
+    active: np.ndarray,
+    iterations: int,
+    damping: float,
+    steady: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Variances and precisions of at most ``iterations`` steps; ends when the logits move by less than ``steady``."""
+    Vs, precisions = [V], []
+    prior = np.eye(len(V)) / (1 - evolution.side_information)
+    for _ in range(iterations):
+        # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
+        hat = _at_least(active @ (alpha * averages(V).second_moment.mean(0)) @ active, 0.0)
+        precisions.append(hat)
+        target = np.linalg.inv(prior + hat)
+        new = _at_least((1 - damping) * V + damping * target, SMALLEST_VARIANCE)
+        change = _moved(V, new)
+        V = new
+        Vs.append(V)
+        if steady > 0 and change < steady:
+            break
+    return np.array(Vs), np.array(precisions)
+
+
+def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
+    """The symmetric matrix with its eigenvalues raised to ``least``."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    return (vectors * values.clip(least)) @ vectors.T
+
+
+def _moved(V: np.ndarray, new: np.ndarray) -> float:
+    """Largest change of a principal logit log(v/q) that is neither at zero overlap nor at the floor."""
+    old, v = np.linalg.eigvalsh(V), np.linalg.eigvalsh(new)
+    alive = (1 - v > NO_OVERLAP) & (v > 1.001 * SMALLEST_VARIANCE)
+    change = abs(np.log(v / old) - np.log((1 - v).clip(1e-12) / (1 - old).clip(1e-12)))
+    return float(change[alive].max(initial=0.0))

@@ -1,0 +1,297 @@
+"""Stochastic gradient descent on the weights of deep attention: what a trained network reaches on the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.problem import Algorithm, Outcome, Problem
+from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
+from ..models import rank_one
+from ..models.deep_attention import DeepAttention
+from .estimate_quality import fresh_fields, overlap_matrices
+from .message_passing import draw_weights
+from .tokens import DrawnTokens, fields, gathered
+
+#: Seeds are run together as long as their tokens stay below this many bytes.
+_BATCH_BYTES = 2**31
+#: Epochs between two looks at the progress; between them the device is not waited for.
+_EPOCHS_PER_MESSAGE = 10
+#: Cosine from which on an index counts as learned in ``first_passage``.
+_LEARNED = 0.5
+#: A run counts as converged where the overlaps change by less than this over its last tenth.
+_STEADY = 1e-2
+
+
+@dataclass(frozen=True)
+class SGD(Algorithm):
+    """Mini-batch gradient descent on a network of the teacher's own architecture.
+
+    With y the output of the teacher and yhat that of the student, both on tokens x, the loss of a batch and the step
+    are
+
+        L(W) = (1/D) sum_mu |y_mu - yhat_mu(W)|_F^2,      W <- W - learning_rate (dL/dW + (weight_decay/D) W).
+
+    Parameters
+    ----------
+    epochs : int
+        Passes through the N = alpha D samples.
+    learning_rate, weight_decay : float
+    batch : int
+        Samples per batch. Batches are used in a fixed order; the last one of an epoch may be smaller.
+    reuse : int
+        Consecutive steps on every batch.
+    online : bool
+        Draw every batch anew: no sample is seen in two batches. An epoch then is as many batches as before.
+    start_scale : float
+        The start is start_scale N(0, 1).
+    records : int
+        Number of points of the traces, at most: they are spaced geometrically, and counted in batches.
+
+    Notes
+    -----
+    The defaults are those of the published experiment on two layers (D = 500, alpha = 15). Reported are ``overlap`` as
+    for message passing, ``cosine`` = |w_l.w*_l| / (|w_l| |w*_l|), ``published_cosine`` = |w_l.w*_l| / (sqrt(D) |w_l|)
+    (which lacks the norm of the teacher and may exceed one), ``test_error`` on fresh samples, ``train_error``, the
+    error per sample over the last epoch, each batch before its first step, ``first_passage``, the batches until the
+    cosine of an index first exceeds 1/2 (nan if it never does), and traces of overlap, cosines and ``loss_trace`` (the
+    error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then.
+    """
+
+    epochs: int = 1700
+    learning_rate: float = 15.0
+    weight_decay: float = 0.07
+    batch: int = 200
+    reuse: int = 3
+    online: bool = False
+    start_scale: float = 0.9
+    records: int = 400
+
+    needs_dim: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "reuse", "records"):
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
+        for name in ("learning_rate", "start_scale"):
+            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
+        object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
+        if not isinstance(self.online, bool):
+            raise TypeError(f"online must be True or False, got {self.online!r}")
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what is not rank-one tied attention without side information."""
+        model = getattr(problem, "model", None)
+        if not isinstance(model, DeepAttention):
+            raise TypeError(f"SGD runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        plain = model.tied and model.heads == 1 and model.output == "attention" and not callable(model.activation)
+        if not plain or set(model.ranks) != {1}:
+            raise NotImplementedError(
+                f"SGD trains tied single-head attention of rank 1 with output='attention', got {model}"
+            )
+        side = getattr(problem, "side_information", 0.0)
+        if side > 0:
+            raise ValueError(f"SGD makes no use of side information, got side_information={side}")
+
+    def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        index = dict.fromkeys(("cosine", "published_cosine", "first_passage"), ("index",))
+        traces = dict.fromkeys(("cosine_trace", "published_cosine_trace"), ("iteration", "index"))
+        scalars = dict.fromkeys(("step_trace", "loss_trace"), ("iteration",))
+        return {**problem.dimensions(), **index, **traces, **scalars}
+
+    def run_points(
+        self,
+        problem: Any,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Any,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """Seeds of a point run together as far as memory allows."""
+        assert dim is not None
+        model: DeepAttention = problem.model
+        for position, point in enumerate(points):
+            alpha = float(point["alpha"])
+            samples = max(round(alpha * dim), 1)
+            one = 4 * model.tokens * dim * (min(self.batch, samples) if self.online else samples + self.batch)
+            refuse_beyond_memory(2 * one, f"the data of one run (alpha={alpha:g}, dim={dim})", "a smaller dim")
+            together = max(int(_BATCH_BYTES // one), 1)
+            for first in range(0, len(seeds), together):
+                chosen = seeds[first : first + together]
+                run = _Run(self, model, samples, dim, chosen)
+                for k, outcome in enumerate(run(progress, f"alpha = {alpha:.4g}")):
+                    yield position, first + k, outcome
+
+
+class Rule(NamedTuple):
+    """What decides which program is compiled; ``size`` is that of a full batch."""
+
+    skip: float
+    activation: str
+    reuse: int
+    online: bool
+    size: int
+    batches: int
+    tokens: int
+
+
+class Batches(NamedTuple):
+    """Tokens (S, B, n, M, D) of all batches (None where they are drawn anew), and keys (S,) of those that are.
+
+    A last batch that is not full is filled up with zero tokens, which have no error and no gradient. ``counts`` (B,)
+    are the true sizes.
+    """
+
+    X: Any
+    keys: Any
+    counts: np.ndarray
+
+
+class Record(NamedTuple):
+    """After every batch: W W*^T (..., P, P), |w_l|^2 (..., P); and the summed error before its first step."""
+
+    cross: Any
+    size: Any
+    error: Any
+
+
+class _Run:
+    """One batch of seeds at one point."""
+
+    def __init__(self, options: SGD, model: DeepAttention, samples: int, dim: int, seeds: Sequence[int]) -> None:
+        self.options, self.model, self.dim = options, model, dim
+        size = min(options.batch, samples)
+        batches = -(-samples // size)
+        self.rule = Rule(model.skip, str(model.activation), options.reuse, options.online, size, batches, model.tokens)
+        keys, self.teacher, _ = draw_weights(seeds, samples, model.layers, dim, 0.0)
+        starts = [np.random.default_rng([seed, dim, samples, 2]).normal(size=(model.layers, dim)) for seed in seeds]
+        self.W = jnp.asarray(options.start_scale * np.array(starts), jnp.float32)
+        counts = np.full(batches, size)
+        X = None
+        if not options.online:
+            counts[-1] = samples - size * (batches - 1)
+            X = DrawnTokens(keys, (len(seeds), samples, model.tokens, dim)).kept().X
+            X = jnp.pad(X, ((0, 0), (0, size * batches - samples), (0, 0), (0, 0)))
+            X = X.reshape(len(seeds), batches, size, model.tokens, dim)
+        self.batches = Batches(X, keys, counts.astype(np.int32))
+
+    def __call__(self, progress: Any, label: str) -> list[Outcome]:
+        options, parts = self.options, []
+        numbers = np.array([options.learning_rate, options.weight_decay / self.dim], np.float32)
+        for epoch in range(options.epochs):
+            self.W, part = _epoch(self.W, self.teacher, self.batches, numbers, np.int32(epoch), self.rule)
+            parts.append(part)
+            if (epoch + 1) % _EPOCHS_PER_MESSAGE == 0 or epoch == options.epochs - 1:
+                error = np.asarray(part.error)[:, -1]  # waits for the device, so that what is shown is done
+                progress.message(f"{label}: epoch {epoch + 1} of {options.epochs}, {error.mean():.4g} per batch")
+                if not np.isfinite(error).any():
+                    break
+        columns = zip(*parts, strict=True)
+        record = Record(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
+        return [self._outcome(k, Record(*(x[k] for x in record))) for k in range(len(self.W))]
+
+    def _outcome(self, k: int, record: Record) -> Outcome:
+        W, teacher = (np.asarray(x[k], float) for x in (self.W, self.teacher))
+        square = (teacher**2).sum(1)
+        overlap = overlap_matrices(record.cross, record.size, square)
+        published = abs(np.einsum("tpp->tp", record.cross)) / np.sqrt(self.dim * record.size)
+        cosine = published * np.sqrt(self.dim / square)
+        learned, done, counts = cosine > _LEARNED, len(cosine), self.batches.counts
+        points = np.geomspace(1, done, self.options.records) if done > self.options.records else np.arange(1, done + 1)
+        kept = np.unique(points.round().astype(int)) - 1
+        values = {
+            "overlap": overlap[-1],
+            "cosine": cosine[-1],
+            "published_cosine": published[-1],
+            "first_passage": np.where(learned.any(0), learned.argmax(0) + 1.0, np.nan),
+            "test_error": self._test_error(W, teacher),
+            "train_error": record.error[-len(counts) :].sum() / counts.sum(),
+            "overlap_trace": overlap[kept],
+            "cosine_trace": cosine[kept],
+            "published_cosine_trace": published[kept],
+            "loss_trace": record.error[kept] / counts[kept % len(counts)],
+            "step_trace": (kept + 1.0) * self.rule.reuse,
+        }
+        return Outcome(values, *_verdict(overlap))
+
+    def _test_error(self, W: np.ndarray, teacher: np.ndarray) -> float:
+        if not np.isfinite(W).all():
+            return np.nan
+        found, true = fresh_fields(W, teacher, self.model.tokens)
+        difference = _output(found, self.rule) - _output(true, self.rule)
+        return float((difference**2).sum((1, 2)).mean())
+
+
+def _verdict(overlap: np.ndarray) -> tuple[str, bool]:
+    """Status and whether the overlaps stand still, from those after every batch."""
+    diagonal = np.einsum("tpp->tp", overlap)
+    if not np.isfinite(diagonal).all():
+        return "failed: not finite; try a smaller learning_rate", False
+    moved = np.ptp(diagonal[-max(len(diagonal) // 10, 2) :], axis=0).max()
+    return (("converged", True) if moved < _STEADY else
+            (f"finished, overlap still moving by {moved:.2g} over the last tenth", False))  # fmt: skip
+
+
+def _output(Z: Any, rule: Rule) -> Any:
+    return rank_one.output(Z, rule.skip, rule.activation)
+
+
+@partial(jax.jit, static_argnames="rule")
+def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rule: Rule) -> tuple[Any, Record]:
+    """All batches once, in their order."""
+
+    def one_batch(W: Any, number: Any) -> tuple[Any, Record]:
+        if rule.online:
+            X = _fresh(batches.keys, number + epoch * rule.batches, W.shape[-1], rule)
+        else:
+            X = batches.X[:, number]
+        labels = _output(fields(X, teacher), rule)
+
+        def again(k: Any, carried: tuple[Any, Any]) -> tuple[Any, Any]:
+            W, error = stepped(carried[0], X, labels, numbers, rule)
+            return W, jnp.where(k == 0, error, carried[1])
+
+        W, error = jax.lax.fori_loop(0, rule.reuse, again, (W, jnp.zeros(len(W), jnp.float32)))
+        cross = jnp.einsum("spd,sqd->spq", W, teacher, precision="highest")
+        return W, Record(cross, (W**2).sum(-1), error)
+
+    W, record = jax.lax.scan(one_batch, W, jnp.arange(rule.batches))
+    return W, Record(*(jnp.moveaxis(x, 0, 1) for x in record))
+
+
+@partial(jax.jit, static_argnames="rule")
+def stepped(W: Any, X: Any, labels: Any, numbers: Any, rule: Rule) -> tuple[Any, Any]:
+    """W after one step on the tokens X (S, n, M, D), and the summed error (S,) before it.
+
+    ``numbers`` are the learning rate and the decay.
+    """
+    rate, decay = numbers
+    error, G = _error(fields(X, W), labels, rule)
+    return W - rate * (gathered(X, G) / X.shape[-1] + decay * W), error
+
+
+def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
+    """Summed error (S,) of fields Z (S, n, P, M), and its derivative with respect to them."""
+
+    def total(Z: Any) -> tuple[Any, Any]:
+        each = ((_output(Z, rule) - labels) ** 2).sum((1, 2, 3))
+        return each.sum(), each
+
+    G, each = jax.grad(total, has_aux=True)(Z)
+    return each, G
+
+
+def _fresh(keys: Any, number: Any, dim: int, rule: Rule) -> Any:
+    """Tokens (S, n, M, D) of an online batch."""
+
+    def one(key: Any) -> Any:
+        return jax.random.normal(jax.random.fold_in(key, number), (rule.size, rule.tokens, dim), jnp.float32)
+
+    return jax.vmap(one)(keys)

@@ -1,0 +1,207 @@
+"""Gaussian tokens of several data sets: drawn once and kept, or drawn anew in every pass.
+
+Every algorithm here touches the tokens X (S data sets, N samples, M tokens, D coordinates) in passes of one kind,
+
+    fields = X W / sqrt(D),      g = score(fields),      b = X^T g / sqrt(D),
+
+in which a sample's score depends on its own fields only. So a pass goes through the samples block by block and needs
+one block at a time. Tokens are drawn in tiles of a fixed number of samples, each from a key of its own: they are the
+same whether they are kept or drawn anew, and whatever the size of the blocks.
+
+Where rows of the weights act on different parts of the data (the heads of attention), a sample has the tokens of all
+parts one after the other, and each row sees those of its own.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.memory import physical_memory
+
+#: Samples that are drawn from one key.
+TILE = 256
+#: Bytes of tokens that are drawn at a time where they are not kept: on a CPU, and on an accelerator, there at most the
+#: given share of its memory.
+_BLOCK_BYTES, _BLOCK_SHARE = (2**27, 2**33), 1 / 8
+#: Long blocks are whole multiples of so many tiles, 8192 samples, which channels on an accelerator take at a time.
+_TILES_TOGETHER = 32
+
+
+class Tokens(abc.ABC):
+    """Tokens of S data sets of equal size.
+
+    Attributes
+    ----------
+    shape : tuple (S, N, M, D)
+        With H parts there are M tokens in all, M/H of each part.
+    groups : tuple of int or None
+        Part of the data on which each row of the weights acts; None: all on the same.
+    """
+
+    shape: tuple[int, int, int, int]
+    groups: tuple[int, ...] | None = None
+
+    def fields_of(self, X: Any, W: Any) -> Any:
+        """X W / sqrt(D), (S, n, P, M/H), of a block of tokens X; W may hold several sets of rows one after another."""
+        return fields(X, W, self._groups_of(W.shape[1]))
+
+    def gathered_of(self, X: Any, g: Any) -> Any:
+        """X^T g / sqrt(D), (S, P, D), of scores g (S, n, P, M/H) of a block of tokens X."""
+        return gathered(X, g, self._groups_of(g.shape[2]))
+
+    def _groups_of(self, rows: int) -> tuple[int, ...] | None:
+        return None if self.groups is None else self.groups * (rows // len(self.groups))
+
+    @abc.abstractmethod
+    def blocks(self) -> Iterator[tuple[slice, Any]]:
+        """Samples of a block and their tokens (S, n, M, D), block after block."""
+
+    @abc.abstractmethod
+    def of_seed(self, k: int) -> Tokens:
+        """The tokens of the data set number k alone."""
+
+    def fields(self, W: Any) -> Any:
+        """X W / sqrt(D), (S, N, P, M), of the weights W (S, P, D)."""
+        parts = []
+        for _, X in self.blocks():
+            parts.append(self.fields_of(X, W).block_until_ready())
+            del X  # or it would be alive while the next block is drawn
+        return joined(parts)
+
+    def sweep(self, W: Any, score: Callable[[slice, Any], Any]) -> Any:
+        """X^T g / sqrt(D), (S, P, D), of the scores g = score(samples, fields), (S, n, P, M) like the fields."""
+        total: Any = None
+        for samples, X in self.blocks():
+            part = self.gathered_of(X, score(samples, self.fields_of(X, W)))
+            # Waits, or a device that is asked for several blocks ahead would hold them all.
+            total = (part if total is None else total + part).block_until_ready()
+            del X
+        return total
+
+
+def joined(parts: list[Any]) -> Any:
+    """Arrays of blocks (S, n, ...) as one of all samples (S, N, ...)."""
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+
+# Tokens of all samples in one row: einsum with one axis for each is up to nine times slower on a CPU.
+@partial(jax.jit, static_argnums=2)
+def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
+    """X W / sqrt(D) as (S, n, P, M), M the number of tokens that a row sees."""
+    seeds, n, tokens, dim = X.shape
+    Z = jnp.einsum("skd,spd->skp", X.reshape(seeds, -1, dim), W, precision="highest") / jnp.sqrt(jnp.float32(dim))
+    Z = Z.reshape(seeds, n, tokens, -1).swapaxes(2, 3)
+    if groups is None:
+        return Z
+    parts = Z.reshape(seeds, n, len(groups), max(groups) + 1, -1)
+    return parts[:, :, np.arange(len(groups)), np.array(groups)]
+
+
+@partial(jax.jit, static_argnums=2)
+def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
+    """X^T g / sqrt(D) as (S, P, D)."""
+    seeds, n, tokens, dim = X.shape
+    if groups is not None:
+        own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
+        g = jnp.einsum("snpm,pg->snpgm", g, own).reshape(seeds, n, len(groups), tokens)
+    g = g.swapaxes(2, 3).reshape(seeds, n * tokens, -1)
+    return jnp.einsum("skp,skd->spd", g, X.reshape(seeds, -1, dim), precision="highest") / jnp.sqrt(jnp.float32(dim))
+
+
+class KeptTokens(Tokens):
+    """Tokens in memory, one block."""
+
+    def __init__(self, X: Any, groups: tuple[int, ...] | None = None) -> None:
+        self.X, self.shape, self.groups = X, X.shape, groups
+
+    def blocks(self) -> Iterator[tuple[slice, Any]]:
+        yield slice(0, self.shape[1]), self.X
+
+    def of_seed(self, k: int) -> KeptTokens:
+        return self if self.shape[0] == 1 else KeptTokens(self.X[k : k + 1], self.groups)
+
+
+class DrawnTokens(Tokens):
+    """Tokens that are drawn anew in every pass.
+
+    Parameters
+    ----------
+    keys : array (S,) of keys
+    shape : tuple (S, N, M, D)
+    groups : tuple of int, optional
+        See :class:`Tokens`.
+    tiles : int, optional
+        Tiles per block; the tokens do not depend on it. By default as many as fit 1/8 GiB, on a large accelerator
+        8 GiB.
+    """
+
+    def __init__(
+        self,
+        keys: Any,
+        shape: tuple[int, int, int, int],
+        groups: tuple[int, ...] | None = None,
+        tiles: int | None = None,
+    ) -> None:
+        self.keys, self.shape, self.groups = keys, shape, groups
+        self.tiles = min(tiles or _fitting_tiles(shape), -(-shape[1] // TILE))
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory of one block."""
+        seeds, _, tokens, dim = self.shape
+        return 4 * seeds * self.tiles * TILE * tokens * dim
+
+    def blocks(self) -> Iterator[tuple[slice, Any]]:
+        _, samples, tokens, dim = self.shape
+        for first in range(0, samples, self.tiles * TILE):
+            last = min(first + self.tiles * TILE, samples)
+            yield slice(first, last), _draw(self.keys, first // TILE, (last - first, tokens, dim))
+
+    def of_seed(self, k: int) -> DrawnTokens:
+        return DrawnTokens(self.keys[k : k + 1], (1, *self.shape[1:]), self.groups, self.tiles)
+
+    def kept(self) -> KeptTokens:
+        """The same tokens, in memory from now on."""
+        return KeptTokens(_draw(self.keys, 0, self.shape[1:]), self.groups)
+
+
+def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:
+    seeds, _, tokens, dim = shape
+    budget: float = _BLOCK_BYTES[0]
+    if jax.default_backend() != "cpu":
+        budget = min(_BLOCK_BYTES[1], _BLOCK_SHARE * (physical_memory() or np.inf))
+    tiles = max(int(budget // (4 * seeds * TILE * tokens * dim)), 1)
+    return tiles if tiles < _TILES_TOGETHER else tiles - tiles % _TILES_TOGETHER
+
+
+def _draw(keys: Any, first_tile: int, shape: tuple[int, int, int]) -> Any:
+    """Tokens (S, n, M, D) from a given tile on; beyond them this needs the memory of one tile.
+
+    Only what draws a tile takes long to compile, and it serves every number of samples.
+    """
+    X = jnp.zeros((len(keys), *shape), jnp.float32)
+    for first in range(0, shape[0], TILE):
+        tile = _tile(keys, np.int32(first_tile + first // TILE), shape[1:])
+        rest = min(shape[0] - first, TILE)
+        X = _with_tile(X, tile if rest == TILE else tile[:, :rest], np.int32(first))
+    return X
+
+
+@partial(jax.jit, static_argnums=2)
+def _tile(keys: Any, k: Any, shape: tuple[int, int]) -> Any:
+    def one(key: Any) -> Any:
+        return jax.random.normal(jax.random.fold_in(key, k), (TILE, *shape), jnp.float32)
+
+    return jax.vmap(one)(keys)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _with_tile(X: Any, tile: Any, first: Any) -> Any:
+    return jax.lax.dynamic_update_slice_in_dim(X, tile, first, axis=1)

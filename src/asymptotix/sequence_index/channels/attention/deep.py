@@ -1,0 +1,328 @@
+"""Rank-one tied attention of any depth and any number of tokens: weighted draws on the fibre of the output.
+
+The output fixes the last pre-activation u up to its sign,
+
+    s u = A_{L-1} ... A_1 z_L,     A_l = c I + R(v_l v_l^T),     v_l = A_{l-1} ... A_1 z_l.
+
+Points of the fibre come from three sources, all of them closed formulas for a draw:
+
+* "prior": z_1 .. z_{L-1} from the prior, z_L solved (linear);
+* "inverse": all but z_{L-1} from the prior, v = v_{L-1} solved from R(v v^T) t = s u - c t, t = A_{L-2} ... A_1 z_L: by
+  inverting logits for softmax with two tokens, as r / sqrt(r.t) for linear activation (for others there is none);
+* "modes": z_1 .. z_{L-1} from Gaussians around modes of the posterior (mode_mixture), z_L solved.
+
+The modes are searched from a few pilots, separate draws of the first two sources. Every point of any source gets the
+weight of the balance heuristic, with n_a, n_b, n_c draws, prior densities p and q that of the Gaussians,
+
+    1/w = |det A_{L-2} .. A_1| ( (n_a + n_c q/p) |det A_{L-1}| / p(z_L)  +  n_b |det d(R t)/dv| / p(z_{L-1}) ),
+
+so that neither the degeneracy of one source nor the narrowness of one prior shows.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+from ....numerics.precision import double_precision
+from ....numerics.quadrature import sobol_uniforms
+from ...models import rank_one
+from ..mapped import MappedChannel, Moments
+from ..tools.mode_mixture import Mixture, log_sum, modes
+from ..tools.random_lists import random_rotations
+from .mixing_layer import Vector, applied, determinant, dot, has_inverse, inverted, log_slope, mixing, solved
+
+#: Normals that all samples share, each taking a block of its own and turning every layer by a rotation of its own.
+_LIST = 2**16
+#: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
+_PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
+_LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Key(NamedTuple):
+    """Random numbers of one sample: of the pilots and the draws, which blocks of normals (2, 2) and rotations.
+
+    Drawn on the host, for the generators of a compiled program take longer to compile than all the rest.
+    """
+
+    blocks: Any
+    turns: Any
+    gumbel: Any
+
+
+class Prior(NamedTuple):
+    """omega of every layer and the variances V_l."""
+
+    centre: list[Vector]
+    variances: Any
+
+
+class Points(NamedTuple):
+    """Points of the fibre: x = (z - omega)/sqrt(V) of every layer, the two terms of log 1/w, whether they exist."""
+
+    x: list[Vector]
+    prior_term: Any
+    inverse_term: Any
+    exist: Any
+
+
+class DeepChannel(MappedChannel):
+    """Posterior of all layers, in the token basis, from weighted draws; ``seed`` chooses the list of draws.
+
+    ``draws`` counts those of all sources. log Z_out is a density of y for two tokens, of u (up to its sign) for more.
+
+    Parameters
+    ----------
+    layers : int
+        Depth L >= 2.
+    tokens : int
+        M >= 2.
+    skip : float
+        c; zero only with softmax, whose rows exp(v_i v_j) are linearly independent for almost every v.
+    activation : "softmax" or "linear"
+    """
+
+    diagonal = True
+    stochastic = True
+    lists = 2
+
+    def __init__(self, layers: int, tokens: int, skip: float, activation: str) -> None:
+        if skip == 0 and activation == "linear":
+            raise NotImplementedError(
+                f"no channel for linear activation without skip connection: R(u u^T) has rank one, so that {layers}"
+                " layers lose all but one direction of the tokens, got skip=0; choose skip > 0"
+            )
+        super().__init__(layers, tokens, tokens)
+        self.layers, self.skip, self.activation = layers, skip, activation
+        # With fewer, so many samples are done again with more lists that nothing is gained.
+        self.draws = 1024 if jax.default_backend() == "cpu" else 4096
+        self.invertible = has_inverse(tokens, activation)
+        self.shares = (1, 1, 2) if self.invertible else (2, 0, 2)
+        self.description = "weighted draws on the fibre of the output, from the prior and around modes, without noise"
+
+    @property
+    def cost(self) -> int:
+        return 4 if jax.default_backend() == "cpu" else 1
+
+    def _parameters(self) -> tuple[int, int, float, str]:
+        return self.layers, self.tokens, self.skip, self.activation
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeepChannel) and self._parameters() == other._parameters()
+
+    def __hash__(self) -> int:
+        return hash(self._parameters())
+
+    def __str__(self) -> str:
+        return f"DeepChannel{self._parameters()}"
+
+    def observe(self, Z: Any) -> Any:
+        return rank_one.canonical_sign(rank_one.last_preactivation(Z, self.skip, self.activation))
+
+    def output(self, Z: Any) -> Any:
+        return rank_one.output(Z, self.skip, self.activation)
+
+    def log_output_volume(self, observation: Any) -> Any:
+        if self.tokens != 2:
+            return super().log_output_volume(observation)
+        return rank_one.log_output_volume(observation @ rank_one.ROTATION.T, self.activation)
+
+    def footprint(self, draws: int) -> int:
+        return draws * (3 * self.size + 4 * _PILOTS)
+
+    def keys(self, n: int, seed: int) -> Key:
+        generator = np.random.default_rng([31, seed])
+        turns = random_rotations(generator, (n, 2, 2, 3 * (self.layers - 1)), self.tokens)
+        return Key(generator.random((n, 2, 2)), turns, generator.gumbel(size=(n, 6 * _PILOT_DRAWS)))
+
+    def program(self, draws: int, seed: int) -> Any:
+        return partial(_program, self, draws, _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed))
+
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> Moments:
+        L, M = self.layers, self.tokens
+        gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
+        counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half of them for each list
+        lists = self._drawn(normals, key, 1, int(counts.max()))
+        # As many from either of the two lists, which come one after the other.
+        a, b, c = (
+            [x.reshape(2, -1)[:, : n // 2].reshape(-1) for x in entries]
+            for entries, n in zip(lists, counts, strict=True)
+        )
+        points, mixture = self._last_solved(y, gaussian, a), None
+        if counts[1]:
+            points += self._last_but_one_solved(y, gaussian, b)
+        if counts[2]:
+            mixture = self._modes(y, gaussian, self._drawn(normals, key, 0, _PILOT_DRAWS), key.gumbel)
+            points += self._last_solved(y, gaussian, mixture.draw(c))
+        log_weights = []
+        for point in points:
+            terms = [np.log(counts[0]) + point.prior_term]
+            if counts[1]:
+                terms.append(np.log(counts[1]) + point.inverse_term)
+            if mixture is not None:
+                terms.append(np.log(counts[2]) + mixture.log_ratio(_flat(point.x[:-1])) + point.prior_term)
+            log_weights.append(jnp.where(point.exist, -log_sum(terms), -jnp.inf))
+        return _moments_of(points, log_weights, gaussian.variances)
+
+    def _drawn(self, normals: Any, key: Key, stage: int, each: int) -> list[Vector]:
+        """Normals of the L - 1 drawn layers for three sources, in two independent lists.
+
+        A list is a block of the shared normals, with every layer turned by a rotation of its own.
+        """
+        M, vectors, size = self.tokens, 3 * (self.layers - 1), self.size - self.tokens
+
+        def half(block: Any, turns: Any) -> Vector:
+            start = each // 2 * jnp.floor(block * (normals.shape[1] // (each // 2))).astype(int)
+            rows = jax.lax.dynamic_slice_in_dim(normals, start, each // 2, axis=1)
+            return [
+                sum((turns[k, m, j] * rows[k * M + j] for j in range(M)), 0.0) for k in range(vectors) for m in range(M)
+            ]
+
+        both = [half(key.blocks[stage, h], key.turns[stage, h]) for h in range(2)]
+        turned = [jnp.concatenate(pair) for pair in zip(*both, strict=True)]
+        return [turned[k * size : (k + 1) * size] for k in range(3)]
+
+    def _modes(self, u: Any, prior: Prior, lists: list[Vector], gumbel: Any) -> Mixture:
+        """Gaussians around the modes reached from pilots, which are chosen by the square root of their weights."""
+        points = self._last_solved(u, prior, lists[0])
+        if self.invertible:
+            points += self._last_but_one_solved(u, prior, lists[1])
+        terms = [[p.prior_term, p.inverse_term] if self.invertible else [p.prior_term] for p in points]
+        pairs = zip(points, terms, strict=True)
+        log_weights = jnp.concatenate([jnp.where(p.exist, -log_sum(t), -jnp.inf) for p, t in pairs])
+        # Gumbel noise and the largest: draws without replacement. The root keeps some that are far from the best.
+        scores = 0.5 * log_weights + gumbel[: len(log_weights)]
+        chosen = jax.lax.top_k(scores, _PILOTS)[1]
+        x = jnp.stack([jnp.concatenate(entry) for entry in zip(*(_flat(p.x[:-1]) for p in points), strict=True)], 1)
+
+        def last(x: Any) -> Any:
+            *_, matrices = self._drawn_layers(prior, list(x), self.layers - 1)
+            return jnp.stack(_back_through(matrices, list(u)))
+
+        centre, scale = jnp.stack(prior.centre[-1]), jnp.sqrt(prior.variances[-1])
+        signs = jnp.where(jax.vmap(last)(x[chosen]) @ centre < 0, -1.0, 1.0)
+        steps = _STEPS if self.invertible else 3 * _STEPS
+        return modes(lambda x, sign: (sign * last(x) - centre) / scale, x[chosen], signs, steps)
+
+    def _drawn_layers(self, prior: Prior, x: Vector, count: int) -> tuple[list[Vector], list[Vector], list[Any]]:
+        """x, v_l and A_l of the first layers, from whitened entries."""
+        rows: list[Vector] = []
+        v: list[Vector] = []
+        matrices: list[Any] = []
+        for layer in range(count):
+            rows.append(x[layer * self.tokens : (layer + 1) * self.tokens])
+            v.append(_through(matrices, _coloured(prior, layer, rows[-1])))
+            matrices.append(mixing(v[-1], self.skip, self.activation))
+        return rows, v, matrices
+
+    def _last_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
+        """All layers but the last given, z_L solved."""
+        rows, v, matrices = self._drawn_layers(prior, x, self.layers - 1)
+        t = solved(matrices[-1], list(u))
+        z = _back_through(matrices[:-1], t)
+        found = []
+        for sign in (1.0, -1.0):
+            last = _whitened(prior, -1, [sign * entry for entry in z])
+            found.append(self._weighed(prior, [*rows, last], v[-1], t, matrices, True))
+        return found
+
+    def _last_but_one_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
+        """All layers but the last but one given, v_{L-1} solved."""
+        rows, _, early = self._drawn_layers(prior, x, self.layers - 2)
+        last = x[-self.tokens :]
+        t = _through(early, _coloured(prior, -1, last))
+        found = []
+        for sign in self._signs(u, t):
+            v, exist = inverted(t, [sign * y - self.skip * w for y, w in zip(u, t, strict=True)], self.activation)
+            z = _back_through(early, v)
+            matrices = [*early, mixing(v, self.skip, self.activation)]
+            for side in (1.0, -1.0):
+                middle = _whitened(prior, -2, [side * entry for entry in z])
+                found.append(self._weighed(prior, [*rows, middle, last], v, t, matrices, exist))
+        return found
+
+    def _signs(self, u: Any, t: Vector) -> list[Any]:
+        """Signs of u that may have a root; softmax multiplies the difference of two tokens by a positive number."""
+        if self.activation == "linear":
+            return [1.0, -1.0]
+        return [jnp.where((u[0] - u[1]) * (t[0] - t[1]) < 0, -1.0, 1.0)]
+
+    def _weighed(
+        self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Any], exist: Any
+    ) -> Points:
+        """Log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
+        early = sum((jnp.log(determinant(A)) for A in matrices[:-1]), 0.0)
+        middle, last = (_energy(prior, layer, x[layer]) for layer in (-2, -1))
+        prior_term = early + jnp.log(determinant(matrices[-1])) + last
+        slope = log_slope(v, t, self.activation) if self.invertible else -jnp.inf
+        inverse_term = early + slope + middle
+        sane = jnp.isfinite(prior_term) & ~jnp.isnan(inverse_term)
+        return Points(x, prior_term, inverse_term, exist & sane)
+
+
+def _coloured(prior: Prior, layer: int, x: Vector) -> Vector:
+    return [w + jnp.sqrt(prior.variances[layer]) * entry for w, entry in zip(prior.centre[layer], x, strict=True)]
+
+
+def _whitened(prior: Prior, layer: int, z: Vector) -> Vector:
+    return [(entry - w) / jnp.sqrt(prior.variances[layer]) for w, entry in zip(prior.centre[layer], z, strict=True)]
+
+
+def _energy(prior: Prior, layer: int, x: Vector) -> Any:
+    """-log p of a layer."""
+    return 0.5 * dot(x, x) + 0.5 * len(x) * (jnp.log(prior.variances[layer]) + _LOG_2PI)
+
+
+def _through(matrices: list[Any], x: Vector) -> Vector:
+    for A in matrices:
+        x = applied(A, x)
+    return x
+
+
+def _back_through(matrices: list[Any], x: Vector) -> Vector:
+    for A in reversed(matrices):
+        x = solved(A, x)
+    return x
+
+
+def _flat(rows: list[Vector]) -> Vector:
+    return [entry for row in rows for entry in row]
+
+
+def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> Moments:
+    """Moments of the weighted points of both lists, with a leading axis for the list."""
+
+    def joined(parts: Any) -> Any:
+        return jnp.concatenate([part.reshape(2, -1) for part in parts], 1)
+
+    log_w = joined(log_weights)
+    x = jnp.stack([joined(entry) for entry in zip(*(_flat(p.x) for p in points), strict=True)], 1)
+    top = jnp.max(log_w, axis=1, keepdims=True)
+    weights = jnp.exp(log_w - jnp.where(jnp.isfinite(top), top, 0.0))
+    total = weights.sum(1)
+    x = jnp.where(weights[:, None] > 0, x, 0.0)
+    weighted = x * (weights / total[:, None])[:, None]
+    mean = weighted.sum(2)
+    # About omega: second moments and the squared mean are of the size of V, nothing cancels beyond rounding.
+    covariance = jnp.einsum("hid,hjd->hij", weighted, x) - mean[:, :, None] * mean[:, None, :]
+    evidence = jnp.where(total > 0, top[:, 0] + jnp.log(2 * total), jnp.nan)
+    scale = jnp.repeat(jnp.sqrt(variances), mean.shape[1] // len(variances))
+    effective = total**2 / (weights**2).sum(1)
+    return Moments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _program(channel: DeepChannel, draws: int, normals: Any, y: Any, omega: Any, prior: Any, keys: Any) -> Moments:
+    return jax.vmap(lambda *one: channel.moments(*one, draws=draws, normals=normals))(y, omega, prior, keys)
+
+
+@lru_cache(maxsize=16)
+@double_precision()
+def _normals(count: int, dim: int, seed: int) -> Any:
+    """Evenly spread normals (dim, count) on the device."""
+    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (29, seed))).T))

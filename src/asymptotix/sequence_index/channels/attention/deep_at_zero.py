@@ -1,0 +1,84 @@
+"""Stability of zero overlap for deep rank-one attention, on lists of draws that all outputs share.
+
+At omega = 0, V = I the last pre-activation is u = B z_L with B a function of the earlier layers, so that one list of
+their draws serves every output:
+
+    E[F | u] = sum_j w_j(u) F_j / sum_j w_j(u),      w_j(u) = exp(-|B_j^{-1} u|^2 / 2) / |det B_j|,
+
+with F = z_l z_l^T for l < L, and z_L z_L^T = B^{-1} u u^T B^{-T}: products of matrices. f_l = E|E[z_l z_l^T|u] - I|^2
+is a product of two independent lists, averaged over outputs with Hermite polynomials of the true indices as controls.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+from ....numerics.precision import double_precision
+from ....numerics.quadrature import Estimate, sobol_uniforms
+from ...evolution.averages import hermite_polynomials
+from ...models import rank_one
+from .deep import DeepChannel
+
+#: Outputs and draws per list of a randomisation; every randomisation has lists of its own.
+_OUTPUTS, _DRAWS, _RANDOMISATIONS = 2**15, 2**11, 8
+_BLOCK = 2**10
+
+
+@lru_cache(maxsize=64)
+@double_precision()
+def deep_curvature_at_zero(channel: DeepChannel) -> Estimate:
+    """f_l = E|G_ll|_F^2 of every layer at zero overlap, with its error."""
+    L, M = channel.layers, channel.tokens
+    products, indices = [], []
+    for r in range(_RANDOMISATIONS):
+        Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (17, r))).reshape(-1, L, M)
+        u = rank_one.last_preactivation(Z, channel.skip, channel.activation)
+        G, H = (_deviations(channel, u, (18 + k, r)) for k in range(2))
+        products.append((G * H).sum((-1, -2)))
+        indices.append(Z.reshape(len(Z), -1))
+    variates = hermite_polynomials(np.concatenate(indices), _OUTPUTS // 16)
+    values = np.concatenate(products)
+    if variates is not None:  # of mean zero and uncorrelated: the regression is a product
+        values = values - variates @ np.linalg.solve(variates.T @ variates, variates.T @ (values - values.mean(0)))
+    means = values.reshape(_RANDOMISATIONS, _OUTPUTS, L).mean(1)
+    return Estimate(means.mean(0), means.std(0, ddof=1) / np.sqrt(_RANDOMISATIONS))
+
+
+def _deviations(channel: DeepChannel, u: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
+    """E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
+    L, M = channel.layers, channel.tokens
+    early = ndtri(sobol_uniforms(_DRAWS, (L - 1) * M, seed)).reshape(-1, L - 1, M)
+    columns = [
+        rank_one.last_preactivation(
+            np.concatenate([early, np.broadcast_to(unit, (len(early), 1, M))], 1), channel.skip, channel.activation
+        )
+        for unit in np.eye(M)
+    ]
+    B = np.stack(columns, -1)
+    inverse, log_volume = np.linalg.inv(B), np.linalg.slogdet(B)[1]
+    # |B^{-1} u|^2 and B^{-1} u u^T B^{-T} are linear in u u^T.
+    energies = 0.5 * np.einsum("jab,jac->bcj", inverse, inverse).reshape(M * M, -1)
+    last = np.einsum("jab,jcd->jacbd", inverse, inverse).reshape(len(early), -1)
+    first = np.einsum("jlm,jlk->jlmk", early, early).reshape(len(early), -1)
+    table = [jnp.asarray(x) for x in (energies, log_volume, np.concatenate([first, last], 1))]
+    parts = [_conditional(*table, jnp.asarray(some)) for some in np.split(u, len(u) // _BLOCK)]
+    moments = np.concatenate([np.asarray(part) for part in parts]).reshape(len(u), L, M, M)
+    return moments - np.eye(M)
+
+
+@jax.jit
+def _conditional(energies: Any, log_volume: Any, features: Any, u: Any) -> Any:
+    """Conditional second moments of all layers for outputs u (n, M), flattened."""
+    n, M = u.shape
+    square = (u[:, :, None] * u[:, None, :]).reshape(n, -1)
+    log_weights = -square @ energies - log_volume
+    weights = jnp.exp(log_weights - log_weights.max(1, keepdims=True))
+    found = weights @ features / weights.sum(1, keepdims=True)
+    first, last = found[:, : -(M**4)], found[:, -(M**4) :].reshape(n, M * M, M * M)
+    return jnp.concatenate([first, jnp.einsum("nab,nb->na", last, square)], 1)

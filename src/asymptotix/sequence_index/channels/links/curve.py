@@ -1,0 +1,185 @@
+"""Two indices, one output, no noise: quadrature along the level curve of the link."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ....numerics.precision import double_precision
+from ...models.link import MultiIndex, SequenceIndex
+from .discrete import first_places
+from .link_channel import LinkChannel, Moments, flat_link, weighted_moments
+from .link_kind import LinkKind
+from .roots import projected
+from .scalar import monotone_root
+
+_NODES, _LINE_NODES = 384, 128
+_MOST_ROOTS, _MOST_EXTREMA = 6, 2
+_WINDOW = 8.5
+_LARGEST_NUMBER_OF_CENTRES = 8
+
+
+class CurveChannel(LinkChannel):
+    """Z_out is the integral of N(z; omega, V)/|grad g| over the arc length of {g = y}.
+
+    The curve is covered twice, by the roots along lines of either index, and a smooth partition of unity decides
+    between the two:
+
+        Z_out = sum_S int dz_F sum_roots N(z) p_S/|g_S|,      p_S = 1/(1 + r_S^2),   r_S r_F = 1,
+        r_S = |g_F|^3 (g_SS^2 + g_F^2)^{1/2} / (|g_S|^3 (g_FF^2 + g_S^2)^{1/2}),
+
+    derivatives in units of the standard deviations. p_S vanishes where a line of S is tangent to the curve, with all
+    that is not smooth there, in proportion to the distance g_S^2/(g_SS g_F) of that place. The nodes of z_F crowd
+    around the critical points of g, in proportion to how close y is to its critical value: there the curve bends
+    sharply.
+    """
+
+    def __init__(self, model: SequenceIndex | MultiIndex, kind: LinkKind) -> None:
+        super().__init__(model, 1)
+        self._affine = kind.affine
+        self._centres = critical_points(model)
+        way = "in closed form" if all(kind.affine) else "by bracketing and Newton's method"
+        self.description = (
+            f"quadrature along the level curve, roots along lines {way}: two indices and one output, without noise"
+        )
+
+    def footprint(self, draws: int) -> int:
+        return 2 * _NODES * (40 if all(self._affine) else 600)
+
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+        root = jnp.linalg.cholesky(prior)
+        deviation = jnp.sqrt(jnp.diag(prior))
+        far = root @ projected(lambda x: self.link(omega + root @ x), y, jnp.zeros(2), 12)[0]
+        precision = jnp.linalg.inv(prior / jnp.outer(deviation, deviation))
+        nodes = [self._nodes(y, omega[i], deviation[i], jnp.abs(far[i]) / deviation[i], i) for i in (0, 1)]
+
+        def residual(t: Any) -> Any:
+            return self.link(omega + deviation * t)[0] - y[0]
+
+        parts = []
+        for solved in (0, 1):
+            (t, log_steps), (line, _) = nodes[1 - solved], nodes[solved]
+            chart = jax.vmap(partial(self._on_line, residual, precision, solved, line[:: _NODES // _LINE_NODES]))
+            log_weights, roots = chart(t, log_steps)
+            parts.append((log_weights.ravel(), roots.reshape(-1, 2)))
+        log_weights, t = (jnp.concatenate(column) for column in zip(*parts, strict=True))
+        # As a density of y: N(z) d^2 z in units of the deviations.
+        normal = 0.5 * jnp.linalg.slogdet(precision)[1] - np.log(2 * np.pi)
+        return weighted_moments(log_weights + normal, t * deviation)
+
+    def _on_line(self, residual: Any, precision: Any, solved: int, line: Any, t: Any, log_step: Any) -> tuple[Any, Any]:
+        """Log-weights and places of the roots along the line of index ``solved`` at the value t of the other one."""
+        free = 1 - solved
+
+        def point(s: Any) -> Any:
+            return jnp.zeros(2).at[free].set(t).at[solved].set(s)
+
+        s, found = line_roots(lambda s: residual(point(s)), line, self._affine[solved])
+        x = jax.vmap(point)(s)
+        slope, bend = jax.vmap(jax.grad(residual))(x), jax.vmap(jax.hessian(residual))(x)
+        bend = jnp.sqrt(jnp.diagonal(bend, axis1=1, axis2=2) ** 2 + slope[:, ::-1] ** 2)
+        steep = jnp.abs(slope)
+        log_ratio = 3 * jnp.log(steep[:, free]) + jnp.log(bend[:, solved])
+        log_ratio -= 3 * jnp.log(steep[:, solved]) + jnp.log(bend[:, free])
+        log_ratio = jnp.where(jnp.isnan(log_ratio), jnp.inf, log_ratio)
+        log_weight = -0.5 * jnp.einsum("ri,ij,rj->r", x, precision, x) + log_step
+        log_weight -= jax.nn.softplus(2 * log_ratio) + jnp.log(steep[:, solved])
+        return jnp.where(found & (steep[:, solved] > 0), log_weight, -jnp.inf), x
+
+    def _nodes(self, y: Any, omega: Any, deviation: Any, far: Any, free: int) -> tuple[Any, Any]:
+        """Nodes t of z_F = omega + deviation t, and the logarithms of their steps.
+
+        Equal steps of t T_0/T + sum_c asinh((t - t_c)/delta_c), whose inverse is found by bisection and Newton.
+        """
+        place, value, bend = self._centres[free]
+        centre = (place - omega) / deviation
+        close = 0.5 * jnp.sqrt(2 * jnp.abs(y[0] - value) / bend) / deviation
+        close = jnp.clip(close, 1e-8, 1e3)
+        T = _WINDOW + far  # far: where the curve is nearest to omega
+
+        def cumulative(t: Any) -> Any:
+            return 6 * t / T + jnp.arcsinh((t[:, None] - centre) / close).sum(1)
+
+        def density(t: Any) -> Any:
+            return 6 / T + (1 / jnp.sqrt((t[:, None] - centre) ** 2 + close**2)).sum(1)
+
+        ends = cumulative(jnp.array([-1.0, 1.0]) * T)
+        step = (ends[1] - ends[0]) / _NODES
+        wanted = ends[0] + (jnp.arange(_NODES) + 0.5) * step
+
+        def halve(_: Any, bracket: tuple[Any, Any]) -> tuple[Any, Any]:
+            middle = 0.5 * (bracket[0] + bracket[1])
+            high = cumulative(middle) > wanted
+            return jnp.where(high, bracket[0], middle), jnp.where(high, middle, bracket[1])
+
+        a, b = jax.lax.fori_loop(0, 26, halve, (jnp.full(_NODES, -T), jnp.full(_NODES, T)))
+        t = 0.5 * (a + b)
+        for _ in range(2):
+            t = jnp.clip(t - (cumulative(t) - wanted) / density(t), a, b)
+        return t, jnp.log(step / density(t))
+
+
+def line_roots(residual: Any, line: Any, affine: bool) -> tuple[Any, Any]:
+    """Roots of a function of one variable between the increasing points ``line``, and which of them exist.
+
+    A cell in which the slope changes its sign and the function does not is split at its extremum: two roots may hide
+    in it.
+    """
+    if affine:
+        value, slope = jax.value_and_grad(residual)(0.0)
+        s = -value / jnp.where(slope == 0, 1.0, slope)
+        return s[None], (slope != 0)[None]
+    value, slope = jax.vmap(jax.value_and_grad(residual))(line)
+    central = np.abs(np.arange(len(line) - 1) - 0.5 * len(line))  # the line is centred on omega
+    cell, found = first_places(value[1:] * value[:-1] <= 0, central, _MOST_ROOTS)
+    turning = (slope[1:] * slope[:-1] < 0) & (value[1:] * value[:-1] > 0) & (value[:-1] * slope[:-1] < 0)
+    corner, turns = first_places(turning, central, _MOST_EXTREMA)
+    a, b = line[corner], line[corner + 1]
+    extremum = _between(jax.grad(residual), a, b)
+    hidden = turns & (jax.vmap(residual)(extremum) * value[corner] < 0)
+    lower, upper = jnp.concatenate([line[cell], a, extremum]), jnp.concatenate([line[cell + 1], extremum, b])
+    return _between(residual, lower, upper), jnp.concatenate([found, hidden, hidden])
+
+
+def _between(function: Any, lower: Any, upper: Any) -> Any:
+    """One root in each of the intervals, given that the function has different signs at their ends."""
+
+    def one(a: Any, b: Any) -> Any:
+        sign = jnp.sign(function(b) - function(a))
+        return monotone_root(lambda s: tuple(sign * v for v in jax.value_and_grad(function)(s)), a, b, 18)
+
+    return jax.vmap(one)(lower, upper)
+
+
+@double_precision()
+def critical_points(model: SequenceIndex | MultiIndex) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Per index, its values at critical points of the link, the critical values, and how strongly the link bends there.
+
+    Newton's method from many starts. Where critical points fill lines, the index along the line is left without.
+    """
+    link = partial(flat_link, model)
+    gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
+    z = jnp.asarray(2 * np.random.default_rng(3).standard_normal((256, 2)))
+
+    def newton(z: Any, _: Any) -> tuple[Any, None]:
+        H, g = jax.vmap(hessian)(z), jax.vmap(gradient)(z)
+        step = -jnp.einsum("nij,nj->ni", jnp.linalg.pinv(H, rtol=1e-10), g)
+        return z + step * jnp.minimum(1, 1 / (jnp.linalg.norm(step, axis=1, keepdims=True) + 1e-12)), None
+
+    z, _ = jax.lax.scan(newton, z, None, length=60)
+    slope, H = np.asarray(jax.vmap(gradient)(z)), np.asarray(jax.vmap(hessian)(z))
+    value, points = np.asarray(jax.vmap(link)(z))[:, 0], np.asarray(z)
+    good = (np.abs(slope).max(1) < 1e-9) & (np.abs(points).max(1) < 10) & np.isfinite(H).all((1, 2))
+    bend = np.maximum(np.abs(H[good]).max((1, 2)), 1e-3)
+    return [_distinct(points[good, axis], value[good], bend) for axis in (0, 1)]
+
+
+def _distinct(place: np.ndarray, value: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    _, first = np.unique(np.round(np.stack([place, value], 1), 5) + 0.0, axis=0, return_index=True)
+    if len(first) > _LARGEST_NUMBER_OF_CENTRES:
+        first = first[:0]
+    return place[first], value[first], bend[first]

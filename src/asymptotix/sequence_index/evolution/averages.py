@@ -1,0 +1,322 @@
+"""Averages over data at a given overlap: all that state evolution knows of a channel.
+
+At overlap Q the student's field and the true index are jointly Gaussian per token, and V = I - Q:
+
+    Z ~ N(0, I),     omega | Z ~ N(Q Z, Q V),     y = g(Z).
+"""
+
+from __future__ import annotations
+
+import abc
+from functools import cached_property
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from ...numerics.linear_algebra import psd_sqrt
+from ...numerics.quadrature import sobol_uniforms
+from ..channels.attention.two_layers_at_zero import curvature_at_zero, is_known_at_zero
+from ..channels.mapped import MANY_EFFECTIVE_SAMPLES
+from ..channels.protocol import Channel, Posterior, SignChannel, score, score_jacobian
+
+#: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
+#: move by less than 1e-4 against four times finer cells.
+POSTERIOR_ACCURACY = {"fineness": 2.0, "cut": 9.0}
+_SMALL_OVERLAP = 0.25
+#: Draws from which a posterior covariance is good to about half a percent.
+_MANY_DRAWS = 4096
+#: Nodes per control variate: with fewer the regression would fit the noise.
+_NODES_PER_CONTROL = 16
+
+
+class Averages(NamedTuple):
+    """Averages at one overlap, one row per independent randomisation of the nodes.
+
+    Attributes
+    ----------
+    second_moment : array (randomisations, P, P)
+        E[g_out g_out^T], summed over tokens.
+    log_evidence : array (randomisations,)
+        E log Z_out, as a density of the output y.
+    curvature : array (randomisations, P)
+        f_l = E |G_ll|_F^2, G = d g_out / d omega: an unlearned index l is unstable where alpha f_l > 1.
+    """
+
+    second_moment: np.ndarray
+    log_evidence: np.ndarray
+    curvature: np.ndarray
+
+
+class Averager(abc.ABC):
+    """Callable V -> Averages."""
+
+    @abc.abstractmethod
+    def __call__(self, V: np.ndarray) -> Averages: ...
+
+
+class QuasiRandomAverager(Averager):
+    """Scrambled Sobol nodes, the same at every overlap (common random numbers), several independent scramblings.
+
+    E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
+    vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
+    with weights 1-q and q (for posteriors from draws 1-q^4 and q^4, from many draws 1-q^2 and q^2) along the principal
+    directions of the overlap. A posterior that comes from draws is asked for twice, with independent lists, and squares
+    become products of the two.
+
+    Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
+    is one while all overlaps are small: near the first threshold it removes most of the error. It costs as much as an
+    evaluation, once per set of nodes, and is of no use far from zero overlap. For other channels they are the Hermite
+    polynomials of degree 2 and 4 of the true index, with mean zero, at every overlap.
+    """
+
+    def __init__(
+        self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+    ) -> None:
+        self.channel, self._count, self._randomisations = channel, count, randomisations
+        self._seed, self._block = seed, block
+        # From draws, more of them for samples of which few count.
+        self._accuracy = POSTERIOR_ACCURACY | ({"enough": MANY_EFFECTIVE_SAMPLES} if careful else {})
+        self.stochastic = channel.stochastic
+
+    @cached_property
+    def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        size = self.channel.indices * self.channel.tokens
+        uniforms = np.concatenate(
+            [
+                sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
+                for r in range(self._randomisations)
+            ]
+        )
+        return self.channel.draw_nodes(uniforms)
+
+    @cached_property
+    def _curvature_control(self) -> Control:
+        """Per node, |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap minus their exact mean f_l; weights included.
+
+        xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
+        """
+        Z, noise, weights = self._nodes
+        observation = self.channel.observe(Z)
+        posterior = self._posterior(observation, np.zeros_like(Z), np.eye(self.channel.indices))
+        own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
+        along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
+        exact = curvature_at_zero(self.channel).value
+        variates = [weights[:, None] * x - exact for x in ((own**2).sum((-1, -2)), along)]
+        return Control(np.concatenate(variates, 1), self._randomisations)
+
+    @cached_property
+    def _hermite_control(self) -> Control | None:
+        """Hermite polynomials of the true index, as many as the nodes can carry; None where nodes are folded."""
+        if type(self.channel).draw_indices is not Channel.draw_indices:
+            return None
+        Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
+        variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
+        return None if variates is None else Control(variates, self._randomisations)
+
+    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, **options: int) -> Posterior:
+        found = self.channel.posterior(observation, omega, V, **self._accuracy, **options)
+        posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
+        lost = ~np.isfinite(posterior.log_evidence)
+        if lost.any():
+            raise FloatingPointError(f"the channel lost {lost.sum()} samples at V={V.tolist()}")
+        return posterior
+
+    def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
+        """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors."""
+        Z, weights, observation, posteriors = self._all_samples(V)
+        return Z, weights, observation, posteriors[0]
+
+    def _all_samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Posterior]]:
+        """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
+        channel, (Z, noise, weights) = self.channel, self._nodes
+        Q = np.eye(channel.indices) - V
+        omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
+        observation = channel.observe(Z)
+        lists = [{"seed": 0}, {"seed": 1}] if channel.stochastic else [{}]
+        return Z, weights, observation, [self._posterior(observation, omega, V, **one) for one in lists]
+
+    def __call__(self, V: np.ndarray) -> Averages:
+        channel, Q = self.channel, np.eye(self.channel.indices) - V
+        _, weights, observation, posteriors = self._all_samples(V)
+        first, second = posteriors[0], posteriors[-1]
+        (g, G), (h, H) = ((score(posterior, V), score_jacobian(posterior, V)) for posterior in (first, second))
+        own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
+        square = _symmetric(np.einsum("npm,nqm->npq", g, h))
+        nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
+        root = self._share_of_covariance(Q)
+        values = (
+            square + root @ (nishimori - square) @ root,
+            0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),
+            (own * other).sum((-1, -2)),
+        )
+        control = self._controls_at(Q)
+        second_moment, *rest = (self._mean(value, weights, control) for value in values)
+        # Where a symmetry or the prior says that an average is zero, its noise is left out.
+        return Averages(second_moment * channel.overlap_mask, *rest)
+
+    def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
+        """Root of the share of the second estimator of E[g g^T].
+
+        A covariance from draws is a little too small, the more so where few of them count, and the small difference
+        from the prior's amplifies that: then it is left for overlaps close to one.
+        """
+        if not self.channel.stochastic:
+            return psd_sqrt(Q)
+        return Q if self.channel.draws >= _MANY_DRAWS else Q @ Q
+
+    def unlearned(self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """E[g g^T] and the operator F on a subspace, one row per randomisation.
+
+            F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
+
+        Parameters
+        ----------
+        V : array (P, P)
+        frame : array (P, d)
+            Orthonormal columns: g and G are taken along them.
+        basis : array (b, d, d)
+            Orthonormal symmetric matrices B_a between which the operator is taken.
+
+        Returns
+        -------
+        moments : array (randomisations, d, d)
+        operators : array (randomisations, b, b)
+        """
+        _, weights, _, posteriors = self._all_samples(V)
+        squares, operators = squares_and_operators(posteriors, V, frame, basis)
+        control = self._controls_at(np.eye(len(V)) - V)
+        moments, operators = (self._mean(values, weights, control) for values in (squares, operators))
+        if self.channel.groups is None:
+            return moments, operators
+        # Rows that act on different parts of the data have no overlap.
+        inner = np.einsum("pi,bij,qj->bpq", frame, basis, frame)
+        allowed = np.einsum("apq,pq,bpq->ab", inner, self.channel.overlap_mask, inner)
+        components = np.einsum("ab,bij,rij->ra", allowed, basis, moments)
+        return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
+
+    def _controls_at(self, Q: np.ndarray) -> Control | None:
+        if is_known_at_zero(self.channel):
+            return self._curvature_control if np.diag(Q).max() < _SMALL_OVERLAP else None
+        return self._hermite_control
+
+    def _mean(self, values: np.ndarray, weights: np.ndarray, control: Control | None) -> np.ndarray:
+        """Mean of every randomisation, with the regression on the control variates taken out where there are any."""
+        weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
+        mean = weighted.reshape(self._randomisations, self._count, -1).mean(1)
+        if control is not None:
+            mean = mean - control.means @ (control.inverse @ weighted)
+        return mean.reshape(self._randomisations, *values.shape[1:])
+
+
+class Control:
+    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them."""
+
+    def __init__(self, variates: np.ndarray, randomisations: int) -> None:
+        self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
+        # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
+        self.inverse = np.linalg.pinv(variates - variates.mean(0), rcond=1e-10)
+
+
+def squares_and_operators(
+    posteriors: list[Posterior], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
+
+    See :meth:`QuasiRandomAverager.unlearned`. Of two posteriors from independent lists, one factor is taken from each.
+    """
+    g, h = (np.einsum("pi,npm->nim", frame, score(posteriors[k], V)) for k in (0, -1))
+    G, H = (
+        np.einsum("pi,npmqk,qj->nimjk", frame, score_jacobian(posteriors[k], V), frame, optimize=True)
+        for k in (0, -1)
+    )
+    turned = np.einsum("bkl,njmlu->nbjmku", basis, H)
+    image = np.einsum("nimku,nbjmku->nbij", G, turned, optimize=True)
+    return _symmetric(np.einsum("nim,njm->nij", g, h)), _symmetric(np.einsum("aij,nbij->nab", basis, image))
+
+
+def _symmetric(matrices: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
+
+
+def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
+    """Normalised Hermite polynomials of total degree 2, and 4 where they fit, of normals z (n, d).
+
+    Their mean is zero and they are uncorrelated. ``most`` bounds their number; None if those of degree 2 are too many.
+    """
+    one, two = z, (z**2 - 1) / np.sqrt(2)
+    three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)
+    table = [np.ones_like(z), one, two, three, four]
+    columns: list[np.ndarray] = []
+    for degree in (2, 4):
+        choices = list(combinations_with_replacement(range(z.shape[1]), degree))
+        if len(columns) + len(choices) > most:
+            break
+        for choice in choices:
+            places, powers = np.unique(choice, return_counts=True)
+            columns.append(np.prod([table[power][:, place] for place, power in zip(places, powers, strict=True)], 0))
+    return np.stack(columns, 1) if columns else None
+
+
+class SignAverager(Averager):
+    """The one-layer channel by two-dimensional Gauss-Legendre quadrature: deterministic, about 1e-10.
+
+    With w = |omega|/sqrt(V) and x the component of z/sqrt(V) along omega, folding x -> -x turns the Gaussian around
+    w times sech^2(w x) into exp(-(x^2+w^2)/2)/cosh(w x), smooth for every V.
+    """
+
+    def __init__(self, channel: SignChannel, order: int = 80) -> None:
+        self._tokens = channel.tokens
+        x, weights = np.polynomial.legendre.leggauss(order)
+        self._x, self._weights = 5.5 * (x + 1), 5.5 * weights
+
+    def __call__(self, V: np.ndarray) -> Averages:
+        M, v = self._tokens, float(V[0, 0])
+        q = 1 - v
+        if q <= 0:
+            exact = np.array([[M * (M + 1.0)]])
+            return Averages(np.zeros((1, 1, 1)), self._log_evidence(v, 0.0), exact)
+        mass, w, x = self._field_mass(q, v)
+        bump = np.sqrt(2 / np.pi) * np.exp(-0.5 * (x**2 + w**2)) / np.cosh(w * x)
+        left = (mass * bump * (x**2 + M - 1)).sum()
+        moment = np.array([[[(M - left) / v]]])
+        softplus = np.logaddexp(0.0, -2 * w * x) + 0  # the sign that was not drawn
+        both = np.exp(-0.5 * (x - w) ** 2) * softplus
+        both = both + np.exp(-0.5 * (x + w) ** 2) * np.logaddexp(0.0, 2 * w * x)
+        missing = (mass * both).sum() / np.sqrt(2 * np.pi)
+        return Averages(moment, self._log_evidence(v, missing), np.full((1, 1), np.nan))
+
+    def _field_mass(self, q: float, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""
+        M = self._tokens
+        # w is cut off by its own density at small q and by the bump at small V; scale the grid to the smaller.
+        scale = min(1.0, np.sqrt(q / v) * (1.0 + 0.1 * M))
+        w = scale * self._x
+        log_density = (
+            np.log(2.0) + (M - 1) * np.log(w) + 0.5 * M * np.log(v / (2 * q)) - gammaln(M / 2) - w**2 * v / (2 * q)
+        )
+        return (
+            (np.exp(log_density) * scale * self._weights)[:, None] * self._weights[None, :],
+            w[:, None],
+            self._x[None, :],
+        )
+
+    def _log_evidence(self, v: float, missing: float) -> np.ndarray:
+        """E log[N(z; omega, v) + N(-z; omega, v)], as a density of z up to its sign."""
+        if v >= 1:
+            missing = np.log(2.0)
+        return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])
+
+
+def averager(
+    channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+) -> Averager:
+    """The best averager of a channel.
+
+    ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
+    shall be better ones.
+    """
+    if isinstance(channel, SignChannel):
+        return SignAverager(channel)
+    return QuasiRandomAverager(channel, count, randomisations, seed, block, careful)

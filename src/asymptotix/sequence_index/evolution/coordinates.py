@@ -1,0 +1,173 @@
+"""Coordinates of a matrix overlap: the matrix logarithm of Qhat on the learned subspace.
+
+With no side information Q = Qhat (I + Qhat)^{-1}, so X = log Qhat is the matrix of logits: its eigenvectors are those
+of Q, its eigenvalues log(q/v). What is not learned has Q = 0 and no coordinate. For one index, or a diagonal overlap,
+these are the logits of the overlaps, entry by entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...numerics.linear_algebra import from_logit, symmetric_basis
+
+#: Precisions are kept in this range. Below it nothing is learned; at its end, 1-q = 1e-6, a direction counts as known
+#: and has no coordinate any more: it would run away from the others without end.
+PRECISIONS = (1e-300, 1e6)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """A learned subspace of R^P and a basis of the symmetric matrices on it.
+
+    Parameters
+    ----------
+    frame : array (P, k)
+        Orthonormal columns that span the learned subspace.
+    diagonal : bool
+        The overlap stays diagonal; the columns of ``frame`` are then columns of the unit matrix.
+    known : array (P, j), optional
+        Orthonormal columns, orthogonal to ``frame``: directions that are known, with overlap 1 - 1e-6.
+    """
+
+    frame: np.ndarray
+    diagonal: bool
+    known: np.ndarray | None = None
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, diagonal: bool) -> Coordinates:
+        """The subspace of those index rows for which the mask ``rows`` (P,) is true."""
+        return cls(np.eye(len(rows))[:, np.asarray(rows, bool)], diagonal)
+
+    @classmethod
+    def of_overlap(cls, Q: np.ndarray, V: np.ndarray, diagonal: bool) -> tuple[Coordinates, np.ndarray]:
+        """The range of an overlap matrix, and the coordinates of that overlap there."""
+        if diagonal:
+            q, v = np.diag(Q), np.diag(V)
+            return cls.of_rows(q > 0, True), (np.log(q[q > 0]) - np.log(v[q > 0]))
+        values, vectors = np.linalg.eigh(Q)
+        # 1 - q from V itself, which is exact near full overlap.
+        rest = np.einsum("pk,pq,qk->k", vectors, V, vectors)
+        learned = values > 1e-12
+        space = cls(vectors[:, learned], False)
+        return space, space._components(np.diag(np.log(values[learned]) - np.log(rest[learned])))
+
+    @property
+    def rank(self) -> int:
+        """Dimension k of the subspace that has coordinates."""
+        return self.frame.shape[1]
+
+    @property
+    def certain(self) -> np.ndarray:
+        """Orthonormal columns (P, j) of what is known."""
+        return self.frame[:, :0] if self.known is None else self.known
+
+    @property
+    def learned(self) -> int:
+        """Number of directions that are learned or known."""
+        return self.rank + self.certain.shape[1]
+
+    @cached_property
+    def complement(self) -> np.ndarray:
+        """Orthonormal columns (P, P-k-j) of what is neither learned nor known."""
+        both = np.concatenate([self.frame, self.certain], 1)
+        if self.diagonal:
+            return np.eye(len(both))[:, ~both.any(1)]
+        return np.linalg.svd(both)[0][:, both.shape[1] :] if both.shape[1] else np.eye(len(both))
+
+    @cached_property
+    def _basis(self) -> np.ndarray:
+        if self.rank == 0:
+            return np.zeros((0, 0, 0))
+        basis = symmetric_basis(self.rank)
+        on_diagonal = np.einsum("akk->a", basis) > 0
+        return basis[on_diagonal] if self.diagonal else basis
+
+    def _components(self, X: np.ndarray) -> np.ndarray:
+        return np.einsum("aij,...ij->...a", self._basis, X)
+
+    def _spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues of X (the logits) and their directions in R^P."""
+        if self.rank == 0:
+            return np.zeros(0), self.frame
+        logits, vectors = np.linalg.eigh(np.einsum("a,aij->ij", x, self._basis))
+        return logits, self.frame @ vectors
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """log(q/v) of the principal overlaps, ascending."""
+        return self._spectrum(x)[0]
+
+    def overlap(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Q and V = I - Q, both to full relative accuracy on the learned subspace."""
+        logits, directions = self._spectrum(x)
+        logits = np.concatenate([logits, np.full(self.certain.shape[1], np.log(PRECISIONS[1]))])
+        directions = np.concatenate([directions, self.certain], 1)
+        q, v = from_logit(logits)
+        outside = self.complement @ self.complement.T
+        return (directions * q) @ directions.T, (directions * v) @ directions.T + outside
+
+    def of_precision(self, hat: np.ndarray) -> np.ndarray:
+        """Coordinates of the overlaps that precision matrices (..., P, P) lead to, seen on the learned subspace."""
+        inside = np.einsum("pi,...pq,qj->...ij", self.frame, hat, self.frame)
+        if self.diagonal:
+            return np.log(np.einsum("...ii->...i", inside).clip(*PRECISIONS))
+        values, vectors = np.linalg.eigh(0.5 * (inside + np.swapaxes(inside, -1, -2)))
+        logits = np.log(values.clip(*PRECISIONS))
+        return self._components(np.einsum("...ik,...k,...jk->...ij", vectors, logits, vectors))
+
+    def tangent(self, x: np.ndarray) -> np.ndarray:
+        """dQ/dx as matrices (m, P, P): the derivative of a function of a matrix has divided differences as entries."""
+        logits, directions = self._spectrum(x)
+        q, v = from_logit(logits)
+        gaps = logits[:, None] - logits[None, :]
+        close = abs(gaps) < 1e-6
+        slope = np.where(close, 0.5 * (q * v + (q * v)[:, None]), (q[:, None] - q) / np.where(close, 1.0, gaps))
+        turn = self.frame.T @ directions
+        inside = slope * np.einsum("ik,aij,jl->akl", turn, self._basis, turn)
+        return np.einsum("pk,akl,ql->apq", directions, inside, directions)
+
+    def enlarged(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
+        """Take in the range of a precision matrix ``hat`` (P, P) that lives outside the learned subspace."""
+        X = np.einsum("a,aij->ij", x, self._basis)
+        values, vectors = np.linalg.eigh(hat)
+        new = values > 1e-6 * values.max()
+        if self.diagonal:
+            entering = np.diag(hat) > 0
+            rows = self.frame.any(1) | entering
+            logits = np.zeros(len(rows))
+            logits[self.frame.any(1)], logits[entering] = x, np.log(np.diag(hat)[entering])
+            return replace(self, frame=np.eye(len(rows))[:, rows]), logits[rows]
+        space = replace(self, frame=np.concatenate([self.frame, vectors[:, new]], 1))
+        joint = np.diag(np.concatenate([np.zeros(self.rank), np.log(values[new])]))
+        joint[: self.rank, : self.rank] = X
+        return space, space._components(joint)
+
+    def without(self, x: np.ndarray, below: float) -> tuple[Coordinates, np.ndarray]:
+        """Leave out the principal directions whose logit is below a bound."""
+        logits, directions = self._principal(x)
+        return self._selected(logits, directions, logits >= below)
+
+    def pinned(self, x: np.ndarray) -> tuple[Coordinates, np.ndarray]:
+        """Count the principal directions at the largest precision as known."""
+        logits, directions = self._principal(x)
+        rest = logits < np.log(PRECISIONS[1])
+        space, x = self._selected(logits, directions, rest)
+        return replace(space, known=np.concatenate([self.certain, directions[:, ~rest]], 1)), x
+
+    def _principal(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (x, self.frame) if self.diagonal else self._spectrum(x)
+
+    def _selected(
+        self, logits: np.ndarray, directions: np.ndarray, kept: np.ndarray
+    ) -> tuple[Coordinates, np.ndarray]:
+        space = replace(self, frame=directions[:, kept])
+        return space, logits[kept] if self.diagonal else space._components(np.diag(logits[kept]))
+
+    def turned(self, x: np.ndarray, frame: np.ndarray) -> tuple[Coordinates, np.ndarray]:
+        """The same overlap, moved to a nearby subspace of the same dimension."""
+        # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
+        left, _, right = np.linalg.svd(frame.T @ self.frame)
+        return replace(self, frame=frame @ left @ right), x

@@ -1,0 +1,243 @@
+"""Weak recovery: which directions of the index space leave an overlap of zero, and at which alpha.
+
+On a branch where a subspace is learned (at first none), a direction outside it starts by itself if E[g g^T] does not
+vanish there: its threshold is zero on that branch. On the rest, a small overlap X (positive semi-definite) becomes
+alpha F(X) in one iteration,
+
+    F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],       G = d g_out / d omega  (tokens m, n),
+
+a self-adjoint map of the symmetric matrices that preserves the cone of positive ones. It is unstable where
+alpha lambda > 1, lambda its largest eigenvalue, and what grows from an isotropic start is the projection of the unit
+matrix on the leading eigenspace, which is positive too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from ...numerics.linear_algebra import symmetric_basis
+from ...numerics.quadrature import Estimate, sobol_uniforms
+from ..channels.protocol import Channel, Posterior
+from .averages import Averages, Control, QuasiRandomAverager, hermite_polynomials, squares_and_operators
+
+#: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
+NO_MOMENT = 1e-9
+#: Standard errors by which an average must exceed zero to count as different from it.
+SIGNIFICANT = 5.0
+#: Standard errors within which two eigenvalues count as equal.
+_TIED = 3.0
+#: Share of the leading eigenvalue of the direction below which a part of it is numerical noise.
+_NEGLIGIBLE = 0.03
+#: Nodes per randomisation, and randomisations, of the estimate without state evolution.
+_COUNT, _RANDOMISATIONS = 2**11, 8
+#: Outputs per randomisation where posteriors are interpolated, and the number of distinct ones that are not.
+_OUTPUTS, _FEW_VALUES = 2**14, 64
+
+
+class Instability(NamedTuple):
+    """What does not stay at zero overlap on a branch.
+
+    Attributes
+    ----------
+    moment : array (P, P)
+        E[g g^T] outside the learned subspace, restricted to where it differs from zero: learned at any alpha.
+    rate : float
+        lambda, the largest eigenvalue of F outside the learned subspace (and outside the range of ``moment``); what is
+        left there grows where alpha lambda > 1.
+    error : float
+        Standard error of ``rate``.
+    direction : array (P, P)
+        Positive semi-definite, of Frobenius norm one: the overlap that grows; zero if the rate is.
+    """
+
+    moment: np.ndarray
+    rate: float
+    error: float
+    direction: np.ndarray
+
+    @property
+    def starts_by_itself(self) -> bool:
+        """Whether some direction is learned at any alpha on this branch."""
+        return bool(self.moment.any())
+
+
+def diagonal_instability(curvature: np.ndarray, unlearned: np.ndarray) -> Instability:
+    """The most unstable of the rows in the mask ``unlearned`` (P,), from f_l, one row per randomisation (R, P).
+
+    Where every row may change its sign on its own, F maps diagonal matrices on themselves and F(E_ll) = f_l E_ll.
+    """
+    P = curvature.shape[1]
+    mean = np.where(unlearned, curvature.mean(0), -np.inf)
+    row = int(mean.argmax())
+    if not unlearned[row]:
+        return Instability(np.zeros((P, P)), 0.0, 0.0, np.zeros((P, P)))
+    spread = curvature[:, row]
+    error = spread.std(ddof=1) / np.sqrt(len(spread)) if len(spread) > 1 else 0.0
+    return Instability(np.zeros((P, P)), float(mean[row]), float(error), np.diag(np.eye(P)[row]))
+
+
+def instability(
+    averages: list[QuasiRandomAverager], V: np.ndarray, complement: np.ndarray, floor: float = NO_MOMENT
+) -> Instability:
+    """What grows in the subspace spanned by ``complement`` (P, d), on the branch with posterior variance V.
+
+    Parameters
+    ----------
+    averages : list
+        Independent blocks of nodes, averaged over.
+    floor : float
+        E|g|^2 below it counts as zero.
+    """
+    P, d = complement.shape
+    nothing = np.zeros((P, P))
+    if d == 0:
+        return Instability(nothing, 0.0, 0.0, nothing)
+    basis = symmetric_basis(d)
+    parts = [average.unlearned(V, complement, basis) for average in averages]
+    moments, operators = (np.mean(part, axis=0) for part in zip(*parts, strict=True))
+    return _analysed(moments, operators, complement, floor, averages[0].stochastic)
+
+
+def _analysed(
+    moments: np.ndarray, operators: np.ndarray, complement: np.ndarray, floor: float, noisy: bool
+) -> Instability:
+    """What starts by itself and what grows, from averages (R, d, d) and (R, b, b)."""
+    basis = symmetric_basis(complement.shape[1])
+    vectors, values = _significant(moments, floor, noisy)
+    moment = (vectors * values) @ vectors.T
+    rest = np.linalg.svd(vectors)[0][:, vectors.shape[1] :] if vectors.shape[1] else np.eye(len(moment))
+    rate, error, direction = _leading(_restricted(operators, basis, rest), rest)
+    outward = complement @ np.stack([moment, direction]) @ complement.T
+    return Instability(outward[0], rate, error, outward[1])
+
+
+def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Principal directions of the mean of matrices (R, d, d) along which it exceeds the floor.
+
+    What vanishes does so sample by sample, unless posteriors come from draws (``noisy``): then the mean must exceed
+    its own error too.
+    """
+    values, vectors = np.linalg.eigh(moments.mean(0))
+    along = np.einsum("ik,rij,jk->rk", vectors, moments, vectors)
+    error = along.std(0, ddof=1) / np.sqrt(len(along)) if noisy and len(along) > 1 else 0 * values
+    kept = values > np.maximum(floor, SIGNIFICANT * error)
+    return vectors[:, kept], values[kept]
+
+
+def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """The operators (R, b, b) seen on the subspace spanned by ``frame`` (d, e), in its own symmetric basis."""
+    if frame.shape[1] == 0:
+        return np.zeros((len(operators), 0, 0))
+    inner = np.einsum("ik,akl,jl->aij", frame, symmetric_basis(frame.shape[1]), frame)
+    change = np.einsum("aij,bij->ab", inner, basis)
+    return np.einsum("xa,rab,yb->rxy", change, operators, change)
+
+
+def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Largest eigenvalue, its error, and the direction that grows from the unit matrix, as a matrix (d, d)."""
+    d, e = frame.shape
+    if e == 0:
+        return 0.0, 0.0, np.zeros((d, d))
+    basis = symmetric_basis(e)
+    values, vectors = np.linalg.eigh(operators.mean(0))
+    along = np.einsum("ak,rab,bk->rk", vectors, operators, vectors)
+    errors = along.std(0, ddof=1) / np.sqrt(len(along)) if len(along) > 1 else 0 * values
+    rate, error = float(values[-1]), float(errors[-1])
+    if rate <= max(NO_MOMENT, SIGNIFICANT * error):
+        return max(rate, 0.0), error, np.zeros((d, d))
+    # A degenerate eigenvalue (a symmetry of the link) is split by the noise of the nodes only.
+    gaps = along[:, -1:] - along
+    scatter = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0 * values
+    tied = rate - values <= 1e-6 * rate + _TIED * scatter
+    unit = np.einsum("aii->a", basis)
+    grown = np.einsum("a,aij->ij", vectors[:, tied] @ (vectors[:, tied].T @ unit), basis)
+    size, axes = np.linalg.eigh(grown)
+    axes, size = frame @ axes, np.where(size > _NEGLIGIBLE * size.max(), size, 0.0)
+    return rate, error, (axes * (size / np.linalg.norm(size))) @ axes.T
+
+
+def sampled_instability_at_zero(
+    channel: Channel, block: Callable[[int], QuasiRandomAverager], tolerance: float, most: int = 8
+) -> Instability:
+    """The instability of zero overlap, on as many blocks of nodes as a relative ``tolerance`` of the rate asks for."""
+    P, blocks = channel.indices, []
+    if not channel.stochastic and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
+        return instability_from_outputs(channel)
+    while True:
+        blocks.append(block(len(blocks)))
+        found = instability(blocks, np.eye(P), np.eye(P))
+        if found.error <= tolerance * found.rate or len(blocks) >= most or found.rate == 0:
+            return found
+
+
+def instability_from_outputs(channel: Channel) -> Instability:
+    """The instability of zero overlap where the observation is one number.
+
+    There g and G depend on y alone: posteriors are computed at about a thousand quantiles of y, and interpolated
+    linearly at as many outputs as the heavy tails of G ask for. What half of the quantiles would give tells the error
+    of that.
+    """
+    P, M = channel.indices, channel.tokens
+    uniforms = [sobol_uniforms(_OUTPUTS, P * M, (11, r)) for r in range(_RANDOMISATIONS)]
+    Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
+    y = np.asarray(channel.observe(Z), float)[:, 0]
+    nodes = _quantiles(np.sort(y))
+    posterior = channel.posterior(nodes[:, None], np.zeros((len(nodes), P, M)), np.eye(P))
+    found = Posterior(*(np.asarray(x, float) for x in posterior[:3]))
+    if not np.isfinite(found.log_evidence).all():
+        raise FloatingPointError(f"the channel lost {(~np.isfinite(found.log_evidence)).sum()} outputs at zero overlap")
+    tables = squares_and_operators([found], np.eye(P), np.eye(P), symmetric_basis(P))
+    variates = hermite_polynomials(Z.reshape(len(Z), -1), 200)
+    control = None if variates is None else Control(variates, _RANDOMISATIONS)
+    results = []
+    for every in (1, 2):
+        places = np.arange(len(nodes)) if len(nodes) <= _FEW_VALUES else np.arange(0, len(nodes), every)
+        moments, operators = (_interpolated(y, nodes[places], table[places], control) for table in tables)
+        results.append(_analysed(moments, operators, np.eye(P), NO_MOMENT, False))
+    fine, half = results
+    return fine._replace(error=float(np.hypot(fine.error, (half.rate - fine.rate) / 3)))
+
+
+def _quantiles(y: np.ndarray) -> np.ndarray:
+    """Places in sorted outputs: evenly in the bulk, ever closer towards both ends; all of a few distinct values."""
+    distinct = np.unique(y)
+    if len(distinct) <= _FEW_VALUES:
+        return distinct
+    tail = np.geomspace(1, len(y) / 2, 256) - 1
+    ranks = np.concatenate([tail, len(y) - 1 - tail, np.linspace(0, len(y) - 1, 513)])
+    return np.unique(y[np.unique(ranks.astype(int))])
+
+
+def _interpolated(y: np.ndarray, nodes: np.ndarray, table: np.ndarray, control: Control | None) -> np.ndarray:
+    """Means (R, ...) over the outputs y, of a function given by its values at nodes."""
+    columns = table.reshape(len(nodes), -1)
+    values = np.stack([np.interp(y, nodes, column) for column in columns.T], 1)
+    mean = values.reshape(_RANDOMISATIONS, -1, values.shape[1]).mean(1)
+    if control is not None:
+        mean = mean - control.means @ (control.inverse @ values)
+    return mean.reshape(_RANDOMISATIONS, *table.shape[1:])
+
+
+@lru_cache(maxsize=64)
+def sampled_curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l = E|G_ll|_F^2 at zero overlap for a channel without deterministic quadrature."""
+    averages: Averages = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices))
+    f = averages.curvature
+    return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
+
+
+def visible_directions(average: QuasiRandomAverager, P: int) -> np.ndarray:
+    """Orthonormal columns (P, p): the directions of the index space on which the output depends.
+
+    The others leave the posterior as the prior was, at any overlap; half overlap is generic.
+    """
+    V, basis = 0.5 * np.eye(P), symmetric_basis(P)
+    moments, operators = average.unlearned(V, np.eye(P), basis)
+    seen = moments + np.einsum("aij,rab,b->rij", basis, operators, np.einsum("bii->b", basis))
+    vectors, _ = _significant(seen, NO_MOMENT, average.stochastic)
+    return np.eye(P) if vectors.shape[1] == P else vectors

@@ -1,0 +1,71 @@
+"""What is read off the overlap: prediction errors and the free entropy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...numerics.linear_algebra import psd_sqrt
+from ...numerics.quadrature import Estimate, randomised_average
+from ..channels.protocol import Channel
+from .averages import Averages
+
+_COUNT = 2**13
+
+
+def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
+    """Bayes and plug-in error, in this order, at posterior variance V = I - Q.
+
+    With Z, Z' two indices of the same field omega (Z = sqrt(Q) xi + sqrt(V) n),
+
+        Bayes:    E|g(Z)|^2 - E<g(Z), g(Z')> = 1/2 E|g(Z) - g(Z')|^2      (the posterior mean of g),
+        plug-in:  E|g(Z) - g(omega)|^2                                     (g of the posterior mean).
+
+    Parameters
+    ----------
+    V : array (P, P)
+    spread : array (P,) or (P, P), optional
+        Numerical error of the overlap; what it does to the errors is added to their own.
+    """
+    value, error = _prediction_errors(channel, V)
+    if spread is not None and (spread > 0).any():
+        error = np.hypot(error, abs(_prediction_errors(channel, _moved(V, spread)).value - value))
+    return Estimate(value, error)
+
+
+def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """V with each of its principal variances larger by (at most) the error of its entries."""
+    spread = np.diag(spread) if spread.ndim == 1 else spread
+    values, vectors = np.linalg.eigh(V)
+    along = np.einsum("ik,ij,jk->k", abs(vectors), spread, abs(vectors))
+    return (vectors * (values + along).clip(1e-12, 1.0)) @ vectors.T
+
+
+def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
+    P, M = channel.indices, channel.tokens
+    root_q, root_v = psd_sqrt(np.eye(P) - V), psd_sqrt(V)
+
+    def errors(nodes: np.ndarray) -> np.ndarray:
+        field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
+        omega = np.einsum("pq,nqm->npm", root_q, field)
+        y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
+        return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
+
+    return randomised_average(errors, _COUNT, 3 * P * M, randomisations=4, seed=7)
+
+
+def _squares(difference: np.ndarray) -> np.ndarray:
+    return (difference.reshape(len(difference), -1) ** 2).sum(1)
+
+
+def free_entropy(V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0) -> Estimate:
+    """Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out, v_k the eigenvalues of V = I - Q.
+
+    Its stationary points are the fixed points of state evolution: d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without
+    side information the first term is (log det(I-Q) + Tr Q)/2. V is a matrix (P, P), or a vector where it is diagonal.
+    """
+    v = V if V.ndim == 1 else np.linalg.eigvalsh(V)
+    ratio = v / (1 - side_information)
+    evidence = averages.log_evidence
+    value = 0.5 * (np.log(ratio) + 1 - ratio).sum() + alpha * evidence.mean()
+    error = alpha * evidence.std(ddof=1) / np.sqrt(len(evidence)) if len(evidence) > 1 else 1e-9
+    return Estimate(np.asarray(value), np.asarray(error))

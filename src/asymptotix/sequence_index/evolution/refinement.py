@@ -1,0 +1,221 @@
+"""From a fixed point on few nodes to one on as many as a tolerance asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .averages import Averager, Averages
+from .coordinates import Coordinates
+
+if TYPE_CHECKING:
+    from .dynamics import StateEvolution
+
+#: Numbers of blocks at which the error is looked at.
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+#: The most of them for posteriors that come from draws.
+_MOST_DRAWN = 16
+_STEPS = 8
+#: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
+#: less of that.
+_STEP, _STEP_DRAWN = 0.05, 0.1
+
+
+@dataclass(frozen=True)
+class State:
+    """Where state evolution ended at one alpha.
+
+    Attributes
+    ----------
+    Q, V : arrays (P, P)
+        Overlap and posterior variance I - Q.
+    Q_error : array (P, P)
+        Numerical standard error of Q.
+    averages : Averages or None
+        Averages at the end point, on the finest nodes used. None where recovery is exact.
+    status : str
+    converged, exact : bool
+    """
+
+    Q: np.ndarray
+    V: np.ndarray
+    Q_error: np.ndarray
+    averages: Averages | None
+    status: str = "converged"
+    converged: bool = True
+    exact: bool = False
+
+    @property
+    def q(self) -> np.ndarray:
+        """Overlap of every index with itself (P,)."""
+        return np.diag(self.Q)
+
+    @property
+    def v(self) -> np.ndarray:
+        """Posterior variance of every index (P,)."""
+        return np.diag(self.V)
+
+    @property
+    def error(self) -> np.ndarray:
+        """Numerical standard error of ``q`` (P,)."""
+        return np.diag(self.Q_error)
+
+
+class _Evaluation(NamedTuple):
+    """Averages at coordinates x on one block of nodes, and where an iteration leads from there (R, m), less x.
+
+    With draws the mean of the rows is that of all nodes together: the logarithm of a noisy average is too small, that
+    of a short randomisation more than that of all.
+    """
+
+    x: np.ndarray
+    averages: Averages
+    residuals: np.ndarray
+
+
+def refined(
+    evolution: StateEvolution, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float
+) -> State:
+    """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
+
+    From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
+    Those made from nearby are averaged. Steps on the way are bounded, predictions are not: their scatter is the error,
+    large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
+    nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
+    """
+    drawn = evolution.channel.stochastic
+
+    def evaluated(x: np.ndarray, nodes: Averager) -> _Evaluation:
+        averages = nodes(space.overlap(x)[1])
+        rows = evolution.update(averages, alpha, space)
+        together = evolution.update(_pooled_rows(averages), alpha, space)[0] if drawn else rows.mean(0)
+        return _Evaluation(x, averages, rows - rows.mean(0) + together - x)
+
+    first = evolution.block(0)
+    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, evolution.coarse, BLOCKS[-1])
+    here = evaluated(x, few)
+    inverse, resolved = _newton(_slopes(lambda x: evaluated(x, few), here, step))
+    here = here if few is first else evaluated(x, first)
+    here, inverse, moving = _approached(lambda x: evaluated(x, first), here, inverse, space, tolerance)
+    ends, seen, start = [], [], here.x
+    while True:
+        ends.append(here.x + here.residuals @ inverse.T)
+        seen.append(here.averages)
+        x = here.x + _bounded(np.mean(ends, axis=(0, 1)) - here.x)
+        # With draws the end may be far below where the way to it ended: then the larger of the slopes dq/dx is safe.
+        errors = np.max([_error(ends, space.tangent(at), drawn) for at in ([start, x] if drawn else [x])], axis=0)
+        error = float(errors.max())
+        if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
+            break
+        here = evaluated(x, evolution.block(len(ends)))
+    Q, V = space.overlap(x)
+    status = moving or "converged"
+    if not moving and error > 2 * tolerance:
+        status += f"; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
+    known = space.certain.shape[1]
+    if known:
+        status += f"; exact recovery of {known} of {evolution.visible.shape[1]} directions"
+    if not resolved:
+        status += "; the slow direction is not resolved, the error is known by its order only"
+    return State(Q, V, errors, _pooled(seen), status, not moving)
+
+
+def _approached(
+    evaluated: Callable[[np.ndarray], _Evaluation],
+    here: _Evaluation,
+    inverse: np.ndarray,
+    space: Coordinates,
+    tolerance: float,
+) -> tuple[_Evaluation, np.ndarray, str]:
+    """Quasi-Newton steps on one block of nodes, to within the error of those nodes or twice the tolerance.
+
+    No closer: where a block has no fixed point near by, just above a threshold, steps would lead down to zero.
+
+    Returns the last evaluation, (I - J)^{-1} as the steps have corrected it, and how it still moves, in words or empty.
+    """
+    for step in range(_STEPS + 1):
+        moves, tangent = here.residuals @ inverse.T, space.tangent(here.x)
+        far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
+        if far <= max(2 * tolerance, float(_standard_error(moves, tangent).max())):
+            break
+        if step == _STEPS:
+            return here, inverse, f"not converged: still moving by {far:.1e}"
+        before, here = here, evaluated(here.x + _bounded(moves.mean(0)))
+        inverse = _corrected(inverse, here.x - before.x, (before.residuals - here.residuals).mean(0))
+    return here, inverse, ""
+
+
+def _bounded(move: np.ndarray) -> np.ndarray:
+    """A step of at most one in every coordinate."""
+    return move.clip(-1.0, 1.0)
+
+
+def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """(I - J)^{-1} that maps the change of the residual along a step, on the same nodes, to that step (Broyden).
+
+    A step along which the residual hardly falls, or grows, tells nothing.
+    """
+    if step @ inverse @ change < 0.1 * (step @ step):
+        return inverse
+    return inverse + np.outer(step - inverse @ change, step @ inverse) / (step @ inverse @ change)
+
+
+def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
+    """(I - J)^{-1}, the step from a residual to the fixed point, and whether all of I - J stands out of the noise.
+
+    ``slopes`` (R, m, m) are J of every randomisation. Near a threshold their mean may have an eigenvalue at or above
+    one, though the fixed point is stable: the step would lead away from it. It is then kept in its direction, and
+    bounded by what the scatter says of that eigenvalue.
+    """
+    jacobian = slopes.mean(0)
+    change = np.eye(len(jacobian)) - jacobian
+    if len(slopes) == 1:
+        return np.linalg.inv(change), True
+    values, right = np.linalg.eig(change)
+    left, gaps = np.linalg.inv(right), np.real(values)
+    scatter = np.real(np.einsum("km,rmn,nk->rk", left, slopes - jacobian, right))
+    errors = np.sqrt((scatter**2).sum(0) / (len(slopes) - 1) / len(slopes))
+    if (gaps > errors).all():
+        return np.linalg.inv(change), bool((gaps >= 2 * errors).all())
+    return np.real(right / (np.maximum(gaps, errors) + 1j * np.imag(values)) @ left), False
+
+
+def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, step: float) -> np.ndarray:
+    """The Jacobian J of one iteration by finite differences on common nodes, one per randomisation (R, m, m)."""
+    shifts = step * np.eye(len(here.x))
+    columns = [(evaluated(here.x + shift).residuals - here.residuals + shift) / step for shift in shifts]
+    return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
+
+
+def _error(ends: list[np.ndarray], tangent: np.ndarray, drawn: bool) -> np.ndarray:
+    """Standard error of the overlap (P, P), from predictions (R, m) of every block.
+
+    Successive blocks of one randomisation make up for each other: it is the scatter of their means. With draws there
+    is little of that, and that scatter, from few rows, would stop too early where it is small by chance: then it is
+    not taken for less than the scatter of all.
+    """
+    error = _standard_error(np.mean(ends, axis=0), tangent)
+    return np.maximum(error, _standard_error(np.concatenate(ends), tangent)) if drawn else error
+
+
+def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
+    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P).
+
+    A deterministic average has one row and only rounding.
+    """
+    if len(rows) == 1:
+        return 1e-9 * abs(tangent).sum(0)
+    spread = np.tensordot(rows - rows.mean(0), tangent, 1)
+    return np.sqrt((spread**2).sum(0) / (len(rows) - 1) / len(rows))
+
+
+def _pooled_rows(averages: Averages) -> Averages:
+    """Of all randomisations together, as one."""
+    return Averages(*(part.mean(0, keepdims=True) for part in averages))
+
+
+def _pooled(averages: list[Averages]) -> Averages:
+    return Averages(*(np.mean(parts, axis=0) for parts in zip(*averages, strict=True)))

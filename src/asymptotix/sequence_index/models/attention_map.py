@@ -1,0 +1,85 @@
+"""Every deep attention as a link: the forward map from index rows to the output, and coordinates of the output.
+
+A softmax saturates: from its rounded output the indices cannot be found again. log y_ij - log y_ii, computed from the
+logits, is equivalent to it and does not. All functions take arrays with leading batch axes, NumPy or JAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .deep_attention import DeepAttention
+from .link import SequenceIndex
+from .rank_one import _namespace, activate
+
+
+def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
+    """Logits of the last layer and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
+    xp, H, M = _namespace(Z), model.heads, model.tokens
+    B = xp.broadcast_to(xp.eye(M, dtype=Z.dtype), (*Z.shape[:-2], H, M, M))
+    logits = None
+    for layer in range(model.layers):
+        if logits is not None:
+            B = model.skip * B + activate(logits, model.activation) @ B
+        keys, queries = (xp.einsum("...hgpm,...gim->...hpi", rows, B) for rows in _rows_of_layer(Z, model, layer))
+        logits = xp.einsum("...hpi,...hpj->...hij", queries, keys) / H
+    return logits, B
+
+
+def _rows_of_layer(Z: Any, model: DeepAttention, layer: int) -> tuple[Any, Any]:
+    """Keys and queries of one layer, each (..., heads, blocks, P_l, M)."""
+    H, rank = model.heads, model.ranks[layer]
+    start, half = H**2 * sum(model.ranks[:layer]), model.indices // 2
+    shape = (*Z.shape[:-2], H, H, rank, model.tokens)
+    keys = Z[..., start : start + H**2 * rank, :].reshape(shape)
+    if model.tied:
+        return keys, keys
+    return keys, Z[..., half + start : half + start + H**2 * rank, :].reshape(shape)
+
+
+def output(Z: Any, model: DeepAttention) -> Any:
+    """The output y (..., M, M) of index rows Z (..., P, M); (..., H, M, M) with several heads.
+
+    The last attention matrix, or B_L where the output is the sequence.
+    """
+    logits, B = last_layer(Z, model)
+    y = activate(logits, model.activation)
+    if model.output == "sequence":
+        y = y @ B + (model.skip * B if model.last_skip else 0.0)
+    return y[..., 0, :, :] if model.heads == 1 else y
+
+
+def coordinates(Z: Any, model: DeepAttention) -> Any:
+    """Numbers (..., k) equivalent to the output, without what is constant or occurs twice, and without saturation."""
+    M, softmax = model.tokens, model.activation == "softmax"
+    everything = np.ones((M, M), bool)
+    logits, B = last_layer(Z, model)
+    if model.output == "sequence" and model.layers > 1:
+        # With softmax every row of B_L has the same known sum.
+        kept = everything & (np.arange(M) < M - 1) if softmax else everything
+        y = output(Z, model).reshape(B.shape)
+    elif softmax:
+        kept = ~np.eye(M, dtype=bool)
+        y = logits - _namespace(Z).einsum("...ii->...i", logits)[..., :, None]
+    elif model.activation == "linear":
+        kept, y = np.triu(everything) if model.tied else everything, logits
+    else:
+        kept, y = everything, activate(logits, model.activation)
+    return y[..., kept].reshape(*Z.shape[:-2], -1)
+
+
+@dataclass(frozen=True)
+class AttentionLink:
+    """The coordinates of a deep attention as a link of its index matrix (P, M)."""
+
+    model: DeepAttention
+
+    def __call__(self, Z: Any) -> Any:
+        return coordinates(Z, self.model)
+
+    def sequence_index(self) -> SequenceIndex:
+        """The model whose outputs are these coordinates."""
+        return SequenceIndex(self, self.model.indices, self.model.tokens)

@@ -1,0 +1,111 @@
+"""The forward map of rank-one deep attention, in the token basis and in the rotated one.
+
+That of every other deep attention is in :mod:`attention_link`.
+
+All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.precision import double_precision
+
+#: Rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2 of two tokens: x_rotated = ROTATION @ x.
+ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
+
+
+def _namespace(x: Any) -> Any:
+    return jnp if isinstance(x, jax.Array) else np
+
+
+def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
+    """Row-wise softmax of the logits (..., M, M), the logits themselves for "linear", or a function of them in JAX."""
+    if activation == "linear":
+        return logits
+    xp = _namespace(logits)
+    if callable(activation):
+        if xp is jnp:
+            return activation(logits)
+        with double_precision():
+            return np.asarray(activation(jnp.asarray(logits)))
+    weights = xp.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
+    """u_L = B_{L-1} z_L for index rows Z (..., L, M) in the token basis."""
+    xp = _namespace(Z)
+    layers, tokens = Z.shape[-2:]
+    B = xp.broadcast_to(xp.eye(tokens, dtype=Z.dtype), (*Z.shape[:-2], tokens, tokens))
+    for layer in range(layers - 1):
+        u = (B @ Z[..., layer, :, None])[..., 0]
+        mixing = activate(u[..., :, None] * u[..., None, :], activation)
+        B = skip * B + mixing @ B
+    return (B @ Z[..., layers - 1, :, None])[..., 0]
+
+
+def output(Z: Any, skip: float, activation: str) -> Any:
+    """The observed attention matrix y (..., M, M)."""
+    u = last_preactivation(Z, skip, activation)
+    return activate(u[..., :, None] * u[..., None, :], activation)
+
+
+def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
+    """u_2 of two layers and two tokens, everything in the rotated basis (minus, plus).
+
+    Softmax: tau = sinh(m^2)/(cosh(m^2)+cosh(m p)), kappa = sinh(m p)/(the same) with (m, p) = z_1, and
+    u_- = (c+tau) z_2-,  u_+ = (c+1) z_2+ + kappa z_2-.
+    """
+    xp = _namespace(Z)
+    m, p = Z[..., 0, 0], Z[..., 0, 1]
+    zm, zp = Z[..., 1, 0], Z[..., 1, 1]
+    if activation == "linear":
+        along = m * zm + p * zp
+        return xp.stack([skip * zm + m * along, skip * zp + p * along], -1)
+    e, f = xp.exp(-m * m), xp.exp(-abs(m * p))
+    bottom = f * (1 + e * e) + e * (1 + f * f)
+    tau = (1 - e * e) * f / bottom
+    kappa = xp.sign(m * p) * e * (1 - f * f) / bottom
+    return xp.stack([(skip + tau) * zm, (skip + 1) * zp + kappa * zm], -1)
+
+
+def canonical_sign(u: Any) -> Any:
+    """Of u and -u, which give the same output, the one whose first entry is not negative."""
+    return _namespace(u).where(u[..., :1] < 0, -u, u)
+
+
+def preactivation_from_output(y: Any, activation: str) -> Any:
+    """The last pre-activation of two tokens in the rotated basis, up to its sign, from the output y (..., 2, 2).
+
+    A softmax output that has rounded to 0 or 1 has lost the information: the entries must be inside (0, 1).
+    """
+    xp = _namespace(y)
+    if activation == "linear":
+        rotated = ROTATION @ y @ ROTATION.T
+        first = xp.sqrt(rotated[..., 0, 0])
+        return xp.stack([first, rotated[..., 0, 1] / first], -1)
+    l1 = xp.log(1 / y[..., 0, 1] - 1)
+    l2 = xp.log(1 / y[..., 1, 0] - 1)
+    return xp.stack([xp.sqrt((l1 + l2) / 2), (l1 - l2) / xp.sqrt(2 * (l1 + l2))], -1)
+
+
+def log_output_volume(u: Any, activation: str) -> Any:
+    """Log |dy/du| for two tokens (u rotated): y -> (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
+
+    log Z_out as a density of y is that of u (both signs) minus this; it does not depend on the overlap. For linear
+    activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
+    """
+    xp = _namespace(u)
+    if activation == "linear":
+        tokens = u @ ROTATION
+        return xp.log(2 * abs(tokens[..., 0] * tokens[..., 1]))
+    l1 = u[..., 0] ** 2 + u[..., 0] * u[..., 1]
+    l2 = u[..., 0] ** 2 - u[..., 0] * u[..., 1]
+    saturation = -(abs(l1) + abs(l2)) - 2 * (xp.log1p(xp.exp(-abs(l1))) + xp.log1p(xp.exp(-abs(l2))))
+    return xp.log(4 * u[..., 0] ** 2) + saturation

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from asymptotix.numerics.linear_algebra import (
+    from_logit,
+    inv_psd,
+    psd_project,
+    psd_sqrt,
+    solve_psd,
+    symmetric_basis,
+    symmetrise,
+    to_logit,
+)
+
+
+@pytest.fixture
+def stack():
+    a = np.random.default_rng(0).standard_normal((5, 4, 4))
+    return a @ np.swapaxes(a, -1, -2) + 0.1 * np.eye(4)
+
+
+def test_root_squares_back(stack):
+    root = psd_sqrt(stack)
+    assert np.array_equal(root, np.swapaxes(root, -1, -2))
+    assert root @ root == pytest.approx(stack, abs=1e-12)
+    assert (np.linalg.eigvalsh(root) > 0).all()
+
+
+def test_root_of_a_singular_matrix_ignores_rounding():
+    v = np.array([1.0, 2.0, -1.0])
+    singular = np.outer(v, v)
+    # Eigenvalues of 1e-16 become 1e-8 in the root, not in its square.
+    assert psd_sqrt(singular) @ psd_sqrt(singular) == pytest.approx(singular, abs=1e-13)
+    assert np.array_equal(psd_sqrt(np.zeros((2, 2))), np.zeros((2, 2)))
+
+
+def test_project_clips_eigenvalues_and_keeps_psd(stack):
+    indefinite = symmetrise(np.random.default_rng(1).standard_normal((6, 6)))
+    values, vectors = np.linalg.eigh(indefinite)
+    expected = (vectors * np.maximum(values, 0.3)) @ vectors.T
+    assert psd_project(indefinite, floor=0.3) == pytest.approx(expected, abs=1e-13)
+    assert np.linalg.eigvalsh(psd_project(indefinite)).min() > -1e-13
+    assert psd_project(stack) == pytest.approx(stack, abs=1e-12)
+    with pytest.raises(ValueError, match="floor must be non-negative, got -1"):
+        psd_project(indefinite, floor=-1)
+
+
+def test_solve_and_inverse(stack):
+    right = np.random.default_rng(2).standard_normal((5, 4, 2))
+    assert stack @ solve_psd(stack, right) == pytest.approx(right, abs=1e-11)
+    assert stack[0] @ solve_psd(stack[0], right[0, :, 0]) == pytest.approx(right[0, :, 0], abs=1e-11)
+    inverse = inv_psd(stack)
+    assert np.array_equal(inverse, np.swapaxes(inverse, -1, -2))
+    assert stack @ inverse == pytest.approx(np.broadcast_to(np.eye(4), (5, 4, 4)), abs=1e-11)
+
+
+@pytest.mark.parametrize("function", [psd_sqrt, inv_psd, lambda a, name: solve_psd(a, np.ones(2), name=name)])
+def test_errors_name_the_argument(function):
+    with pytest.raises(ValueError, match=r"overlap must be positive.*smallest eigenvalue -1"):
+        function(np.diag([2.0, -1.0]), name="overlap")
+    with pytest.raises(np.linalg.LinAlgError, match="overlap must be symmetric"):
+        function(np.array([[1.0, 0.5], [0.0, 1.0]]), name="overlap")
+    with pytest.raises(ValueError, match="overlap must be square"):
+        function(np.ones((2, 3)), name="overlap")
+    with pytest.raises(np.linalg.LinAlgError, match="overlap must be finite"):
+        function(np.full((2, 2), np.nan), name="overlap")
+
+
+def test_solve_names_a_bad_right_hand_side():
+    with pytest.raises(ValueError, match="right must have shape"):
+        solve_psd(np.eye(3), np.ones(2))
+
+
+def test_logit_round_trip_is_accurate_at_both_ends():
+    tiny = 10.0 ** -np.arange(1, 300, 7.0)
+    near_one = to_logit(1.0 - tiny, tiny)
+    q, rest = from_logit(near_one)
+    # A relative error in 1-q is the absolute error of its logit, up to 700 in size: 700 * 2.2e-16 = 1.5e-13.
+    assert rest == pytest.approx(tiny, rel=1e-12, abs=0)
+    assert q == pytest.approx(1.0 - tiny, rel=1e-15)
+    q, rest = from_logit(to_logit(tiny, 1.0 - tiny))
+    assert q == pytest.approx(tiny, rel=1e-12, abs=0)
+
+
+def test_logit_limits_and_refusals():
+    assert to_logit([0.0, 0.5, 1.0]).tolist() == [-np.inf, 0.0, np.inf]
+    q, rest = from_logit([-np.inf, -1e4, 0.0, 1e4, np.inf])
+    assert q.tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert rest.tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        to_logit(1.2)
+    with pytest.raises(ValueError, match="complement must equal 1 - q"):
+        to_logit(0.5, 0.4)
+    with pytest.raises(ValueError, match="must lie in"):
+        to_logit(np.nan)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_symmetric_basis_is_orthonormal_and_complete(size):
+    basis = symmetric_basis(size)
+    assert basis.shape == (size * (size + 1) // 2, size, size)
+    assert np.einsum("aij,bij->ab", basis, basis) == pytest.approx(np.eye(len(basis)), abs=1e-15)
+    matrix = symmetrise(np.random.default_rng(3).standard_normal((size, size)))
+    coordinates = np.einsum("aij,ij->a", basis, matrix)
+    assert np.einsum("a,aij->ij", coordinates, basis) == pytest.approx(matrix, abs=1e-14)
