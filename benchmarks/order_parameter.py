@@ -33,8 +33,8 @@ if hasattr(os, "sched_setaffinity"):
 import jax
 import jax.numpy as jnp
 import numpy as np
-from asymptotix.attention_paths.network.attention_paths import AttentionPaths
 
+from asymptotix.attention_paths.network.attention_paths import AttentionPaths
 from asymptotix.attention_paths.theory.action import Action, ActionValue
 from asymptotix.attention_paths.theory.order_parameter import minimise
 from asymptotix.numerics.precision import double_precision

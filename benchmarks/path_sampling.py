@@ -16,9 +16,9 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from asymptotix.attention_paths.sampling.nuts import NUTS
 
 import asymptotix as asx
+from asymptotix.attention_paths.sampling.nuts import NUTS
 
 
 def small_problem(layers: int, examples: int, seed: int) -> asx.PathPosterior:
