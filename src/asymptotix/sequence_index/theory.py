@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import xarray as xr
 
 from ..core.problem import Outcome
+from ..core.progress import Progress
+from ..core.specification import Specification
 from ..numerics import checks
-from .channels.protocol import channel_of
-from .evolution.dynamics import StateEvolution
-from .evolution.observables import free_entropy, prediction_errors
-from .evolution.refinement import State
-from .evolution.thresholds import find_thresholds
+from .channels.choose import channel_of
+from .evolution.fixed_points import StateEvolution
+from .evolution.refinement import OverlapSolution
+from .evolution.thresholds.all_thresholds import find_thresholds
+from .observables import free_entropy, prediction_errors
 
 STARTS = ("uninformed", "informed")
 #: Number of directions that a link depends on, with the link, under its identity, P and M. It takes seconds to find and
@@ -21,10 +24,20 @@ STARTS = ("uninformed", "informed")
 _SEEN: dict[tuple[int, int, int], tuple[Any, int]] = {}
 
 
+class BayesProblem(Protocol):
+    """What is read of a Bayes-optimal problem."""
+
+    @property
+    def model(self) -> Specification: ...
+
+    @property
+    def side_information(self) -> float: ...
+
+
 class SequenceIndexTheory:
     """State evolution, thresholds and observables of ``BayesOptimal(model)``, for any model with a channel."""
 
-    def __init__(self, problem: Any) -> None:
+    def __init__(self, problem: BayesProblem) -> None:
         self.problem = problem
         self.channel = channel_of(problem.model)
         self.state_evolution = StateEvolution(self.channel, problem.side_information)
@@ -44,18 +57,18 @@ class SequenceIndexTheory:
         return checks.positive_grid(name, values)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Points in order of increasing alpha, each starting from the one before."""
         start = self._check_start(start)
         alphas = np.array([point["alpha"] for point in points])
-        hint: State | None = None
+        hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
-            state = self._solve(alpha, start, tolerance, hint)
-            hint = state if state.converged else hint
-            yield int(position), self._outcome(alpha, state)
+            solution = self._solve(alpha, start, tolerance, hint)
+            hint = solution if solution.converged else hint
+            yield int(position), self._outcome(alpha, solution)
 
     def _check_start(self, start: Any) -> str | np.ndarray:
         if isinstance(start, str):
@@ -71,35 +84,37 @@ class SequenceIndexTheory:
             )
         return Q
 
-    def _solve(self, alpha: float, start: str | np.ndarray, tolerance: float, hint: State | None) -> State:
+    def _solve(
+        self, alpha: float, start: str | np.ndarray, tolerance: float, hint: OverlapSolution | None
+    ) -> OverlapSolution:
         if isinstance(start, np.ndarray):
             return self.state_evolution.from_overlap(alpha, start, tolerance=tolerance)
         if start == "informed":
             return self.state_evolution.informed(alpha, tolerance=tolerance)
         return self.state_evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
 
-    def _outcome(self, alpha: float, state: State) -> Outcome:
+    def _outcome(self, alpha: float, solution: OverlapSolution) -> Outcome:
         P = self.channel.indices
-        if state.exact or state.averages is None:
+        if solution.exact or solution.averages is None:
             errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
         else:
-            errors = prediction_errors(self.channel, state.V, state.Q_error)
-            entropy = free_entropy(state.V, alpha, state.averages, self.problem.side_information)
+            errors = prediction_errors(self.channel, solution.V, solution.Q_error)
+            entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information)
         values = {
-            "overlap": state.Q,
-            "overlap_err": state.Q_error,
+            "overlap": solution.Q,
+            "overlap_err": solution.Q_error,
             "test_error": errors[0][0],
             "test_error_err": errors[1][0],
             "plugin_error": errors[0][1],
             "plugin_error_err": errors[1][1],
-            "estimation_error": P - (state.Q**2).sum(),
-            "estimation_error_err": 2 * (abs(state.Q) * state.Q_error).sum(),
+            "estimation_error": P - (solution.Q**2).sum(),
+            "estimation_error_err": 2 * (abs(solution.Q) * solution.Q_error).sum(),
             "free_entropy": entropy[0],
             "free_entropy_err": entropy[1],
         }
-        return Outcome(values, state.status, state.converged)
+        return Outcome(values, solution.status, solution.converged)
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         if self.problem.side_information > 0:
             raise ValueError(
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
@@ -112,7 +127,7 @@ class SequenceIndexTheory:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
         return {"overlap": self.state_evolution.trace(alpha, iterations, damping)[1:]}
 
-    def comparable(self, experiment: Any) -> Any:
+    def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""
         experiment, rows = experiment.copy(), self._rows_seen_through()
         for name in ("overlap", "overlap_trace"):
@@ -124,12 +139,12 @@ class SequenceIndexTheory:
 
     def _rows_seen_through(self) -> int:
         """Rows of an estimate that see a row of the teacher: those of its part of the data that the output shows."""
-        rows, model = int(self.channel.overlap_mask.sum(0).max()), self.problem.model
-        if rows == 1 or not hasattr(model, "link"):  # attention depends on all of its rows
+        rows, link = int(self.channel.overlap_mask.sum(0).max()), getattr(self.problem.model, "link", None)
+        if rows == 1 or link is None:  # attention depends on all of its rows
             return rows
-        key = (id(model.link), model.indices, model.tokens)
+        key = (id(link), self.channel.indices, self.channel.tokens)
         if key not in _SEEN:
-            _SEEN[key] = model.link, self.state_evolution.visible.shape[1]
+            _SEEN[key] = link, self.state_evolution.visible.shape[1]
         return min(rows, _SEEN[key][1])
 
 

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from ..channels.protocol import Channel, Posterior
-from .averages import Averages, Control, QuasiRandomAverager, hermite_polynomials, squares_and_operators
+from .averages import QuasiRandomAverager, squares_and_operators
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9
@@ -66,15 +67,15 @@ class Instability(NamedTuple):
         return bool(self.moment.any())
 
 
-def diagonal_instability(curvature: np.ndarray, unlearned: np.ndarray) -> Instability:
-    """The most unstable of the rows in the mask ``unlearned`` (P,), from f_l, one row per randomisation (R, P).
+def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Instability:
+    """The most unstable of the rows in the mask ``candidates`` (P,), from f_l, one row per randomisation (R, P).
 
     Where every row may change its sign on its own, F maps diagonal matrices on themselves and F(E_ll) = f_l E_ll.
     """
     P = curvature.shape[1]
-    mean = np.where(unlearned, curvature.mean(0), -np.inf)
+    mean = np.where(candidates, curvature.mean(0), -np.inf)
     row = int(mean.argmax())
-    if not unlearned[row]:
+    if not candidates[row]:
         return Instability(np.zeros((P, P)), 0.0, 0.0, np.zeros((P, P)))
     spread = curvature[:, row]
     error = spread.std(ddof=1) / np.sqrt(len(spread)) if len(spread) > 1 else 0.0
@@ -98,7 +99,7 @@ def instability(
     if d == 0:
         return Instability(nothing, 0.0, 0.0, nothing)
     basis = symmetric_basis(d)
-    parts = [average.unlearned(V, complement, basis) for average in averages]
+    parts = [average.moments_and_operators(V, complement, basis) for average in averages]
     moments, operators = (np.mean(part, axis=0) for part in zip(*parts, strict=True))
     return _analysed(moments, operators, complement, floor, averages[0].stochastic)
 
@@ -223,11 +224,15 @@ def _interpolated(y: np.ndarray, nodes: np.ndarray, table: np.ndarray, control: 
     return mean.reshape(_RANDOMISATIONS, *table.shape[1:])
 
 
+def curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: that of the channel, or sampled."""
+    return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
+
+
 @lru_cache(maxsize=64)
 def sampled_curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l = E|G_ll|_F^2 at zero overlap for a channel without deterministic quadrature."""
-    averages: Averages = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices))
-    f = averages.curvature
+    """f_l at zero overlap for a channel that does not know it."""
+    f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
     return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
 
 
@@ -237,7 +242,7 @@ def visible_directions(average: QuasiRandomAverager, P: int) -> np.ndarray:
     The others leave the posterior as the prior was, at any overlap; half overlap is generic.
     """
     V, basis = 0.5 * np.eye(P), symmetric_basis(P)
-    moments, operators = average.unlearned(V, np.eye(P), basis)
+    moments, operators = average.moments_and_operators(V, np.eye(P), basis)
     seen = moments + np.einsum("aij,rab,b->rij", basis, operators, np.einsum("bii->b", basis))
     vectors, _ = _significant(seen, NO_MOMENT, average.stochastic)
     return np.eye(P) if vectors.shape[1] == P else vectors

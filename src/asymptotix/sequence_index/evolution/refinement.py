@@ -1,18 +1,16 @@
-"""From a fixed point on few nodes to one on as many as a tolerance asks for."""
+"""From a fixed point on few nodes to one on as many as a tolerance asks for, with its numerical error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .averages import Averager, Averages
-from .coordinates import Coordinates
-
-if TYPE_CHECKING:
-    from .dynamics import StateEvolution
+from ..channels.protocol import Averager, Averages
+from .overlap_map import OverlapMap
+from .point import Point
 
 #: Numbers of blocks at which the error is looked at.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -25,7 +23,7 @@ _STEP, _STEP_DRAWN = 0.05, 0.1
 
 
 @dataclass(frozen=True)
-class State:
+class OverlapSolution:
     """Where state evolution ended at one alpha.
 
     Attributes
@@ -37,7 +35,9 @@ class State:
     averages : Averages or None
         Averages at the end point, on the finest nodes used. None where recovery is exact.
     status : str
-    converged, exact : bool
+    converged : bool
+    exact, marginal : bool
+        Whether every visible direction is recovered exactly, and whether only algebraically, at the edge of that.
     """
 
     Q: np.ndarray
@@ -47,6 +47,7 @@ class State:
     status: str = "converged"
     converged: bool = True
     exact: bool = False
+    marginal: bool = False
 
     @property
     def q(self) -> np.ndarray:
@@ -65,20 +66,22 @@ class State:
 
 
 class _Evaluation(NamedTuple):
-    """Averages at coordinates x on one block of nodes, and where an iteration leads from there (R, m), less x.
+    """Averages at a point on one block of nodes, and where an iteration leads from there (R, m), less its x.
 
     With draws the mean of the rows is that of all nodes together: the logarithm of a noisy average is too small, that
     of a short randomisation more than that of all.
     """
 
-    x: np.ndarray
+    point: Point
     averages: Averages
     residuals: np.ndarray
 
+    @property
+    def x(self) -> np.ndarray:
+        return self.point.x
 
-def refined(
-    evolution: StateEvolution, alpha: float, space: Coordinates, x: np.ndarray, tolerance: float
-) -> State:
+
+def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSolution:
     """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
 
     From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
@@ -86,49 +89,46 @@ def refined(
     large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
     nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
     """
-    drawn = evolution.channel.stochastic
-
-    def evaluated(x: np.ndarray, nodes: Averager) -> _Evaluation:
-        averages = nodes(space.overlap(x)[1])
-        rows = evolution.update(averages, alpha, space)
-        together = evolution.update(_pooled_rows(averages), alpha, space)[0] if drawn else rows.mean(0)
-        return _Evaluation(x, averages, rows - rows.mean(0) + together - x)
-
-    first = evolution.block(0)
-    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, evolution.coarse, BLOCKS[-1])
-    here = evaluated(x, few)
-    inverse, resolved = _newton(_slopes(lambda x: evaluated(x, few), here, step))
-    here = here if few is first else evaluated(x, first)
-    here, inverse, moving = _approached(lambda x: evaluated(x, first), here, inverse, space, tolerance)
-    ends, seen, start = [], [], here.x
+    drawn, nodes = evolution.channel.stochastic, evolution.nodes
+    first = nodes.block(0)
+    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, nodes.few, BLOCKS[-1])
+    here = _evaluated(evolution, point, few)
+    inverse, resolved = _newton(_slopes(lambda x: _evaluated(evolution, point.moved(x), few), here, step))
+    here = here if few is first else _evaluated(evolution, point, first)
+    way = _approached(lambda x: _evaluated(evolution, point.moved(x), first), here, inverse, tolerance)
+    here, inverse, moving = way
+    ends, seen, start = [], [], here.point
     while True:
         ends.append(here.x + here.residuals @ inverse.T)
         seen.append(here.averages)
-        x = here.x + _bounded(np.mean(ends, axis=(0, 1)) - here.x)
+        end = point.moved(here.x + _bounded(np.mean(ends, axis=(0, 1)) - here.x))
         # With draws the end may be far below where the way to it ended: then the larger of the slopes dq/dx is safe.
-        errors = np.max([_error(ends, space.tangent(at), drawn) for at in ([start, x] if drawn else [x])], axis=0)
+        errors = np.max([_error(ends, at.tangent, drawn) for at in ([start, end] if drawn else [end])], axis=0)
         error = float(errors.max())
         if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
             break
-        here = evaluated(x, evolution.block(len(ends)))
-    Q, V = space.overlap(x)
+        here = _evaluated(evolution, end, nodes.block(len(ends)))
     status = moving or "converged"
     if not moving and error > 2 * tolerance:
         status += f"; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
-    known = space.certain.shape[1]
+    known = point.space.certain.shape[1]
     if known:
         status += f"; exact recovery of {known} of {evolution.visible.shape[1]} directions"
     if not resolved:
         status += "; the slow direction is not resolved, the error is known by its order only"
-    return State(Q, V, errors, _pooled(seen), status, not moving)
+    return OverlapSolution(end.Q, end.V, errors, _pooled(seen), status, not moving)
+
+
+def _evaluated(evolution: OverlapMap, point: Point, average: Averager) -> _Evaluation:
+    averages = average(point.V)
+    rows = evolution.image(averages, point)
+    drawn = evolution.channel.stochastic
+    together = evolution.image(_pooled_rows(averages), point)[0] if drawn else rows.mean(0)
+    return _Evaluation(point, averages, rows - rows.mean(0) + together - point.x)
 
 
 def _approached(
-    evaluated: Callable[[np.ndarray], _Evaluation],
-    here: _Evaluation,
-    inverse: np.ndarray,
-    space: Coordinates,
-    tolerance: float,
+    evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, inverse: np.ndarray, tolerance: float
 ) -> tuple[_Evaluation, np.ndarray, str]:
     """Quasi-Newton steps on one block of nodes, to within the error of those nodes or twice the tolerance.
 
@@ -137,7 +137,7 @@ def _approached(
     Returns the last evaluation, (I - J)^{-1} as the steps have corrected it, and how it still moves, in words or empty.
     """
     for step in range(_STEPS + 1):
-        moves, tangent = here.residuals @ inverse.T, space.tangent(here.x)
+        moves, tangent = here.residuals @ inverse.T, here.point.tangent
         far = float(abs(np.tensordot(moves.mean(0), tangent, 1)).max())
         if far <= max(2 * tolerance, float(_standard_error(moves, tangent).max())):
             break

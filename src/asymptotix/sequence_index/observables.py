@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...numerics.linear_algebra import psd_sqrt
-from ...numerics.quadrature import Estimate, randomised_average
-from ..channels.protocol import Channel
-from .averages import Averages
+from ..numerics.linear_algebra import psd_sqrt
+from ..numerics.quadrature import Estimate, randomised_average
+from .channels.protocol import Averages, Channel
 
 _COUNT = 2**13
 

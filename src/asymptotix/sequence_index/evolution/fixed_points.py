@@ -1,0 +1,144 @@
+"""State evolution: the overlap that Bayes-optimal learning reaches at a given alpha, from a stated start.
+
+Troiani et al., arXiv:2502.00901, Sec. 3. From nothing, directions of index space are learned one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from ..channels.protocol import Channel
+from .coordinates import Coordinates
+from .dynamics import NEARLY_EXACT, Dynamics, DynamicsEnd, Ending
+from .instability import Instability, diagonal_instability
+from .nodes import Nodes
+from .point import Point
+from .refinement import OverlapSolution, refined
+
+#: Nodes, in units of the few ones, that follow what dies out on few nodes although it grows on many.
+_MORE_NODES = 8
+#: Nodes in each of two randomisations that follow a trace.
+_TRACE_NODES = 2**12
+
+
+class StateEvolution(Dynamics):
+    """State evolution of one channel; keeps its quadrature nodes between calls.
+
+    Parameters
+    ----------
+    channel : Channel
+    side_information : float
+        l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
+    seed : int
+        Of the nodes.
+    """
+
+    def __init__(self, channel: Channel, side_information: float = 0.0, seed: int = 0) -> None:
+        super().__init__(channel, side_information, Nodes(channel, seed))
+
+    def uninformed(
+        self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None
+    ) -> OverlapSolution:
+        """Fixed point reached from a vanishing, isotropic overlap.
+
+        As the start tends to zero directions are learned one after the other: the most unstable one grows and
+        settles while the others are still negligible, then the most unstable of the rest, and so on. ``hint`` is
+        the end point of a smaller alpha: a start, or the answer where recovery was exact there.
+        """
+        if hint is not None and hint.exact and not hint.marginal:
+            return self._recovered(self.contraction(alpha))  # more data cannot undo it
+        if self.side_information > 0:
+            start = self.side_information * np.eye(self.channel.indices)
+            return self.reached(self.point(alpha, start, np.eye(len(start)) - start), tolerance)
+        if hint is not None and not hint.exact:
+            return self._from_nothing(self.point(alpha, hint.Q, hint.V), tolerance)
+        return self._from_nothing(self.nothing(alpha), tolerance)
+
+    def informed(self, alpha: float, *, tolerance: float) -> OverlapSolution:
+        """Fixed point reached from almost full overlap."""
+        inside, v = self.visible @ self.visible.T, NEARLY_EXACT / 2
+        start = (1 - v) * inside
+        return self.reached(self.point(alpha, start, np.eye(len(start)) - inside + v * inside), tolerance)
+
+    def from_overlap(self, alpha: float, q: np.ndarray, *, tolerance: float) -> OverlapSolution:
+        """Fixed point reached from given overlaps, a vector or a matrix; what is at exactly zero stays there.
+
+        Except where E[g g^T] does not vanish at zero overlap, which then cannot stay.
+        """
+        Q = np.asarray(q, float)
+        Q = np.diag(Q) if Q.ndim == 1 else Q
+        return self.reached(self.point(alpha, Q, np.eye(len(Q)) - Q), tolerance)
+
+    def reached(self, point: Point, tolerance: float) -> OverlapSolution:
+        """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
+        return self._ended(self.followed(point), tolerance)
+
+    def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
+        """Overlaps (iterations + 1, P, P): the start (that of the side information), then one per iteration.
+
+        The damping is that of message passing: both the estimate and its variance move by this share of a step.
+        """
+        P = self.channel.indices
+        Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
+        Q = np.diag(Q) if Q.ndim == 1 else Q
+        average, rows = self.nodes.at(_TRACE_NODES // self.channel.cost, 2), [Q]
+        everything = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal)
+        here = Point(alpha, everything, np.zeros(0))
+        for _ in range(iterations):
+            x = self.image(average(np.eye(P) - Q), here).mean(0)
+            Q = (1 - damping) * Q + damping * here.moved(x).Q
+            rows.append(Q)
+        return np.array(rows)
+
+    def _from_nothing(self, point: Point, tolerance: float) -> OverlapSolution:
+        """Let one unstable direction after the other enter until nothing more grows."""
+        alpha, follower, solution = point.alpha, self, None
+        for _ in range(self.channel.indices + 1):
+            solution = self._ended(follower.grown(point), tolerance)
+            if solution.averages is None or not solution.converged:
+                return solution
+            point = self.point(alpha, solution.Q, solution.V)
+            found = self.outside(solution, point)
+            excess, doubt = alpha * found.rate - 1, 2 * alpha * found.error
+            if not found.starts_by_itself and excess < -doubt:
+                return solution
+            if not found.starts_by_itself and excess <= doubt:
+                break
+            follower = self._follower_on_more_nodes
+        assert solution is not None
+        return replace(solution, status=solution.status + "; alpha is within errors of the threshold of another index")
+
+    @cached_property
+    def _follower_on_more_nodes(self) -> Dynamics:
+        """Follows what dies out on few nodes although it grows on many; from draws that takes too long."""
+        return self if self.channel.stochastic or self.nodes.exact else self.on_more_nodes(_MORE_NODES)
+
+    def outside(self, end: OverlapSolution, point: Point) -> Instability:
+        """What grows outside the learned subspace at an end point, from its own averages where they tell."""
+        if self.channel.diagonal and point.learned > 0 and end.averages is not None:
+            return diagonal_instability(end.averages.curvature, np.asarray(point.space.complement.any(1)))
+        return self.growth(point)
+
+    def _ended(self, end: DynamicsEnd, tolerance: float) -> OverlapSolution:
+        """The end on few nodes, refined."""
+        if end.how.recovered:
+            return self._recovered(end.status, marginal=end.how is Ending.MARGINAL)
+        if end.point.learned == 0:
+            return self._nothing_learned()
+        if end.how is Ending.UNSETTLED:
+            Q, V = end.point.Q, end.point.V
+            return OverlapSolution(Q, V, np.full(Q.shape, np.nan), self.nodes.few(V), end.status, False)
+        return refined(self, end.point, tolerance)
+
+    def _recovered(self, status: str, marginal: bool = False) -> OverlapSolution:
+        P, inside = self.channel.indices, self.visible @ self.visible.T
+        zero = np.zeros((P, P))
+        return OverlapSolution(inside, np.eye(P) - inside, zero, None, status, exact=True, marginal=marginal)
+
+    def _nothing_learned(self) -> OverlapSolution:
+        P = self.channel.indices
+        zero, averages = np.zeros((P, P)), self.nodes.block(0)(np.eye(P))
+        return OverlapSolution(zero, np.eye(P), zero, averages, "converged: nothing is learned")

@@ -1,0 +1,78 @@
+"""The nodes on which the averages of one channel are taken: few to follow the dynamics, blocks of many for a number."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from ..channels.protocol import Averager, Channel
+from .averages import QuasiRandomAverager, averager
+
+#: Nodes that follow the dynamics.
+FEW = 2**11
+#: Nodes are added in blocks, each with so many nodes in each of eight randomisations, until the error is small enough.
+BLOCK = 2**11
+#: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four. From draws nodes are
+#: hardly better than random ones, and little is lost with more and shorter randomisations.
+RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
+
+
+class Nodes:
+    """Averagers of a channel, each made once and kept.
+
+    Parameters
+    ----------
+    channel : Channel
+    seed : int
+        Sets of nodes with different even seeds are independent.
+    few : int, optional
+        Number of nodes that follow the dynamics.
+    """
+
+    def __init__(self, channel: Channel, seed: int = 0, few: int | None = None) -> None:
+        self.channel, self._seed, self._few = channel, seed, FEW if few is None else few
+        self._made: dict[tuple[int, int, int, bool], Averager] = {}
+
+    def at(self, count: int, randomisations: int, block: int = 0, careful: bool = False) -> Averager:
+        """Averages over ``count`` nodes in each of several randomisations; see :func:`averager`."""
+        key = (count, randomisations, block, careful)
+        if key not in self._made:
+            seed = self._seed + (randomisations == 1)
+            self._made[key] = averager(self.channel, count, randomisations, seed, block, careful)
+        return self._made[key]
+
+    @property
+    def few(self) -> Averager:
+        """Few nodes: enough to follow the dynamics, not to report a number."""
+        return self.at(self._few // (self.channel.cost // 2 or 1), 1)
+
+    def block(self, number: int, careful: bool = False) -> Averager:
+        """Averages over one block of nodes; those of several blocks are independent enough to be averaged.
+
+        ``careful`` ones, of posteriors from draws, have less bias.
+        """
+        randomisations = RANDOMISATIONS_DRAWN if self.channel.stochastic else RANDOMISATIONS
+        count = max(1, BLOCK * RANDOMISATIONS // (randomisations * self.channel.cost))
+        return self.at(count, randomisations, number, careful)
+
+    def random_block(self, number: int) -> QuasiRandomAverager:
+        """As :meth:`block`, for a channel without an exact averager."""
+        average = self.block(number)
+        assert isinstance(average, QuasiRandomAverager)
+        return average
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether averages are quadratures without random nodes."""
+        return self.channel.exact_averager() is not None
+
+    def affordable(self, count: int) -> int:
+        """A number of nodes, reduced where one posterior costs milliseconds."""
+        return max(count // self.channel.cost, 1)
+
+    def others(self, number: int) -> Nodes:
+        """As many independent nodes; 0 is this set."""
+        return Nodes(self.channel, self._seed + 2 * number, self._few)
+
+    def more(self, factor: int) -> Nodes:
+        """The same with so many times the nodes that follow the dynamics."""
+        return Nodes(self.channel, self._seed, factor * self._few)

@@ -1,0 +1,125 @@
+"""One iteration of state evolution as a map of overlaps, and what grows where the overlap is zero.
+
+    Qhat = alpha E[g_out g_out^T],       V' = (I/(1-l) + Qhat)^{-1},       Q' = I - V',
+
+l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, eq. (9) for the overlaps and Sec. 3 for
+the iteration. The state is the matrix of logits on the learned subspace, the logarithm of Qhat; it is diagonal where
+each row of the weights may change its sign.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from ...numerics.linear_algebra import to_logit
+from ..channels.protocol import Averager, Averages, Channel
+from .averages import QuasiRandomAverager
+from .instability import (
+    Instability,
+    curvature_at_zero,
+    diagonal_instability,
+    instability,
+    sampled_instability_at_zero,
+    visible_directions,
+)
+from .nodes import Nodes
+from .point import Point
+
+#: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
+SEED_OVERLAP = 0.02
+#: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
+MISALIGNED = 1e-6
+
+
+class OverlapMap:
+    """The iteration of one channel.
+
+    Parameters
+    ----------
+    channel : Channel
+    side_information : float
+        l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
+    nodes : Nodes, optional
+        On which averages are taken.
+    """
+
+    def __init__(self, channel: Channel, side_information: float = 0.0, nodes: Nodes | None = None) -> None:
+        self.channel, self.side_information = channel, side_information
+        self.nodes = Nodes(channel) if nodes is None else nodes
+
+    # -- the map -----------------------------------------------------------------------------------------------
+
+    def image(self, averages: Averages, point: Point) -> np.ndarray:
+        """Coordinates after one iteration from a point with these averages, one row per randomisation."""
+        side, hat = self.side_information, point.alpha * averages.second_moment
+        hat = hat if side == 0 else hat + side / (1 - side) * np.eye(self.channel.indices)
+        return point.space.of_precision(hat)
+
+    def after(self, average: Averager, point: Point) -> np.ndarray:
+        """Coordinates after one iteration, averaged over the randomisations."""
+        return self.image(average(point.V), point).mean(0)
+
+    # -- zero and full overlap ---------------------------------------------------------------------------------
+
+    def nothing(self, alpha: float) -> Point:
+        """Zero overlap."""
+        return Point.nothing(alpha, self.channel.indices, self.channel.diagonal)
+
+    def point(self, alpha: float, Q: np.ndarray, V: np.ndarray) -> Point:
+        """A given overlap Q with V = I - Q."""
+        return Point.of_overlap(alpha, Q, V, self.channel.diagonal)
+
+    @cached_property
+    def visible(self) -> np.ndarray:
+        """Orthonormal columns (P, p) of the directions of index space on which the output depends at all."""
+        P = self.channel.indices
+        if self.channel.diagonal or P == 1:
+            return np.eye(P)
+        average = self.nodes.block(0) if self.channel.stochastic else self.nodes.few
+        assert isinstance(average, QuasiRandomAverager)
+        return visible_directions(average, P)
+
+    @property
+    def exact_recovery_bound(self) -> float:
+        """p/r: full overlap in the p visible directions is stable above this alpha and unstable below.
+
+        Infinite where no overlap is ever full: with noise, and for discrete outputs.
+        """
+        if self.channel.noises > 0 or self.channel.outputs == 0:
+            return np.inf
+        return self.visible.shape[1] / self.channel.outputs
+
+    # -- what is not learned -----------------------------------------------------------------------------------
+
+    def not_learned(self, point: Point) -> np.ndarray:
+        """Orthonormal columns (P, d) of what is not learned and can be."""
+        outside = point.space.complement
+        values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
+        return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
+
+    def growth(self, point: Point) -> Instability:
+        """What grows outside the learned subspace at a point."""
+        P = self.channel.indices
+        if self.channel.diagonal:
+            rows = np.asarray(point.space.complement.any(1))
+            if rows.all():
+                return diagonal_instability(curvature_at_zero(self.channel).value[None], rows)
+            if not rows.any():
+                return diagonal_instability(np.zeros((1, P)), rows)
+            return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
+        if point.learned == 0:
+            return self._growth_at_zero
+        return instability([self.nodes.random_block(0)], point.V, self.not_learned(point), MISALIGNED)
+
+    @cached_property
+    def _growth_at_zero(self) -> Instability:
+        return sampled_instability_at_zero(self.channel, self.nodes.random_block, tolerance=1.0)
+
+    def entered(self, point: Point, found: Instability) -> Point:
+        """The point with what is unstable there taken in: at its own first step, or with a small overlap."""
+        if found.starts_by_itself:
+            return point.enlarged(point.alpha * found.moment)
+        seed = np.exp(to_logit(SEED_OVERLAP)) / np.linalg.norm(found.direction, 2)
+        return point.enlarged(seed * found.direction)

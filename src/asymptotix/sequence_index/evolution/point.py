@@ -1,0 +1,98 @@
+"""A point of the dynamics: how much data there is, what is learned, and the overlap there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...numerics.linear_algebra import from_logit
+from .coordinates import Coordinates
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """An overlap at one sample ratio, in coordinates of what is learned; what dynamics and searches hand on.
+
+    Attributes
+    ----------
+    alpha : float
+        Samples per dimension, n = alpha D.
+    space : Coordinates
+        The learned subspace of index space.
+    x : array (m,)
+        Coordinates of the overlap there: the matrix of logits log(q/v).
+    """
+
+    alpha: float
+    space: Coordinates
+    x: np.ndarray
+
+    @classmethod
+    def nothing(cls, alpha: float, indices: int, diagonal: bool) -> Point:
+        """Zero overlap: no coordinates."""
+        return cls(alpha, Coordinates.of_rows(np.zeros(indices, bool), diagonal), np.zeros(0))
+
+    @classmethod
+    def of_overlap(cls, alpha: float, Q: np.ndarray, V: np.ndarray, diagonal: bool) -> Point:
+        """A given overlap Q (P, P) with posterior variance V = I - Q: its range is what is learned."""
+        return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal))
+
+    @cached_property
+    def _overlap(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.space.overlap(self.x)
+
+    @property
+    def Q(self) -> np.ndarray:
+        """Overlap (P, P)."""
+        return self._overlap[0]
+
+    @property
+    def V(self) -> np.ndarray:
+        """Posterior variance I - Q (P, P), to full relative accuracy."""
+        return self._overlap[1]
+
+    @property
+    def tangent(self) -> np.ndarray:
+        """dQ/dx as matrices (m, P, P)."""
+        return self.space.tangent(self.x)
+
+    @cached_property
+    def logits(self) -> np.ndarray:
+        """log(q/v) of the principal overlaps that have coordinates, ascending."""
+        return self.space.logits(self.x)
+
+    @property
+    def largest_variance(self) -> float:
+        """The largest 1-q among them."""
+        return float(from_logit(self.logits)[1].max())
+
+    @property
+    def learned(self) -> int:
+        """Number of directions that are learned or known."""
+        return self.space.learned
+
+    def moved(self, x: np.ndarray) -> Point:
+        """The same subspace, with other coordinates."""
+        return replace(self, x=x)
+
+    def at(self, alpha: float) -> Point:
+        """The same overlap with another amount of data."""
+        return replace(self, alpha=alpha)
+
+    def enlarged(self, hat: np.ndarray) -> Point:
+        """With the range of a precision matrix ``hat`` (P, P) from outside the learned subspace taken in."""
+        return Point(self.alpha, *self.space.enlarged(self.x, hat))
+
+    def without(self, below: float) -> Point:
+        """Without the principal directions whose logit is below a bound."""
+        return Point(self.alpha, *self.space.without(self.x, below))
+
+    def pinned(self) -> Point:
+        """With the principal directions at the largest precision counted as known."""
+        return Point(self.alpha, *self.space.pinned(self.x))
+
+    def turned(self, frame: np.ndarray) -> Point:
+        """The same overlap in a nearby subspace of the same dimension, spanned by ``frame`` (P, k)."""
+        return Point(self.alpha, *self.space.turned(self.x, frame))

@@ -1,0 +1,124 @@
+"""The branch of a diagonal overlap on which one index is learned, and which index follows.
+
+On the branch where index a has overlap q,
+
+    alpha(q) = q / ((1-q) h_a(q)),  h_a = E|g_a|^2,        and index l follows where alpha(q) f_l(q) = 1.
+
+Evaluating f_l at q = 1 instead, as if the first index were known exactly, gives 1/(M(M+1)) whatever the model: the
+condition must be self-consistent. (The second threshold printed in Troiani et al., arXiv:2502.00901, is not.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ....numerics.linear_algebra import from_logit, to_logit
+from ..dynamics import NEARLY_EXACT
+from ..overlap_map import OverlapMap
+from ..refinement import BLOCKS
+from .threshold import NEVER, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+
+#: Stands for zero where a logarithm is taken.
+_NOTHING = 1e-12
+#: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
+_CLOSE = 0.1
+#: Blocks of nodes at most for one number on posteriors that come from draws.
+_MOST_DRAWN = 4
+
+
+class OneIndexBranch:
+    """The branch of a diagonal overlap on which only one row, ``learned``, has any."""
+
+    def __init__(self, evolution: OverlapMap, learned: int) -> None:
+        self.evolution, self.learned = evolution, learned
+
+    def at(self, x: float, block: int | None = None, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Log alpha(q) (R,) and log(alpha f) (R, P) at logit x, per randomisation of a block of nodes, or on a few."""
+        v = np.ones(self.evolution.channel.indices)
+        v[self.learned] = from_logit(x)[1]
+        averages = (self.evolution.nodes.few if block is None else self.evolution.nodes.block(block, careful))(np.diag(v))
+        log_alpha = x - _log_rows(averages.second_moment[:, self.learned, self.learned])
+        growth = log_alpha[:, None] + _log_rows(averages.curvature.clip(_NOTHING))
+        growth[:, self.learned] = np.log(_NOTHING)
+        return log_alpha, growth
+
+
+def _log_rows(rows: np.ndarray) -> np.ndarray:
+    """Logarithms of the rows, shifted so that their mean is the logarithm of the mean: they only tell the scatter."""
+    logs = np.log(rows)
+    return logs - logs.mean(0) + np.log(rows.mean(0))
+
+
+class _Crossing(NamedTuple):
+    """Where on a branch, on few nodes, alpha f_index = 1: logit x, slopes of log alpha and of log alpha f there."""
+
+    index: int
+    x: float
+    slope_alpha: float
+    slope_growth: float
+
+
+def next_index(evolution: OverlapMap, learned: int, tolerance: float) -> StaircaseStep:
+    """The first of the other indices to follow; all of those that come close to it are looked at."""
+    P = evolution.channel.indices
+    branch = OneIndexBranch(evolution, learned)
+    found = {crossing.index: _located(branch, crossing, tolerance) for crossing in _first_crossings(branch)}
+    if not found:
+        return along(NEVER, int(learned == 0), P)
+    index = min(found, key=lambda index: found[index].alpha)
+    return along(found[index], index, P)
+
+
+def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> Threshold:
+    """A crossing on more nodes."""
+    index, x, slope_alpha, slope_growth = crossing
+    most = _MOST_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
+
+    def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Where it grows, as a logit, and alpha there, by a linear step from x."""
+        log_alpha, growth = branch.at(x, block, careful)
+        move = -growth[:, index] / slope_growth
+        return x + move, np.exp(log_alpha + slope_alpha * move)
+
+    ends: list[np.ndarray] = []
+    alpha, error = np.array([np.nan]), np.inf
+    for _ in range(most + 8):
+        x_r, end = predicted(x, len(ends))
+        if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
+            ends.append(end)
+        x = float(x_r.mean())
+        if ends:
+            alpha = np.mean(ends, axis=0)
+            error = alpha.std(ddof=1) / np.sqrt(len(alpha))
+            if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
+                break
+    if branch.evolution.channel.careful_enough is not None:
+        bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
+        alpha = alpha - bias
+        error = np.hypot(alpha.std(ddof=1) / np.sqrt(len(alpha)), UNCORRECTED_SHARE * bias.mean())
+    return Threshold(float(alpha.mean()), float(error))
+
+
+def _first_crossings(branch: OneIndexBranch) -> list[_Crossing]:
+    """Walk up the branch to the first x at which an index grows; those that almost do are taken along."""
+    previous, found, close = None, [], set[int]()
+    start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
+    for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
+        here = [value.mean(0) for value in branch.at(x)]
+        log_alpha, growth = float(here[0]), np.asarray(here[1])
+        if not close and growth.max() > 0:
+            close = set(np.flatnonzero(growth > -_CLOSE).tolist())
+        for index in [index for index in close if growth[index] > 0]:
+            close.remove(index)
+            if previous is None:  # unstable as soon as the branch exists: alpha(q) at its foot is the threshold
+                found.append(_Crossing(index, float(x), 1e-6, 1.0))
+                continue
+            x0, a0, g0 = previous
+            slope, slopes = (log_alpha - a0) / (x - x0), (growth - g0) / (x - x0)
+            found.append(_Crossing(index, float(x0 - g0[index] / slopes[index]), slope, float(slopes[index])))
+        if found and not close:
+            break
+        previous = (x, log_alpha, growth)
+    return found

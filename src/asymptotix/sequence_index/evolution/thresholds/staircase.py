@@ -1,0 +1,189 @@
+"""Where each direction of index space starts to be learned: the successive instabilities from nothing.
+
+What is not learned is unstable where alpha lambda(Q) > 1 on the branch of what is learned already, lambda the largest
+eigenvalue of the operator F there (f_l for an index whose row may change its sign on its own). The first threshold is
+1/lambda at Q = 0 (Troiani et al., arXiv:2502.00901, Sec. 3). Branches with more than one learned direction are followed
+in alpha; for that with one index of a diagonal overlap see :mod:`one_index`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ....core.progress import Progress
+from ..fixed_points import StateEvolution
+from ..instability import Instability, curvature_at_zero, sampled_instability_at_zero
+from ..point import Point
+from ..refinement import refined
+from .one_index import next_index
+from .threshold import NEVER, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+
+#: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
+_FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
+#: Stands for zero where a logarithm is taken.
+_NOTHING = 1e-12
+#: Blocks of nodes at most for one number, and for one on posteriors that come from draws.
+_MOST, _MOST_DRAWN = 16, 4
+
+
+class Staircase(NamedTuple):
+    """The steps in their order, and a point of the branch on which all is learned, where there is one."""
+
+    steps: list[StaircaseStep]
+    branch: Point | None
+
+
+def staircase(evolution: StateEvolution, *, tolerance: float, progress: Progress) -> Staircase:
+    """Directions in the order in which they are learned from nothing; those that never are come last, at infinity."""
+    progress.message("first weak-recovery threshold")
+    steps = [_first_step(evolution, tolerance)]
+    branch = _foot(evolution, steps[0].threshold.alpha)
+    while branch is not None and evolution.not_learned(branch).shape[1] > 0:
+        learned = branch.learned
+        progress.message(f"weak-recovery threshold after {learned} of {evolution.channel.indices} directions")
+        if evolution.channel.diagonal and learned == 1:
+            step = next_index(evolution, int(branch.space.frame.any(1).argmax()), tolerance)
+            branch = _entered(evolution, branch, step)
+        else:
+            step, branch = _next_direction(evolution, branch, tolerance)
+        steps.append(step)
+    return Staircase(steps, branch)
+
+
+def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
+    """What starts by itself, at alpha = 0; or the first instability of zero overlap."""
+    channel = evolution.channel
+    if channel.diagonal:
+        curvature = curvature_at_zero(channel)
+        first = int(curvature.value.argmax())
+        alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
+        return along(alpha, first, channel.indices)
+    most = _MOST_DRAWN if channel.stochastic else _MOST
+    found = sampled_instability_at_zero(channel, evolution.nodes.random_block, 0.5 * tolerance, most)
+    if found.starts_by_itself:
+        return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
+    if not found.direction.any():  # nothing grows at any alpha: everything that is visible is left
+        return _never(evolution.visible)
+    return StaircaseStep(Threshold(1 / found.rate, found.error / found.rate**2), found.direction)
+
+
+def _never(frame: np.ndarray) -> StaircaseStep:
+    """The directions spanned by a frame (P, d), which are not learned at any alpha."""
+    inside = frame @ frame.T
+    return StaircaseStep(NEVER, inside / np.linalg.norm(inside))
+
+
+def _foot(evolution: StateEvolution, alpha: float) -> Point | None:
+    """Just above the first threshold."""
+    if not np.isfinite(alpha):
+        return None
+    nothing = evolution.nothing(alpha)
+    found = evolution.growth(nothing)
+    return evolution.entered(nothing.at(_FIRST) if found.starts_by_itself else nothing, found)
+
+
+def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep) -> Point | None:
+    """The branch with the direction of a step of a diagonal staircase taken in."""
+    if not np.isfinite(step.threshold.alpha):
+        return None
+    found = Instability(np.zeros_like(step.direction), 1.0, 0.0, step.direction)
+    return evolution.entered(evolution.followed(branch.at(step.threshold.alpha)).point, found)
+
+
+def _next_direction(
+    evolution: StateEvolution, branch: Point, tolerance: float
+) -> tuple[StaircaseStep, Point | None]:
+    """Follow the branch in alpha until what is left outside grows."""
+    learned, below, growth_below = branch.learned, None, -np.inf
+    alpha = max(branch.alpha, _FIRST)
+    while alpha < _LAST:
+        alpha *= _STRIDE if below is not None else 1.02
+        end = evolution.followed(branch.at(alpha))
+        if end.how.recovered:
+            break
+        here = end.point
+        if here.learned < learned:  # on few nodes the last direction is learned a little later
+            continue
+        found = evolution.growth(here)
+        growth = _log_growth(found, alpha)
+        if growth > 0 or here.learned > learned:
+            if below is not None and np.isfinite(growth) and here.learned == learned:
+                return _crossing(evolution, below, growth_below, here, growth, tolerance)
+            return _sudden(evolution, (below or branch).alpha, here, found)
+        below, growth_below, branch = here, growth, here
+    return _never(evolution.not_learned(branch)), None
+
+
+def _log_growth(found: Instability, alpha: float) -> float:
+    if found.starts_by_itself:
+        return np.inf
+    return float(np.log(max(alpha * found.rate, _NOTHING)))
+
+
+def _sudden(evolution: StateEvolution, low: float, above: Point, found: Instability) -> tuple[StaircaseStep, Point]:
+    """What starts by itself on the branch, or is dragged along: from the last alpha without it to the first with it."""
+    direction = found.moment if found.starts_by_itself else found.direction
+    middle, half = 0.5 * (low + above.alpha), 0.5 * (above.alpha - low)
+    if direction.any():
+        branch = evolution.entered(above, found)
+    else:
+        branch, direction = above, above.space.frame @ above.space.frame.T
+    return StaircaseStep(Threshold(middle, half), direction / np.linalg.norm(direction)), branch
+
+
+def _crossing(
+    evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float
+) -> tuple[StaircaseStep, Point]:
+    """The alpha between two points of a branch at which the growth passes one."""
+    a0, a1 = np.log(below.alpha), np.log(above.alpha)
+    at, root = below, a0
+    # From draws on few nodes the growth is not known better than that one linear step leads to the threshold.
+    close = 0.05 if evolution.channel.stochastic else 0.01
+    for _ in range(6):
+        root = a0 - g0 * (a1 - a0) / (g1 - g0)
+        at = evolution.followed(at.at(float(np.exp(root)))).point
+        growth = _log_growth(evolution.growth(at), at.alpha)
+        if abs(growth) < close or a1 - a0 < 0.2 * tolerance:
+            break
+        a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
+    slope = (g1 - g0) / (a1 - a0)
+    threshold, found = _on_more_nodes(evolution, at, slope, tolerance)
+    return StaircaseStep(threshold, found.direction), evolution.entered(at, found).at(threshold.alpha)
+
+
+def _on_more_nodes(
+    evolution: StateEvolution, at: Point, slope: float, tolerance: float
+) -> tuple[Threshold, Instability]:
+    """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
+    solution = refined(evolution, at, (0.5 if evolution.channel.stochastic else 0.25) * tolerance)
+    here = evolution.point(at.alpha, solution.Q, solution.V)
+    found = evolution.outside(solution, here)
+    growth = _log_growth(found, at.alpha)
+    # How the error of the overlap moves the growth: once along its own size.
+    moved = solution.Q_error / np.linalg.norm(solution.Q_error, 2).clip(1e-12) * np.diag(solution.Q_error).max()
+    inside = here.space.frame @ here.space.frame.T @ moved @ here.space.frame @ here.space.frame.T
+    shifted, unshifted = (
+        _log_growth(evolution.growth(evolution.point(at.alpha, solution.Q - change, solution.V + change)), at.alpha)
+        for change in (inside, np.zeros_like(inside))
+    )
+    own = found.error / max(found.rate, _NOTHING)
+    bias = _bias_of_draws(evolution, here, found)
+    growth -= bias[0]
+    # A secant over a stretch of the branch may be a fifth off the slope at its end.
+    parts = (own, shifted - unshifted, 0.2 * growth, *bias[1:])
+    error = np.linalg.norm(parts) / max(slope, 0.1)
+    alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
+    return Threshold(alpha, float(alpha * error)), found
+
+
+def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:
+    """By how much few effective draws lower the log growth of what grows, how much of it may be left, its error."""
+    if evolution.channel.careful_enough is None or not evolution.channel.diagonal:
+        return 0.0, 0.0, 0.0
+    index = int(np.diag(found.direction).argmax())
+    usual, better = (evolution.nodes.block(0, careful)(at.V).curvature[:, index] for careful in (False, True))
+    bias = float(np.log(usual.mean() / better.mean()))
+    rows = usual / usual.mean() - better / better.mean()
+    return bias, UNCORRECTED_SHARE * bias, float(rows.std(ddof=1) / np.sqrt(len(rows)))
