@@ -1,4 +1,7 @@
-"""What is read off the overlap: prediction errors and the free entropy."""
+"""What is read off the overlap: prediction errors and the free entropy.
+
+Troiani et al., arXiv:2502.00901, Theorem 2.1, eqs. (10) and (11).
+"""
 
 from __future__ import annotations
 

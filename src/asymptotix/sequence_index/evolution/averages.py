@@ -4,7 +4,7 @@ At overlap Q the student's field and the true index are jointly Gaussian per tok
 
     Z ~ N(0, I),     omega | Z ~ N(Q Z, Q V),     y = g(Z)
 
-(Troiani et al., arXiv:2502.00901, Sec. 3).
+(Troiani et al., arXiv:2502.00901, the averages of eq. (14)).
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ class QuasiRandomAverager(Averager):
             return psd_sqrt(Q)
         return Q if self.channel.draws >= _MANY_DRAWS else Q @ Q
 
-    def moments_and_operators(self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moments_and_operators(
+        self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """E[g g^T] and the operator F on a subspace, one row per randomisation.
 
             F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
@@ -199,7 +201,8 @@ def squares_and_operators(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
 
-    See :meth:`QuasiRandomAverager.moments_and_operators`. Of two posteriors from independent lists, one factor is taken from each.
+    See :meth:`QuasiRandomAverager.moments_and_operators`. Of two posteriors from independent lists, one factor is taken
+    from each.
     """
     g, h = (np.einsum("pi,npm->nim", frame, score(posteriors[k], V)) for k in (0, -1))
     G, H = (

@@ -1,6 +1,7 @@
 """State evolution: the overlap that Bayes-optimal learning reaches at a given alpha, from a stated start.
 
-Troiani et al., arXiv:2502.00901, Sec. 3. From nothing, directions of index space are learned one after the other.
+Troiani et al., arXiv:2502.00901, Lemma 2.2: what message passing reaches; from nothing, directions of index space are
+learned one after the other.
 """
 
 from __future__ import annotations

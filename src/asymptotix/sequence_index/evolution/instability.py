@@ -9,6 +9,8 @@ alpha F(X) in one iteration,
 a self-adjoint map of the symmetric matrices that preserves the cone of positive ones. It is unstable where
 alpha lambda > 1, lambda its largest eigenvalue, and what grows from an isotropic start is the projection of the unit
 matrix on the leading eigenspace, which is positive too.
+
+Troiani et al., arXiv:2502.00901, Theorem 2.3, eqs. (15) and (16).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     Qhat = alpha E[g_out g_out^T],       V' = (I/(1-l) + Qhat)^{-1},       Q' = I - V',
 
-l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, eq. (9) for the overlaps and Sec. 3 for
-the iteration. The state is the matrix of logits on the learned subspace, the logarithm of Qhat; it is diagonal where
-each row of the weights may change its sign.
+l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, Lemma 2.2, eq. (14). The state is the
+matrix of logits on the learned subspace, the logarithm of Qhat; it is diagonal where each row of the weights may change
+its sign.
 """
 
 from __future__ import annotations

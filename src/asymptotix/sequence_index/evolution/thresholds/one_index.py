@@ -5,7 +5,7 @@ On the branch where index a has overlap q,
     alpha(q) = q / ((1-q) h_a(q)),  h_a = E|g_a|^2,        and index l follows where alpha(q) f_l(q) = 1.
 
 Evaluating f_l at q = 1 instead, as if the first index were known exactly, gives 1/(M(M+1)) whatever the model: the
-condition must be self-consistent. (The second threshold printed in Troiani et al., arXiv:2502.00901, is not.)
+condition must be self-consistent. (Troiani et al., arXiv:2502.00901, Appendix E.2, prints it otherwise.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class OneIndexBranch:
         """Log alpha(q) (R,) and log(alpha f) (R, P) at logit x, per randomisation of a block of nodes, or on a few."""
         v = np.ones(self.evolution.channel.indices)
         v[self.learned] = from_logit(x)[1]
-        averages = (self.evolution.nodes.few if block is None else self.evolution.nodes.block(block, careful))(np.diag(v))
+        nodes = self.evolution.nodes
+        averages = (nodes.few if block is None else nodes.block(block, careful))(np.diag(v))
         log_alpha = x - _log_rows(averages.second_moment[:, self.learned, self.learned])
         growth = log_alpha[:, None] + _log_rows(averages.curvature.clip(_NOTHING))
         growth[:, self.learned] = np.log(_NOTHING)

@@ -2,8 +2,8 @@
 
 What is not learned is unstable where alpha lambda(Q) > 1 on the branch of what is learned already, lambda the largest
 eigenvalue of the operator F there (f_l for an index whose row may change its sign on its own). The first threshold is
-1/lambda at Q = 0 (Troiani et al., arXiv:2502.00901, Sec. 3). Branches with more than one learned direction are followed
-in alpha; for that with one index of a diagonal overlap see :mod:`one_index`.
+1/lambda at Q = 0 (Troiani et al., arXiv:2502.00901, Theorem 2.3). Branches with more than one learned direction are
+followed in alpha; for that with one index of a diagonal overlap see :mod:`one_index`.
 """
 
 from __future__ import annotations
