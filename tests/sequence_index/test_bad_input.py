@@ -182,7 +182,7 @@ def test_lost_samples_make_a_failed_point_not_a_wrong_one(monkeypatch):
     def lost(self, V):
         raise FloatingPointError("the channel lost 3 samples")
 
-    monkeypatch.setattr("asymptotix.sequence_index.evolution.averages.SignAverager.__call__", lost)
+    monkeypatch.setattr("asymptotix.sequence_index.channels.attention.sign.SignAverager.__call__", lost)
     with pytest.warns(ConvergenceWarning, match="failed: the channel lost 3 samples"):
         result = solve(PROBLEM, alpha=0.3)
     assert not result.ok

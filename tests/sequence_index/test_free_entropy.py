@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve
-from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel
-from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, SignAverager
+from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.observables import free_entropy
 
 

@@ -8,7 +8,7 @@ from scipy.optimize import root_scalar
 from scipy.special import log_ndtr
 
 from asymptotix.numerics.quadrature import gauss_hermite
-from asymptotix.sequence_index.channels.protocol import SignChannel
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.evolution import dynamics as state_evolution
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.coordinates import PRECISIONS, Coordinates

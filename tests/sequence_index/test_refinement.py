@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asymptotix.numerics.linear_algebra import from_logit
-from asymptotix.sequence_index.evolution.averages import Averages
+from asymptotix.sequence_index.channels.protocol import Averages
 from asymptotix.sequence_index.evolution.coordinates import Coordinates
 from asymptotix.sequence_index.evolution.refinement import State, _newton, refined
 

@@ -5,15 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
 from asymptotix.sequence_index.channels.protocol import Channel, score_jacobian
 from asymptotix.sequence_index.evolution import dynamics as state_evolution
-from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, hermite_polynomials
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.dynamics import StateEvolution
 from asymptotix.sequence_index.evolution.instability import (
     Instability,
+    curvature_at_zero,
     instability,
     instability_from_outputs,
     visible_directions,

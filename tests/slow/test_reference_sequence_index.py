@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
-from asymptotix.sequence_index.channels.protocol import TwoLayerChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from asymptotix.sequence_index.evolution.observables import prediction_errors
 from asymptotix.sequence_index.evolution.thresholds import _next_index, find_thresholds
 from reference_numbers import allowance, reference

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.problem import Outcome
 from ..numerics import checks
-from .channels.protocol import channel_of
+from .channels.choose import channel_of
 from .evolution.dynamics import StateEvolution
 from .evolution.observables import free_entropy, prediction_errors
 from .evolution.refinement import State

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..channels.attention.two_layers_at_zero import curvature_at_zero
 from ..channels.protocol import Channel
 from ..evolution.averages import Averager, QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP, StateEvolution
-from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
+from ..evolution.instability import NO_MOMENT, curvature_at_zero, diagonal_instability, instability
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 

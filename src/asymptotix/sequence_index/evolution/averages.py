@@ -7,53 +7,33 @@ At overlap Q the student's field and the true index are jointly Gaussian per tok
 
 from __future__ import annotations
 
-import abc
+from dataclasses import replace
 from functools import cached_property
-from itertools import combinations_with_replacement
-from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
 
+from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_uniforms
-from ..channels.attention.two_layers_at_zero import curvature_at_zero, is_known_at_zero
-from ..channels.mapped import MANY_EFFECTIVE_SAMPLES
-from ..channels.protocol import Channel, Posterior, SignChannel, score, score_jacobian
+from ..channels.protocol import (
+    MANY_EFFECTIVE_SAMPLES,
+    Accuracy,
+    Averager,
+    Averages,
+    Channel,
+    Posterior,
+    score,
+    score_jacobian,
+)
 
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
-POSTERIOR_ACCURACY = {"fineness": 2.0, "cut": 9.0}
+POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
 _SMALL_OVERLAP = 0.25
 #: Draws from which a posterior covariance is good to about half a percent.
 _MANY_DRAWS = 4096
 #: Nodes per control variate: with fewer the regression would fit the noise.
 _NODES_PER_CONTROL = 16
-
-
-class Averages(NamedTuple):
-    """Averages at one overlap, one row per independent randomisation of the nodes.
-
-    Attributes
-    ----------
-    second_moment : array (randomisations, P, P)
-        E[g_out g_out^T], summed over tokens.
-    log_evidence : array (randomisations,)
-        E log Z_out, as a density of the output y.
-    curvature : array (randomisations, P)
-        f_l = E |G_ll|_F^2, G = d g_out / d omega: an unlearned index l is unstable where alpha f_l > 1.
-    """
-
-    second_moment: np.ndarray
-    log_evidence: np.ndarray
-    curvature: np.ndarray
-
-
-class Averager(abc.ABC):
-    """Callable V -> Averages."""
-
-    @abc.abstractmethod
-    def __call__(self, V: np.ndarray) -> Averages: ...
 
 
 class QuasiRandomAverager(Averager):
@@ -77,7 +57,7 @@ class QuasiRandomAverager(Averager):
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
         # From draws, more of them for samples of which few count.
-        self._accuracy = POSTERIOR_ACCURACY | ({"enough": MANY_EFFECTIVE_SAMPLES} if careful else {})
+        self._accuracy = replace(POSTERIOR_ACCURACY, enough=MANY_EFFECTIVE_SAMPLES) if careful else POSTERIOR_ACCURACY
         self.stochastic = channel.stochastic
 
     @cached_property
@@ -102,21 +82,23 @@ class QuasiRandomAverager(Averager):
         posterior = self._posterior(observation, np.zeros_like(Z), np.eye(self.channel.indices))
         own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
-        exact = curvature_at_zero(self.channel).value
+        known = self.channel.curvature_at_zero()
+        assert known is not None
+        exact = known.value
         variates = [weights[:, None] * x - exact for x in ((own**2).sum((-1, -2)), along)]
         return Control(np.concatenate(variates, 1), self._randomisations)
 
     @cached_property
     def _hermite_control(self) -> Control | None:
         """Hermite polynomials of the true index, as many as the nodes can carry; None where nodes are folded."""
-        if type(self.channel).draw_indices is not Channel.draw_indices:
+        if self.channel.folds_symmetries:
             return None
         Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
         variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
         return None if variates is None else Control(variates, self._randomisations)
 
-    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, **options: int) -> Posterior:
-        found = self.channel.posterior(observation, omega, V, **self._accuracy, **options)
+    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, seed: int = 0) -> Posterior:
+        found = self.channel.posterior(observation, omega, V, replace(self._accuracy, seed=seed))
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         lost = ~np.isfinite(posterior.log_evidence)
         if lost.any():
@@ -134,8 +116,8 @@ class QuasiRandomAverager(Averager):
         Q = np.eye(channel.indices) - V
         omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
         observation = channel.observe(Z)
-        lists = [{"seed": 0}, {"seed": 1}] if channel.stochastic else [{}]
-        return Z, weights, observation, [self._posterior(observation, omega, V, **one) for one in lists]
+        seeds = (0, 1) if channel.stochastic else (0,)
+        return Z, weights, observation, [self._posterior(observation, omega, V, seed) for seed in seeds]
 
     def __call__(self, V: np.ndarray) -> Averages:
         channel, Q = self.channel, np.eye(self.channel.indices) - V
@@ -197,7 +179,7 @@ class QuasiRandomAverager(Averager):
         return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
 
     def _controls_at(self, Q: np.ndarray) -> Control | None:
-        if is_known_at_zero(self.channel):
+        if self.channel.curvature_is_control:
             return self._curvature_control if np.diag(Q).max() < _SMALL_OVERLAP else None
         return self._hermite_control
 
@@ -208,15 +190,6 @@ class QuasiRandomAverager(Averager):
         if control is not None:
             mean = mean - control.means @ (control.inverse @ weighted)
         return mean.reshape(self._randomisations, *values.shape[1:])
-
-
-class Control:
-    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them."""
-
-    def __init__(self, variates: np.ndarray, randomisations: int) -> None:
-        self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
-        # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
-        self.inverse = np.linalg.pinv(variates - variates.mean(0), rcond=1e-10)
 
 
 def squares_and_operators(
@@ -240,75 +213,6 @@ def _symmetric(matrices: np.ndarray) -> np.ndarray:
     return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
 
 
-def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
-    """Normalised Hermite polynomials of total degree 2, and 4 where they fit, of normals z (n, d).
-
-    Their mean is zero and they are uncorrelated. ``most`` bounds their number; None if those of degree 2 are too many.
-    """
-    one, two = z, (z**2 - 1) / np.sqrt(2)
-    three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)
-    table = [np.ones_like(z), one, two, three, four]
-    columns: list[np.ndarray] = []
-    for degree in (2, 4):
-        choices = list(combinations_with_replacement(range(z.shape[1]), degree))
-        if len(columns) + len(choices) > most:
-            break
-        for choice in choices:
-            places, powers = np.unique(choice, return_counts=True)
-            columns.append(np.prod([table[power][:, place] for place, power in zip(places, powers, strict=True)], 0))
-    return np.stack(columns, 1) if columns else None
-
-
-class SignAverager(Averager):
-    """The one-layer channel by two-dimensional Gauss-Legendre quadrature: deterministic, about 1e-10.
-
-    With w = |omega|/sqrt(V) and x the component of z/sqrt(V) along omega, folding x -> -x turns the Gaussian around
-    w times sech^2(w x) into exp(-(x^2+w^2)/2)/cosh(w x), smooth for every V.
-    """
-
-    def __init__(self, channel: SignChannel, order: int = 80) -> None:
-        self._tokens = channel.tokens
-        x, weights = np.polynomial.legendre.leggauss(order)
-        self._x, self._weights = 5.5 * (x + 1), 5.5 * weights
-
-    def __call__(self, V: np.ndarray) -> Averages:
-        M, v = self._tokens, float(V[0, 0])
-        q = 1 - v
-        if q <= 0:
-            exact = np.array([[M * (M + 1.0)]])
-            return Averages(np.zeros((1, 1, 1)), self._log_evidence(v, 0.0), exact)
-        mass, w, x = self._field_mass(q, v)
-        bump = np.sqrt(2 / np.pi) * np.exp(-0.5 * (x**2 + w**2)) / np.cosh(w * x)
-        left = (mass * bump * (x**2 + M - 1)).sum()
-        moment = np.array([[[(M - left) / v]]])
-        softplus = np.logaddexp(0.0, -2 * w * x) + 0  # the sign that was not drawn
-        both = np.exp(-0.5 * (x - w) ** 2) * softplus
-        both = both + np.exp(-0.5 * (x + w) ** 2) * np.logaddexp(0.0, 2 * w * x)
-        missing = (mass * both).sum() / np.sqrt(2 * np.pi)
-        return Averages(moment, self._log_evidence(v, missing), np.full((1, 1), np.nan))
-
-    def _field_mass(self, q: float, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""
-        M = self._tokens
-        # w is cut off by its own density at small q and by the bump at small V; scale the grid to the smaller.
-        scale = min(1.0, np.sqrt(q / v) * (1.0 + 0.1 * M))
-        w = scale * self._x
-        log_density = (
-            np.log(2.0) + (M - 1) * np.log(w) + 0.5 * M * np.log(v / (2 * q)) - gammaln(M / 2) - w**2 * v / (2 * q)
-        )
-        return (
-            (np.exp(log_density) * scale * self._weights)[:, None] * self._weights[None, :],
-            w[:, None],
-            self._x[None, :],
-        )
-
-    def _log_evidence(self, v: float, missing: float) -> np.ndarray:
-        """E log[N(z; omega, v) + N(-z; omega, v)], as a density of z up to its sign."""
-        if v >= 1:
-            missing = np.log(2.0)
-        return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])
-
-
 def averager(
     channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
 ) -> Averager:
@@ -317,6 +221,4 @@ def averager(
     ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
     shall be better ones.
     """
-    if isinstance(channel, SignChannel):
-        return SignAverager(channel)
-    return QuasiRandomAverager(channel, count, randomisations, seed, block, careful)
+    return channel.exact_averager() or QuasiRandomAverager(channel, count, randomisations, seed, block, careful)

@@ -16,12 +16,17 @@ import numpy as np
 
 from ...numerics.iteration import fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
-from ..channels.attention.two_layers_at_zero import curvature_at_zero
-from ..channels.mapped import MANY_EFFECTIVE_SAMPLES
 from ..channels.protocol import Channel
-from .averages import Averager, Averages, QuasiRandomAverager, SignAverager, averager
+from .averages import Averager, Averages, QuasiRandomAverager, averager
 from .coordinates import PRECISIONS, Coordinates
-from .instability import Instability, diagonal_instability, instability, sampled_instability_at_zero, visible_directions
+from .instability import (
+    Instability,
+    curvature_at_zero,
+    diagonal_instability,
+    instability,
+    sampled_instability_at_zero,
+    visible_directions,
+)
 from .refinement import State, refined
 
 #: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
@@ -81,7 +86,7 @@ class StateEvolution:
     @property
     def deterministic(self) -> bool:
         """Whether averages are quadratures without random nodes."""
-        return isinstance(self.coarse, SignAverager)
+        return self.channel.exact_averager() is not None
 
     def on_other_nodes(self, number: int) -> StateEvolution:
         """The same with independent nodes; 0 is this one."""
@@ -227,7 +232,7 @@ class StateEvolution:
     @property
     def has_careful_nodes(self) -> bool:
         """Whether posteriors come from so many draws that those of which few count can be had better."""
-        return self.channel.stochastic and self.channel.draws >= 4 * MANY_EFFECTIVE_SAMPLES
+        return self.channel.careful_enough is not None
 
     def nodes(self, number: int) -> QuasiRandomAverager:
         """As :meth:`block`, for a channel without deterministic averages."""

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from ..channels.protocol import Channel, Posterior
-from .averages import Averages, Control, QuasiRandomAverager, hermite_polynomials, squares_and_operators
+from .averages import Averages, QuasiRandomAverager, squares_and_operators
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9
@@ -221,6 +222,11 @@ def _interpolated(y: np.ndarray, nodes: np.ndarray, table: np.ndarray, control: 
     if control is not None:
         mean = mean - control.means @ (control.inverse @ values)
     return mean.reshape(_RANDOMISATIONS, *table.shape[1:])
+
+
+def curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l = E|G_ll|_F^2 of every index at zero overlap, known or sampled."""
+    return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
 
 
 @lru_cache(maxsize=64)

@@ -19,10 +19,9 @@ import numpy as np
 
 from ...core.problem import Outcome, index_name
 from ...numerics.linear_algebra import from_logit, to_logit
-from ..channels.attention.two_layers_at_zero import curvature_at_zero
 from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, StateEvolution
-from .instability import Instability, sampled_instability_at_zero
+from .instability import Instability, curvature_at_zero, sampled_instability_at_zero
 from .refinement import BLOCKS, refined
 
 _MARGIN = 0.005
