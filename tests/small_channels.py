@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
-from asymptotix.sequence_index.channels.protocol import Channel, Posterior
+from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior
 
 
 def own_generator(Z: np.ndarray) -> np.random.Generator:
@@ -24,14 +24,16 @@ class LinearMap(Channel):
         self.outputs = int(np.linalg.matrix_rank(self.B))
         self.noises = len(self.B) if noise > 0 else 0
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         y = self.output(Z)
-        return y + np.sqrt(self.noise) * own_generator(Z).standard_normal(y.shape) if self.noise > 0 else y
+        if self.noise == 0:
+            return y
+        return y + np.sqrt(self.noise) * (own_generator(Z).standard_normal(y.shape) if noise is None else noise)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return Z[:, :, 0] @ self.B.T
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         S = self.B @ V @ self.B.T + self.noise * np.eye(len(self.B))
         gain = V @ self.B.T @ np.linalg.inv(S)
         left = observation - self.output(omega)
@@ -56,13 +58,13 @@ class AlongOneDirection(Channel):
         """Log Z_out, mean and variance of s."""
         raise NotImplementedError
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return self.output(Z)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return self.link(Z[:, :, 0] @ self.u)[:, None]
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         t = self.u @ V @ self.u
         m, along = omega[:, :, 0] @ self.u, V @ self.u / t
         log_evidence, mean, variance = self.moments(observation[:, 0], m, t)
@@ -116,15 +118,15 @@ class RotatedSquares(Channel):
         self.seen = np.broadcast_to(np.asarray(seen, float), (self.indices,))
         self.outputs = float(self.seen.sum())
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         shown = own_generator(Z).random((len(Z), self.indices)) < self.seen
         s = Z[:, :, 0] @ self.R.T
         return np.where(shown, np.where(self.signed, s, abs(s)), np.nan)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return (Z[:, :, 0] @ self.R.T) ** 2
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         n, P = observation.shape
         found = (np.empty(n), np.empty((n, P)), np.empty((n, P, P)))
         pattern = ~np.isnan(observation)
@@ -159,13 +161,13 @@ class SignOfProduct(Channel):
 
     indices, tokens, outputs = 2, 1, 0
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return np.sign(Z[:, 0] * Z[:, 1])
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return self.observe(Z)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         covariance = np.eye(2) + 2 / np.pi * observation[:, :, None] * np.array([[0.0, 1.0], [1.0, 0.0]])
         return Posterior(np.full(len(omega), -np.log(2)), 0 * omega, covariance[:, :, None, :, None])
 
@@ -179,15 +181,15 @@ class Drawn(Channel):
         self.exact, self.error = exact, error
         self.indices, self.tokens, self.outputs = exact.indices, exact.tokens, exact.outputs
 
-    def observe(self, Z: Any) -> Any:
-        return self.exact.observe(Z)
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        return self.exact.observe(Z, noise)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return self.exact.output(Z)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, *, seed: int = 0, **accuracy: Any) -> Posterior:
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         found = self.exact.posterior(observation, omega, V)
-        rng = np.random.default_rng([seed, *np.frombuffer(np.float64(omega[0, 0, 0]).tobytes(), np.uint32)])
+        rng = np.random.default_rng([accuracy.seed, *np.frombuffer(np.float64(omega[0, 0, 0]).tobytes(), np.uint32)])
         noise = self.error * rng.standard_normal(found.covariance.shape)
         shift = found.shift + self.error * rng.standard_normal(found.shift.shape)
         return Posterior(found.log_evidence, shift, found.covariance + noise + noise.transpose(0, 3, 4, 1, 2))

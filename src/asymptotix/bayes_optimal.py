@@ -1,11 +1,11 @@
-"""Bayes-optimal learning: one name over several theories; the model it holds says which."""
+"""Bayes-optimal learning: one name over several theories; this file alone asks which of them a model has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -14,14 +14,34 @@ from .core.specification import Specification
 from .numerics import checks
 
 
+class Theory(Protocol):
+    """What a theory of Bayes-optimal learning does for the verbs; each method is that of :class:`Problem`."""
+
+    def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    def check_control(self, name: str, values: Any) -> np.ndarray: ...
+
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+    ) -> Iterator[tuple[int, Outcome]]: ...
+
+    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome: ...
+
+    def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]: ...
+
+    def comparable(self, experiment: Any) -> Any: ...
+
+    def index_labels(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True)
 class BayesOptimal(Problem):
     """The best that any estimator can do on data from a model, and what message passing reaches.
 
     Parameters
     ----------
-    model : DeepAttention, ...
-        Any model with a method ``bayes_optimal_theory()`` that returns a class; called with this problem, it gives
+    model : DeepAttention, InfiniteDepthAttention, SequenceIndex, MultiIndex or AttentionIndex
+        Or any model with a method ``bayes_optimal_theory()`` that returns a class; called with this problem, it gives
         the theory to which the verbs are handed on.
     side_information : float
         Overlap l in [0, 1) of side information S = sqrt(l) W + sqrt(1-l) noise about the teacher's weights.
@@ -40,16 +60,15 @@ class BayesOptimal(Problem):
     side_information: float = 0.0
 
     def __post_init__(self) -> None:
-        if not hasattr(self.model, "bayes_optimal_theory"):
-            raise TypeError(f"model must have a Bayes-optimal theory, as DeepAttention has, got {self.model!r}")
+        theory_of(self.model)  # a model without one is refused before anything else
         side = float(checks.probability("side_information", self.side_information))
         object.__setattr__(self, "side_information", side)
         _ = self.theory  # what is not covered is said now, not when a verb is called
 
     @cached_property
-    def theory(self) -> Any:
+    def theory(self) -> Theory:
         """The theory object that implements the verbs for this model."""
-        return self.model.bayes_optimal_theory()(self)  # type: ignore[attr-defined]
+        return theory_of(self.model)(self)
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return self.theory.dimensions()
@@ -73,3 +92,23 @@ class BayesOptimal(Problem):
 
     def index_labels(self) -> Sequence[str]:
         return self.theory.index_labels()
+
+
+def theory_of(model: Any) -> Callable[[BayesOptimal], Theory]:
+    """The class of the theory of a model; TypeError where it has none."""
+    # Imported here: what a model does not need is not loaded.
+    if hasattr(model, "bayes_optimal_theory"):
+        return model.bayes_optimal_theory()
+    from .sequence_index.channels.choose import covers
+
+    if covers(model):
+        from .sequence_index.theory import SequenceIndexTheory
+
+        return SequenceIndexTheory
+    from .attention_index.model import AttentionIndex
+
+    if isinstance(model, AttentionIndex):
+        from .attention_index.theory.bayes import AttentionIndexTheory
+
+        return AttentionIndexTheory
+    raise TypeError(f"model must have a Bayes-optimal theory, as DeepAttention has, got {model!r}")

@@ -7,7 +7,8 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, MultiIndex
 from asymptotix.numerics.precision import double_precision
-from asymptotix.sequence_index.channels.protocol import SignChannel, channel_of
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.models import attention_map as attention_link
 from asymptotix.sequence_index.models import rank_one as attention
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from asymptotix.numerics.quadrature import sobol_uniforms
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
-from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel, score, score_jacobian
-from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, SignAverager, averager
+from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.channels.protocol import score, score_jacobian
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, averager
+from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 
 TWO_LAYERS = [TwoLayerChannel(1.0, "softmax"), TwoLayerChannel(1.0, "linear")]
 IDS = ["softmax", "linear"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, ConvergenceWarning, DeepAttention, load, solve, thresholds
-from asymptotix.sequence_index.evolution import dynamics as state_evolution
+from asymptotix.sequence_index.evolution import dynamics
 
 NAN, INF = float("nan"), float("inf")
 PROBLEM = BayesOptimal(DeepAttention(layers=1, tokens=2))
@@ -160,12 +160,12 @@ def test_truncated_file(tmp_path):
 
 
 def test_point_that_does_not_converge_stays_with_its_status(monkeypatch):
-    original = state_evolution.fixed_point
+    original = dynamics.fixed_point
 
     def impatient(*args, **options):
         return original(*args, **{**options, "max_steps": 2})
 
-    monkeypatch.setattr(state_evolution, "fixed_point", impatient)
+    monkeypatch.setattr(dynamics, "fixed_point", impatient)
     # Below the threshold there is nothing to iterate; above it, two steps are not enough.
     with pytest.warns(ConvergenceWarning, match="1 of 2 points did not converge") as caught:
         result = solve(PROBLEM, alpha=[0.1, 0.3])
@@ -182,7 +182,7 @@ def test_lost_samples_make_a_failed_point_not_a_wrong_one(monkeypatch):
     def lost(self, V):
         raise FloatingPointError("the channel lost 3 samples")
 
-    monkeypatch.setattr("asymptotix.sequence_index.evolution.averages.SignAverager.__call__", lost)
+    monkeypatch.setattr("asymptotix.sequence_index.channels.attention.sign.SignAverager.__call__", lost)
     with pytest.warns(ConvergenceWarning, match="failed: the channel lost 3 samples"):
         result = solve(PROBLEM, alpha=0.3)
     assert not result.ok

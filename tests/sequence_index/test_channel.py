@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from asymptotix.sequence_index.channels.protocol import (
-    Posterior,
-    SignChannel,
-    TwoLayerChannel,
-    fastest_backend,
-    score,
-    score_jacobian,
-)
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel, fastest_backend
+from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
 from asymptotix.sequence_index.models import rank_one as attention
 
 pytest.importorskip("numba")
@@ -19,7 +14,7 @@ pytest.importorskip("numba")
 ACTIVATIONS = ("softmax", "linear")
 DIAGONAL = np.diag([0.7, 0.25])
 CORRELATED = np.array([[0.6, 0.2], [0.2, 0.3]])
-TIGHT = {"fineness": 0.6, "cut": 30.0}  # far beyond the default, for tests that must not see the cubature
+TIGHT = Accuracy(fineness=0.6, cut=30.0)  # far beyond the default, for tests that must not see the cubature
 
 
 def draw(channel, V, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -66,7 +61,7 @@ def by_dense_grid(channel: TwoLayerChannel, activation: str, u, omega, V, points
 def test_posterior_is_the_integral_over_the_first_layer(V, activation):
     channel = TwoLayerChannel(0.8, activation, "numba")
     _, omega, u = draw(channel, V, 3, seed=4)
-    default, tight = channel.posterior(u, omega, V), channel.posterior(u, omega, V, **TIGHT)
+    default, tight = channel.posterior(u, omega, V), channel.posterior(u, omega, V, TIGHT)
     for n in range(len(u)):
         log_evidence, mean, covariance = by_dense_grid(channel, activation, u[n], omega[n], V)
         # Left are the cubature's, about 1e-6, and what its box of six standard deviations cuts off: exp(-18)
@@ -96,13 +91,13 @@ def test_variance_may_differ_from_sample_to_sample():
 def test_jacobian_is_the_derivative_of_the_score(V, activation):
     channel = TwoLayerChannel(1.0, activation, "numba")
     _, omega, u = draw(channel, V, 3, seed=1)
-    jacobian = score_jacobian(channel.posterior(u, omega, V, **TIGHT), V)
+    jacobian = score_jacobian(channel.posterior(u, omega, V, TIGHT), V)
     step = 1e-3
     for q in range(2):
         for k in range(2):
             move = np.zeros((2, 2))
             move[q, k] = step
-            up, down = (score(channel.posterior(u, omega + d, V, **TIGHT), V) for d in (move, -move))
+            up, down = (score(channel.posterior(u, omega + d, V, TIGHT), V) for d in (move, -move))
             # Central differences: step^2 times a third derivative of order 100, plus 1e-7 / step of cubature.
             np.testing.assert_allclose(jacobian[..., q, k], (up - down) / (2 * step), rtol=2e-3, atol=2e-3)
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve
-from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel
-from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, SignAverager
-from asymptotix.sequence_index.evolution.observables import free_entropy
+from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.observables import free_entropy
 
 
 def one_layer_slope(tokens: int, alpha: float, side: float, q: float) -> float:

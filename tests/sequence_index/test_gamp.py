@@ -11,10 +11,11 @@ from asymptotix.sequence_index.algorithms.estimate_quality import estimation_err
 from asymptotix.sequence_index.algorithms.schedule import joint_stage
 from asymptotix.sequence_index.algorithms.spectral_start import spectral_start
 from asymptotix.sequence_index.algorithms.spectral_theory import SpectralTheory, spectral_theory
-from asymptotix.sequence_index.channels.protocol import Channel, channel_of
-from asymptotix.sequence_index.evolution.averages import Averager, Averages, QuasiRandomAverager
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
-from asymptotix.sequence_index.evolution.observables import prediction_errors
+from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.protocol import Averager, Averages, Channel
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.observables import prediction_errors
 from toy import ToyLearning, ToyRegression
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)

@@ -6,7 +6,7 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, InfiniteDepthAttention, solve
 from asymptotix.core.specification import build, describe
-from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.models import rank_one as attention
 from asymptotix.sequence_index.models.infinite_depth import limiting_mixing
 

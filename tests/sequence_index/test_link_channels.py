@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, truncnorm
 
-from asymptotix.sequence_index.channels.choose import channel_of_link
-from asymptotix.sequence_index.channels.protocol import channel_of, score
+from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
+from asymptotix.sequence_index.channels.protocol import score
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
 from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, worst_error
 

@@ -8,13 +8,13 @@ from scipy.optimize import root_scalar
 from scipy.special import log_ndtr
 
 from asymptotix.numerics.quadrature import gauss_hermite
-from asymptotix.sequence_index.channels.protocol import SignChannel
-from asymptotix.sequence_index.evolution import dynamics as state_evolution
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.coordinates import PRECISIONS, Coordinates
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
-from asymptotix.sequence_index.evolution.observables import free_entropy, prediction_errors
-from asymptotix.sequence_index.evolution.refinement import State
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.refinement import OverlapSolution
+from asymptotix.sequence_index.observables import free_entropy, prediction_errors
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, Square
 
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])
@@ -29,7 +29,7 @@ def phase_retrieval(alpha: float) -> float:
     return StateEvolution(SignChannel(1, "linear")).uninformed(alpha, tolerance=1e-8).q.item()
 
 
-def assert_overlap(state: State, expected: np.ndarray, nodes: float = 0.0) -> None:
+def assert_overlap(state: OverlapSolution, expected: np.ndarray, nodes: float = 0.0) -> None:
     """Within the errors stated, and what the nodes do beyond them (stated by the caller)."""
     assert state.converged, state.status
     assert (abs(state.Q - expected) <= LIMIT * state.Q_error + nodes + 1e-9).all()
@@ -175,7 +175,7 @@ def test_trace_is_the_plain_matrix_iteration():
 
 
 def test_posteriors_from_draws(monkeypatch):
-    monkeypatch.setattr(state_evolution, "_BLOCK", 2**9)
+    monkeypatch.setattr(nodes, "BLOCK", 2**9)
     found = StateEvolution(Drawn(Square([1.0]), 0.05)).uninformed(0.8, tolerance=2e-2)
     assert_overlap(found, np.array([[phase_retrieval(0.8)]]))
     assert found.Q_error.item() < 0.02

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from asymptotix.sequence_index.channels.mapped import Moments, merged
+from asymptotix.sequence_index.channels.tools.sample_moments import SampleMoments, merged
 
 
-def moments_of(weights: np.ndarray, x: np.ndarray) -> Moments:
+def moments_of(weights: np.ndarray, x: np.ndarray) -> SampleMoments:
     """Of weighted points x (m, n), summed."""
     mean = weights @ x / weights.sum()
     covariance = (weights[:, None] * (x - mean)).T @ (x - mean) / weights.sum()
-    return Moments(np.log(weights.sum()), mean, covariance, weights.sum() ** 2 / (weights**2).sum())
+    return SampleMoments(np.log(weights.sum()), mean, covariance, weights.sum() ** 2 / (weights**2).sum())
 
 
-def stacked(parts: list[Moments]) -> Moments:
-    return Moments(*(np.array(column)[None] for column in zip(*parts, strict=True)))
+def stacked(parts: list[SampleMoments]) -> SampleMoments:
+    return SampleMoments(*(np.array(column)[None] for column in zip(*parts, strict=True)))
 
 
 @pytest.fixture
@@ -36,14 +36,15 @@ def test_the_covariance_has_no_bias():
     """Of four lists of five draws each: a covariance about their own mean would be 5 % too small."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(40_000, 4, 5))
-    parts = Moments(np.zeros((40_000, 4)), x.mean(2)[..., None], x.var(2)[..., None, None], np.full((40_000, 4), 5.0))
+    mean, covariance = x.mean(2)[..., None], x.var(2)[..., None, None]
+    parts = SampleMoments(np.zeros((40_000, 4)), mean, covariance, np.full((40_000, 4), 5.0))
     # Twenty draws scatter by sqrt(2/20), their mean over 40,000 by 0.0016: three of that.
     assert abs(merged(parts).covariance.mean() - 1) < 0.005
 
 
 def test_lists_without_a_point_do_not_count(lists):
     parts = [moments_of(w, x) for w, x in lists]
-    lost = Moments(np.nan, np.full(2, np.nan), np.full((2, 2), np.nan), np.nan)
+    lost = SampleMoments(np.nan, np.full(2, np.nan), np.full((2, 2), np.nan), np.nan)
     found, without = merged(stacked([*parts, lost])), merged(stacked(parts))
     np.testing.assert_allclose(found.shift, without.shift, rtol=1e-12)
     np.testing.assert_allclose(np.exp(found.log_evidence), 0.8 * np.exp(without.log_evidence), rtol=1e-12)

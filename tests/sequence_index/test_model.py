@@ -2,7 +2,9 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention
 from asymptotix.core.specification import build, describe, numeric_fields, with_fields
-from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel, channel_of
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.channels.choose import channel_of
 
 
 def test_defaults_are_the_plain_model():

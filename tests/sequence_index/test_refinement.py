@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from asymptotix.numerics.linear_algebra import from_logit
-from asymptotix.sequence_index.evolution.averages import Averages
+from asymptotix.sequence_index.channels.protocol import Averages
 from asymptotix.sequence_index.evolution.coordinates import Coordinates
-from asymptotix.sequence_index.evolution.refinement import State, _newton, refined
+from asymptotix.sequence_index.evolution.point import Point
+from asymptotix.sequence_index.evolution.refinement import OverlapSolution, _newton, refined
 
 END = np.array([0.8, 0.2])
 ROWS, SCATTER = 16, 0.004
@@ -33,7 +34,7 @@ class NoisyMap:
         noise_of_average: float = 0.0,
         curved: float = 0.0,
     ) -> None:
-        self.channel = SimpleNamespace(stochastic=True)
+        self.channel, self.nodes = SimpleNamespace(stochastic=True), self
         jacobian = DIRECTIONS @ np.diag([1 - gap, 0.5]) @ np.linalg.inv(DIRECTIONS)
         rng = np.random.default_rng([7, seed])
         self._slopes = jacobian + noise_of_slopes * rng.normal(size=(ROWS, 2, 2))
@@ -50,13 +51,13 @@ class NoisyMap:
 
         return averages
 
-    def update(self, averages: Averages, alpha: float, space: Coordinates) -> np.ndarray:
-        return space.of_precision(alpha * averages.second_moment)
+    def image(self, averages: Averages, point: Point) -> np.ndarray:
+        return point.space.of_precision(point.alpha * averages.second_moment)
 
 
-def ended(evolution: NoisyMap, tolerance: float, start: tuple[float, float] = (0.6, 0.1)) -> State:
+def ended(evolution: NoisyMap, tolerance: float, start: tuple[float, float] = (0.6, 0.1)) -> OverlapSolution:
     space = Coordinates.of_rows(np.ones(2, bool), True)
-    return refined(cast(Any, evolution), 1.0, space, np.array(start), tolerance)
+    return refined(cast(Any, evolution), Point(1.0, space, np.array(start)), tolerance)
 
 
 @pytest.mark.parametrize(("gap", "tolerance"), [(0.3, 0.001), (0.04, 0.02), (0.04, 0.006)])

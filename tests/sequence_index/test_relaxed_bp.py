@@ -7,7 +7,7 @@ import pytest
 from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
 from asymptotix.sequence_index.algorithms import message_passing as mp
 from asymptotix.sequence_index.algorithms.relaxed_bp import Messages, RelaxedBP
-from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of
 from toy import ToyLearning, ToyRegression
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, load, solve
-from asymptotix.sequence_index.channels.protocol import SignChannel
-from asymptotix.sequence_index.evolution.averages import SignAverager
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from reference_numbers import allowance, reference
 
 REFERENCE = reference("sequence_index")

@@ -10,7 +10,7 @@ from asymptotix.sequence_index.algorithms import message_passing as mp
 from asymptotix.sequence_index.algorithms import spectral_start as spectral
 from asymptotix.sequence_index.algorithms.spectral_theory import preprocessing, uninformative
 from asymptotix.sequence_index.algorithms.tokens import TILE, DrawnTokens
-from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of
 
 ONE_LAYER = DeepAttention(layers=1, tokens=2)
 SAMPLES = 2 * TILE + 37  # two tiles and a part of one

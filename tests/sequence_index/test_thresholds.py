@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from asymptotix import BayesOptimal, DeepAttention, thresholds
 from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
-from asymptotix.sequence_index.channels.protocol import SignChannel, TwoLayerChannel
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from reference_numbers import reference
 
 REFERENCE = reference("sequence_index")

@@ -5,20 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
 from asymptotix.sequence_index.channels.protocol import Channel, score_jacobian
-from asymptotix.sequence_index.evolution import dynamics as state_evolution
-from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, hermite_polynomials
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
+from asymptotix.sequence_index.evolution import nodes
+from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import (
     Instability,
+    curvature_at_zero,
     instability,
     instability_from_outputs,
     visible_directions,
 )
-from asymptotix.sequence_index.evolution.thresholds import _next_index, staircase
+from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
+from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, SignOfProduct, Square
 
 QUIET = SimpleNamespace(message=lambda text: None)
@@ -104,7 +106,7 @@ def test_operator_is_its_definition(monkeypatch):
     average = QuasiRandomAverager(channel, 2**6, 2)
     monkeypatch.setattr(average, "_controls_at", lambda Q: None)  # plain means
     basis = symmetric_basis(2)
-    _, operators = average.unlearned(V, np.eye(2), basis)
+    _, operators = average.moments_and_operators(V, np.eye(2), basis)
     _, weights, _, posterior = average.samples(V)
     G = score_jacobian(posterior, V)[:, :, 0, :, 0]
     for a, A in enumerate(basis):
@@ -163,8 +165,7 @@ def test_curvature_of_any_channel():
 @pytest.fixture
 def fewer_nodes(monkeypatch):
     """Enough for these channels, at a quarter of the time."""
-    monkeypatch.setattr(state_evolution, "_BLOCK", 2**9)
-    monkeypatch.setattr(state_evolution, "_COARSE", 2**10)
+    monkeypatch.setattr(nodes, "BLOCK", 2**9)
 
 
 def rotation3() -> np.ndarray:
@@ -192,6 +193,6 @@ def test_directions_that_are_not_seen_are_no_step():
 def test_of_two_that_come_close_the_first_is_taken():
     # Independent directions, learned at 1/(2 p): the branch of the first is its own foot for the third.
     evolution = StateEvolution(RotatedSquares(np.eye(3), seen=[1.0, 0.95, 1.0], diagonal=True))
-    step = _next_index(evolution, 0, 0.01)
+    step = next_index(evolution, 0, 0.01)
     assert step.direction[2, 2] == 1
     assert abs(step.threshold.alpha - 0.5) < LIMIT * step.threshold.error + 1e-9  # rounding

@@ -5,10 +5,10 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve
 from asymptotix.sequence_index.channels.attention.deep import DeepChannel
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
-from asymptotix.sequence_index.channels.protocol import TwoLayerChannel, score_jacobian
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.channels.protocol import Accuracy, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
-from asymptotix.sequence_index.evolution.instability import sampled_curvature_at_zero
+from asymptotix.sequence_index.evolution.instability import curvature_at_zero, sampled_curvature_at_zero
 from asymptotix.sequence_index.models.rank_one import ROTATION
 from reference_numbers import reference
 
@@ -28,7 +28,7 @@ def test_two_layers_agree_with_adaptive_cubature(activation):
     for q in ([0.0, 0.0], [0.3, 0.9], [0.9, 0.99]):
         omega, Z = _samples(rng, deep, q, 64)
         V = np.diag(1 - np.array(q))
-        found = deep.posterior(deep.observe(Z), omega, V, draws=4096)
+        found = deep.posterior(deep.observe(Z), omega, V, Accuracy(draws=4096))
         reference = exact.posterior(exact.observe(Z @ ROTATION.T), omega @ ROTATION.T, V)
         # 4096 draws, of which at least a hundred count: rms errors of a few per cent of a standard deviation.
         error = (np.asarray(found.shift) - np.asarray(reference.shift) @ ROTATION) / np.sqrt(np.diag(V))[:, None]

@@ -9,11 +9,12 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from asymptotix.sequence_index.channels.choose import channel_of_link
-from asymptotix.sequence_index.channels.links.discrete import LineChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
+from asymptotix.sequence_index.channels.links.lines import LineChannel
 from asymptotix.sequence_index.channels.links.link_kind import link_kind
-from asymptotix.sequence_index.channels.links.noise import NoisyFibreChannel
-from asymptotix.sequence_index.channels.protocol import Posterior, TwoLayerChannel, channel_of, score
+from asymptotix.sequence_index.channels.links.noisy_fibre import NoisyFibreChannel
+from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score
 from asymptotix.sequence_index.models import rank_one as attention
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
 from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, on_grid, worst_error
@@ -177,9 +178,9 @@ def test_fibre_of_two_layer_attention_against_its_own_channel() -> None:
     for v, bound in ((0.7, 0.12), (0.1, 0.07)):
         V = v * np.eye(2)
         Z, omega, y = draw(fibre, V, 128)
-        rotated = own.posterior(own.observe(Z @ R.T), omega @ R.T, V, fineness=0.8, cut=20.0)
+        rotated = own.posterior(own.observe(Z @ R.T), omega @ R.T, V, Accuracy(fineness=0.8, cut=20.0))
         exact = np.asarray(rotated.shift) @ R
-        first, second = (fibre.posterior(y, omega, V, seed=seed) for seed in (0, 1))
+        first, second = (fibre.posterior(y, omega, V, Accuracy(seed=seed)) for seed in (0, 1))
         size = (exact**2).mean()
         assert ((first.shift - exact) ** 2).mean() < bound**2 * size
         # Two lists are independent: their product is unbiased, within 4 standard errors.
@@ -188,7 +189,7 @@ def test_fibre_of_two_layer_attention_against_its_own_channel() -> None:
         assert not np.array_equal(first.shift, second.shift)
         assert np.median(first.effective_samples) > 64
     with pytest.raises(FloatingPointError, match=r"effective number of draws is .*, below 30"):
-        fibre.posterior(y, omega, V, draws=16)
+        fibre.posterior(y, omega, V, Accuracy(draws=16))
 
 
 @pytest.mark.parametrize("noise", [0.5, 1e-3])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, thresholds
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
-from asymptotix.sequence_index.evolution.thresholds import _exact_recovery, staircase
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.thresholds.exact_recovery import exact_recovery
+from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from asymptotix.sequence_index.models.link import MultiIndex
 from small_channels import RotatedSquares, Square
 
@@ -39,7 +40,7 @@ def test_three_directions_one_after_the_other(diagonal):
 
 
 def test_exact_recovery_comes_after_the_jump():
-    found = _exact_recovery(StateEvolution(Square([1.0, 2.0])))
+    found = exact_recovery(StateEvolution(Square([1.0, 2.0])))
     assert abs(found.alpha - 1.128) < 3 * found.error  # the literature's value
     assert found.error < 0.01
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve, thresholds
-from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.instability import instability
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
-from asymptotix.sequence_index.channels.attention.two_layers_at_zero import curvature_at_zero
-from asymptotix.sequence_index.channels.protocol import TwoLayerChannel
-from asymptotix.sequence_index.evolution.dynamics import StateEvolution
-from asymptotix.sequence_index.evolution.observables import prediction_errors
-from asymptotix.sequence_index.evolution.thresholds import _next_index, find_thresholds
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.instability import curvature_at_zero
+from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
+from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
+from asymptotix.sequence_index.observables import prediction_errors
 from reference_numbers import allowance, reference
 
 pytestmark = pytest.mark.slow
@@ -58,21 +59,21 @@ def test_exact_recovery_at_skip_one(all_thresholds):
 def test_second_threshold(row):
     # Alone, without the exact recovery that the verb goes on to find.
     evolution = StateEvolution(TwoLayerChannel(row["skip"], "softmax"))
-    found = _next_index(evolution, LAYER_2, 2e-3).threshold
+    found = next_index(evolution, LAYER_2, 2e-3).threshold
     assert found.error < 2e-3 * found.alpha  # the tolerance asked for
     assert abs(found.alpha - row["value"]) < allowance(row["value"], np.hypot(found.error, row["err"]))
 
 
 def test_second_threshold_between_reference_points():
     # 0.7258 at skip 0.1, 0.7184 at 0.5, each known to 1e-3.
-    found = _next_index(StateEvolution(TwoLayerChannel(0.25, "softmax")), LAYER_2, 2e-3).threshold
+    found = next_index(StateEvolution(TwoLayerChannel(0.25, "softmax")), LAYER_2, 2e-3).threshold
     assert 0.7184 - 0.004 < found.alpha < 0.7258 + 0.004
 
 
 def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     # Which layer comes first changes between skip 1 (0.397 against 0.417) and 2 (0.575 against 0.296).
     monkeypatch.setattr(
-        "asymptotix.sequence_index.evolution.thresholds._exact_recovery",
+        "asymptotix.sequence_index.evolution.thresholds.all_thresholds.exact_recovery",
         lambda evolution, foot: SimpleNamespace(alpha=1.0, error=0.0),
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.problem import Algorithm, Outcome, Problem, index_name
 from ...numerics import checks
 from ...numerics.memory import physical_memory, refuse_beyond_memory
-from ..channels.protocol import Channel, TwoLayerChannel
+from ..channels.protocol import Channel
 from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
 from . import message_passing as mp
@@ -194,10 +194,9 @@ class GAMP(Algorithm):
         """The plan of runs that see so many samples each; it may cost as much as one of them does."""
         theory: SequenceIndexTheory = problem.theory
         channel, evolution = theory.channel, theory.state_evolution
-        if isinstance(channel, TwoLayerChannel):
-            channel = channel.in_single_precision()
+        channel = channel.in_single_precision()
         most = 2**11 if jax.default_backend() == "cpu" else 2**13
-        count = max(evolution.affordable(most), min(most, 1 << (samples - 1).bit_length()))
+        count = max(evolution.nodes.affordable(most), min(most, 1 << (samples - 1).bit_length()))
         # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
         split = 1 if channel.diagonal else 8
         averages = averager(channel, max(count // split, 64), split, seed=5)

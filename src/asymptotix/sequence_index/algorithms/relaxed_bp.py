@@ -106,7 +106,7 @@ class RelaxedBP(Algorithm):
         """A of every iteration; None where the data's own is taken."""
         if self.variances == "empirical":
             return [None] * self.iterations
-        averages = averager(theory.channel, theory.state_evolution.affordable(2**11), 1, seed=5)
+        averages = averager(theory.channel, theory.state_evolution.nodes.affordable(2**11), 1, seed=5)
         stage = joint_stage(theory.state_evolution, averages, alpha, iterations=self.iterations, damping=1.0)
         return list(stage.precision)
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..channels.attention.two_layers_at_zero import curvature_at_zero
-from ..channels.protocol import Channel
-from ..evolution.averages import Averager, QuasiRandomAverager
-from ..evolution.dynamics import NO_OVERLAP, StateEvolution
-from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
+from ..channels.protocol import Averager, Channel
+from ..evolution.averages import QuasiRandomAverager
+from ..evolution.dynamics import NO_OVERLAP
+from ..evolution.fixed_points import StateEvolution
+from ..evolution.instability import NO_MOMENT, curvature_at_zero, diagonal_instability, instability
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 
@@ -93,7 +93,7 @@ def learning_stages(
     ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
     """
     P = evolution.channel.indices
-    nodes = QuasiRandomAverager(channel, evolution.affordable(2**12), 1, seed=6)
+    nodes = QuasiRandomAverager(channel, evolution.nodes.affordable(2**12), 1, seed=6)
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:

@@ -1,35 +1,54 @@
-"""Which channel a link gets, and why."""
+"""Which channel a model gets, and why: the one file that knows them all.
+
+A new model is a new file in ``models`` and one line in the table at the end.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from ...numerics.precision import double_precision
 from ..models import attention_map
 from ..models.deep_attention import DeepAttention
-from ..models.link import MultiIndex, SequenceIndex
+from ..models.infinite_depth import InfiniteDepthAttention
+from ..models.link import LinkModel, MultiIndex, SequenceIndex
+from .attention.deep import DeepChannel
+from .attention.one_layer import one_layer_channel
+from .attention.sign import SignChannel
+from .attention.two_layers import TwoLayerChannel
 from .links.affine import LinearChannel
+from .links.cubature import CubatureChannel
 from .links.curve import CurveChannel
-from .links.discrete import LineChannel, PlaneChannel
 from .links.fibre import FibreChannel
+from .links.lines import LineChannel
 from .links.link_channel import LinkChannel
 from .links.link_kind import LARGEST_ALPHABET, LinkKind, link_kind
-from .links.noise import CubatureChannel, NoisyFibreChannel
+from .links.noisy_fibre import NoisyFibreChannel
+from .links.plane import PlaneChannel
 from .links.roots import RootChannel
 from .links.scalar import ScalarChannel
-from .protocol import with_output
+from .protocol import Channel
 
 
-@functools.lru_cache(maxsize=64)
-def channel_of_link(model: SequenceIndex | MultiIndex) -> LinkChannel:
-    """The channel of a link; its ``description`` says in words what was chosen and why.
+def channel_of(model: Any, backend: str = "auto") -> Channel:
+    """The channel of a model: the closed form where there is one, else that of a general link.
+
+    ========================================================  =========================================================
+    deep attention                                            channel
+    ========================================================  =========================================================
+    one layer, tied, rank one, one head                       SignChannel
+    one layer, tied, rank two                                 RotationChannel; DirectionChannel (softmax of two tokens)
+    one layer, tied, several heads of rank one                HeadsChannel
+    one layer, untied, rank one                               ScaleChannel
+    two layers, two tokens, tied, rank one, one head, a skip  TwoLayerChannel
+    other depths and numbers of tokens of the same            DeepChannel
+    every other                                               that of the link to coordinates of its output
+    attention of infinite depth                               that of one layer, with another output
+    ========================================================  =========================================================
 
     ==========================  =====================================================================
-    link                        posterior
+    link                        channel
     ==========================  =====================================================================
     affine                      closed form (LinearChannel)
     noise, n <= 2               adaptive cubature (CubatureChannel)
@@ -42,8 +61,30 @@ def channel_of_link(model: SequenceIndex | MultiIndex) -> LinkChannel:
     any other constant rank     weighted draws on the fibre (FibreChannel)
     ==========================  =====================================================================
 
-    with n = P M the number of indices and the rank that of the differential of the link.
+    with n = P M the number of indices and the rank that of the differential of the link. What no channel covers raises
+    NotImplementedError, which says what to choose instead.
+
+    Parameters
+    ----------
+    model : DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex
+    backend : str
+        That of :class:`TwoLayerChannel`: "numba", "jax" or "auto".
     """
+    for kind, made in _CHANNELS.items():
+        if isinstance(model, kind):
+            return made(model, backend)
+    *others, last = (kind.__name__ for kind in _CHANNELS)
+    raise TypeError(f"model must be one of {', '.join(others)} or {last}, got {model!r}")
+
+
+def covers(model: Any) -> bool:
+    """Whether the model is of a kind that has channels."""
+    return isinstance(model, tuple(_CHANNELS))
+
+
+@functools.lru_cache(maxsize=64)
+def channel_of_link(model: LinkModel) -> LinkChannel:
+    """The channel of a link; its ``description`` says in words what was chosen and why."""
     n, kind = model.indices * model.tokens, link_kind(model)
     if kind.matrix is not None and kind.offset is not None:
         return LinearChannel(model, kind.matrix, kind.offset)
@@ -67,14 +108,41 @@ def channel_of_link(model: SequenceIndex | MultiIndex) -> LinkChannel:
     return FibreChannel(model, rank)
 
 
-def channel_of_attention(model: DeepAttention) -> LinkChannel:
+def _discrete(model: LinkModel, kind: LinkKind) -> LinkChannel:
+    if kind.alphabet > LARGEST_ALPHABET:
+        raise NotImplementedError(
+            f"link {model.link!r} without noise: its derivative vanishes, but it took {kind.alphabet} values in 4096"
+            f" draws, more than {LARGEST_ALPHABET}; choose noise > 0 (a variance), for example noise=0.01"
+        )
+    return PlaneChannel(model) if model.indices * model.tokens == 2 else LineChannel(model)
+
+
+def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel:
+    """The channel of deep attention: that of rank one, of one layer, or of a link."""
+    if model.tokens == 1 and model.activation == "softmax":
+        raise ValueError("tokens must be at least 2 with softmax activation: one token attends to itself only, got 1")
+    activation = model.activation
+    plain = model.tied and model.heads == 1 and set(model.ranks) == {1} and isinstance(activation, str)
+    if plain and model.layers == 1:
+        # The output sequence of one layer is its attention matrix plus a constant.
+        return SignChannel(model.tokens, str(activation))
+    # Linear layers without skip connection leave one direction of the tokens: the last one cannot be solved for.
+    solvable = model.tokens > 1 and (model.skip > 0 or activation == "softmax")
+    if plain and model.output == "attention" and solvable:
+        if model.layers == model.tokens == 2 and model.skip > 0:
+            return TwoLayerChannel(model.skip, str(activation), backend)
+        return DeepChannel(model.layers, model.tokens, model.skip, str(activation))
+    return one_layer_channel(model) or _attention_as_link(model)
+
+
+def _attention_as_link(model: DeepAttention) -> LinkChannel:
     """The channel of any deep attention, as that of the link to coordinates of its output that do not saturate.
 
     Where they may (the output sequence of several layers, a saturating activation of one's own), what is rounded away
     is lost to the posterior too; NotImplementedError where too much is.
     """
     if callable(model.activation):
-        _try_activation(model.activation, model.tokens)
+        attention_map.try_activation(model.activation, model.tokens)
     try:
         channel = channel_of_link(attention_map.AttentionLink(model).sequence_index())
     except NotImplementedError as error:
@@ -88,30 +156,25 @@ def channel_of_attention(model: DeepAttention) -> LinkChannel:
             " sample, but saturates, and Newton's method misses too many of them; covered are the output sequences of"
             " one layer, and of several layers with two tokens and softmax; or choose output='attention'"
         )
-    seen = with_output(channel, functools.partial(attention_map.output, model=model))
+    seen = channel.with_output(functools.partial(attention_map.output, model=model))
     seen.groups = model.groups if model.heads > 1 else None
     return seen
 
 
-def _try_activation(activation: Callable, tokens: int) -> None:
-    accepted = "a function that JAX can trace, of logits (..., M, M), returning an array of the same shape"
-    shape = (2, tokens, tokens)
-    with double_precision():
-        try:
-            # In a function of its own: JAX cannot hold on to some that are not written in Python, as those of NumPy.
-            found = jax.eval_shape(lambda logits: activation(logits), jnp.zeros(shape)).shape
-        except Exception as error:
-            raise ValueError(
-                f"activation must be {accepted}; got {activation!r}, which raised {type(error).__name__}: {error}"
-            ) from error
-    if found != shape:
-        raise ValueError(f"activation must be {accepted}; got {activation!r}, which returns the shape {found}")
+def infinite_depth_channel(model: InfiniteDepthAttention, backend: str = "auto") -> Channel:
+    """The channel of one layer, with the output of the last of infinitely many."""
+    one = DeepAttention(1, model.tokens, rank=model.rank, activation=model.activation)
+    return channel_of_attention(one, backend).with_output(model.evaluate)
 
 
-def _discrete(model: SequenceIndex | MultiIndex, kind: LinkKind) -> LinkChannel:
-    if kind.alphabet > LARGEST_ALPHABET:
-        raise NotImplementedError(
-            f"link {model.link!r} without noise: its derivative vanishes, but it took {kind.alphabet} values in 4096"
-            f" draws, more than {LARGEST_ALPHABET}; choose noise > 0 (a variance), for example noise=0.01"
-        )
-    return PlaneChannel(model) if model.indices * model.tokens == 2 else LineChannel(model)
+def _channel_of_link(model: LinkModel, backend: str) -> Channel:
+    return channel_of_link(model)
+
+
+#: Kind of model -> the function that chooses its channel, of the model and the backend.
+_CHANNELS: dict[type, Callable[[Any, str], Channel]] = {
+    DeepAttention: channel_of_attention,
+    InfiniteDepthAttention: infinite_depth_channel,
+    SequenceIndex: _channel_of_link,
+    MultiIndex: _channel_of_link,
+}

@@ -9,70 +9,22 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
-from .protocol import Channel, Posterior
+from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
+from .tools.sample_moments import SampleMoments, merged
 
-#: Least median of the effective number of draws of a batch; below it the weights are not to be trusted.
-LEAST_EFFECTIVE_SAMPLES = 30.0
-#: A sample with fewer effective draws is done again with so many lists. Few effective draws pull the posterior
-#: covariance down, the more the rarer the sample, and rare samples carry E|G|^2: with nothing done again, that of the
-#: first of three layers is 17 % too small where the last layer is almost known.
-ENOUGH_EFFECTIVE_SAMPLES = 64.0
-#: And where that bias counts, for channels with at least four times as many draws. It takes three times as long: E|G|^2
-#: of the second of three layers, where the others are learned, is then low by 0.4(4) % instead of 2.7(8) %.
-MANY_EFFECTIVE_SAMPLES = 256.0
+#: Lists that a sample with few effective draws is done again with, at first and if that was not enough.
 MORE_LISTS = (8, 64)
 #: Samples in a chunk on a CPU and on an accelerator, and the memory that it may take.
 _CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
 #: Between the seeds of lists that must be independent.
 _OTHER_SEED = 1000
-
-
-class Moments(NamedTuple):
-    """log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n) and the effective number of draws of one sample.
-
-    With a leading axis where a program returns those of several independent lists of draws.
-    """
-
-    log_evidence: Any
-    shift: Any
-    covariance: Any
-    effective_samples: Any
-
-
-def merged(found: Moments) -> Moments:
-    """Moments (rows, ...) from those of K independent lists each, (rows, K, ...).
-
-    A covariance about the mean of the draws is too small by the variance of that mean, which the scatter of the lists
-    tells: it is added. With one list it is not known.
-    """
-    log_evidence, mean, covariance, effective = (np.asarray(x) for x in found)
-    K = log_evidence.shape[1]
-    if K == 1:
-        return Moments(*(x[:, 0] for x in (log_evidence, mean, covariance, effective)))
-    empty = ~np.isfinite(log_evidence)
-    mean = np.where(empty[:, :, None], 0.0, mean)
-    covariance = np.where(empty[:, :, None, None], 0.0, covariance)
-    top = np.where(empty, -np.inf, log_evidence).max(1, keepdims=True)
-    weights = np.where(empty, 0.0, np.exp(log_evidence - np.where(np.isfinite(top), top, 0.0)))
-    total = weights.sum(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = weights / total[:, None]
-        evidence = np.where(total > 0, top[:, 0] + np.log(total / K), np.nan)
-        squares = np.where(empty, 0.0, weights**2 / effective).sum(1)
-        together = np.where(total > 0, total**2 / squares, 0.0)
-    centre = np.einsum("rk,rki->ri", share, mean)
-    away = mean - centre[:, None]
-    # Between the lists the scatter belongs to the covariance; as that of their mean it is missing from it.
-    between = share + share**2 * K / (K - 1)
-    spread = np.einsum("rk,rki,rkj->rij", between, away, away)
-    return Moments(evidence, centre, np.einsum("rk,rkij->rij", share, covariance) + spread, together)
 
 
 class MappedChannel(Channel):
@@ -94,7 +46,7 @@ class MappedChannel(Channel):
         self._programs: dict[int, Any] = {}
 
     @abc.abstractmethod
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         """Posterior of one sample: ``y`` (k,), ``omega`` (n,), ``prior`` (n, n), ``key`` its own of :meth:`keys`."""
 
     @abc.abstractmethod
@@ -111,58 +63,55 @@ class MappedChannel(Channel):
             self._programs[draws] = jax.jit(jax.vmap(functools.partial(self.moments, draws=draws)))
         return self._programs[draws]
 
-    def posterior(
-        self,
-        observation: Any,
-        omega: Any,
-        V: Any,
-        *,
-        seed: int = 0,
-        draws: int | None = None,
-        enough: float = ENOUGH_EFFECTIVE_SAMPLES,
-        **accuracy: Any,
-    ) -> Posterior:
-        """Posterior of Z, see :class:`Channel`; computed in float64.
-
-        Parameters
-        ----------
-        seed : int
-            Which of the independent lists of draws to use, where there are any.
-        draws : int, optional
-            Length of the list, for all samples alike. By default the channel's own, and longer ones for samples with
-            few effective draws.
-        enough : float
-            Effective draws below which they are few.
-        """
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+        """Posterior of Z, see :class:`Channel`; computed in float64."""
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
         samples = (y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)))
-        count = self.draws if draws is None else int(draws)
-        found = self._in_chunks(samples, np.arange(n), seed, count, 1)
-        if self.stochastic and draws is None:
-            self._do_again(found, samples, seed, enough)
-        self._refuse_few_samples(found[3])
+        count = self.draws if accuracy.draws is None else int(accuracy.draws)
+        found = self.in_chunks(samples, np.arange(n), accuracy.seed, count, 1)
+        if self.stochastic and accuracy.draws is None:
+            self._do_again(found, samples, accuracy)
+        self.refuse_few_samples(found[3])
         log_evidence, shift, covariance, effective = found
         fields = [log_evidence, shift.reshape(n, P, M), covariance.reshape(n, P, M, P, M)]
         if isinstance(omega, jax.Array):
             fields = [jnp.asarray(x, omega.dtype) for x in fields]
         return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
 
-    def _do_again(self, found: list[np.ndarray], samples: tuple[np.ndarray, ...], seed: int, enough: float) -> None:
+    def _do_again(self, found: list[np.ndarray], samples: tuple[np.ndarray, ...], accuracy: Accuracy) -> None:
+        """Replace the moments of samples with few effective draws by those of more lists."""
         for level, repeats in enumerate(MORE_LISTS, 1):
-            few = np.flatnonzero(~(found[3] >= enough))
+            few = np.flatnonzero(~(found[3] >= accuracy.enough))
             if len(few) == 0:
                 return
-            better = self._in_chunks(samples, few, seed + _OTHER_SEED * level, self.draws, repeats)
+            better = self.in_chunks(samples, few, accuracy.seed + _OTHER_SEED * level, self.draws, repeats)
             for field, new in zip(found, better, strict=True):
                 field[few] = new
 
     @double_precision()
-    def _in_chunks(
+    def in_chunks(
         self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
-        """Moments of some samples, each from so many independent runs of the program."""
+        """Moments of some samples, in chunks of one shape; a channel may look after those that were lost.
+
+        Parameters
+        ----------
+        samples : tuple of arrays
+            Observations (n, k), omega (n, P M) and V (n, P, P) of all samples.
+        rows : array of int
+            Which of the samples.
+        seed, draws : int
+            Number of the list of draws, and its length.
+        repeats : int
+            Independent runs of the program per sample, merged.
+
+        Returns
+        -------
+        list of arrays
+            The fields of :class:`SampleMoments`, one row per entry of ``rows``.
+        """
         y, mean, V = samples
         each = np.repeat(rows, repeats)
         keys = self.keys(len(each), seed)
@@ -178,7 +127,7 @@ class MappedChannel(Channel):
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         first = 2 if self.lists > 1 else 1  # axis of the first moments
         lists = [x.reshape(len(rows), repeats * self.lists, *x.shape[first:]) for x in columns]
-        return [np.array(x) for x in merged(Moments(*lists))]
+        return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
         """Samples per chunk, whatever their number where programs take long to compile."""
@@ -187,7 +136,11 @@ class MappedChannel(Channel):
         fitting = min(most, 1 << max(0, room.bit_length() - 1))
         return fitting if self.stochastic else min(fitting, 1 << max(0, (n - 1).bit_length()))
 
-    def _refuse_few_samples(self, effective: np.ndarray) -> None:
+    def refuse_few_samples(self, effective: np.ndarray) -> None:
+        """Raise FloatingPointError where the effective numbers of draws (n,) say that posteriors are not to be trusted.
+
+        A channel without draws has nothing to refuse, unless its own measure of that number says more.
+        """
         if not self.stochastic:
             return
         median = float(np.nanmedian(np.where(np.isfinite(effective), effective, 0.0)))

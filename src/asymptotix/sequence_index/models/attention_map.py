@@ -6,19 +6,23 @@ logits, is equivalent to it and does not. All functions take arrays with leading
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.precision import double_precision
 from .deep_attention import DeepAttention
 from .link import SequenceIndex
-from .rank_one import _namespace, activate
+from .rank_one import activate, array_namespace
 
 
 def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
     """Logits of the last layer and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
-    xp, H, M = _namespace(Z), model.heads, model.tokens
+    xp, H, M = array_namespace(Z), model.heads, model.tokens
     B = xp.broadcast_to(xp.eye(M, dtype=Z.dtype), (*Z.shape[:-2], H, M, M))
     logits = None
     for layer in range(model.layers):
@@ -63,7 +67,7 @@ def coordinates(Z: Any, model: DeepAttention) -> Any:
         y = output(Z, model).reshape(B.shape)
     elif softmax:
         kept = ~np.eye(M, dtype=bool)
-        y = logits - _namespace(Z).einsum("...ii->...i", logits)[..., :, None]
+        y = logits - array_namespace(Z).einsum("...ii->...i", logits)[..., :, None]
     elif model.activation == "linear":
         kept, y = np.triu(everything) if model.tied else everything, logits
     else:
@@ -83,3 +87,19 @@ class AttentionLink:
     def sequence_index(self) -> SequenceIndex:
         """The model whose outputs are these coordinates."""
         return SequenceIndex(self, self.model.indices, self.model.tokens)
+
+
+def try_activation(activation: Callable[..., Any], tokens: int) -> None:
+    """Trace an activation of the user's own; ValueError where JAX cannot, or where it returns another shape."""
+    accepted = "a function that JAX can trace, of logits (..., M, M), returning an array of the same shape"
+    shape = (2, tokens, tokens)
+    with double_precision():
+        try:
+            # In a function of its own: JAX cannot hold on to some that are not written in Python, as those of NumPy.
+            found = jax.eval_shape(lambda logits: activation(logits), jnp.zeros(shape)).shape
+        except Exception as error:
+            raise ValueError(
+                f"activation must be {accepted}; got {activation!r}, which raised {type(error).__name__}: {error}"
+            ) from error
+    if found != shape:
+        raise ValueError(f"activation must be {accepted}; got {activation!r}, which returns the shape {found}")

@@ -1,4 +1,8 @@
-"""Deep attention as a model of data: what the tokens are, what the layers do, what is observed."""
+"""Deep attention as a model of data: what the tokens are, what the layers do, what is observed.
+
+Troiani et al., arXiv:2502.00901: tied layers, eqs. (2) to (7), with the row-stochastic matrix on the other side; untied
+layers, (19) to (24); the output sequence, (25) and (26); several heads, (27) to (36), with the factor 1/H of (28).
+"""
 
 from __future__ import annotations
 
@@ -150,9 +154,3 @@ class DeepAttention(Specification):
         if self.ranks[row.layer] > 1:
             parts.append(f"row {row.component + 1}")
         return " ".join(parts)
-
-    def bayes_optimal_theory(self) -> type:
-        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from ..theory import SequenceIndexTheory
-
-        return SequenceIndexTheory

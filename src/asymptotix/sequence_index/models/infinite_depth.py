@@ -1,4 +1,7 @@
-"""Attention of infinite depth: all layers but the last average themselves out."""
+"""Attention of infinite depth: all layers but the last average themselves out.
+
+Troiani et al., arXiv:2502.00901, eqs. (37) to (45), whose limit is the first order in 1/beta of the one given here.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from scipy.integrate import solve_ivp
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.quadrature import sobol_normals
-from ..channels.protocol import Channel, channel_of, with_output
 from . import rank_one
-from .deep_attention import ACTIVATIONS, DeepAttention
+from .deep_attention import ACTIVATIONS
 
 LIMITS = ("ode", "first_order")
 #: Draws of the index rows of one layer; they leave an error of about 3e-5 in the average attention matrix.
 _DRAWS = 2**13
+#: Random stream of these draws.
+_STREAM = 13
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,6 @@ class InfiniteDepthAttention(Specification):
         U = Z @ self.mixing.T
         return rank_one.activate(U.swapaxes(-1, -2) @ U, self.activation)
 
-    def bayes_optimal_theory(self) -> type:
-        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from ..theory import SequenceIndexTheory
-
-        return SequenceIndexTheory
-
-
-def infinite_depth_channel(model: InfiniteDepthAttention) -> Channel:
-    """The channel of one layer, with the output of the last of infinitely many."""
-    one = channel_of(DeepAttention(1, model.tokens, rank=model.rank, activation=model.activation))
-    return with_output(one, model.evaluate)
-
 
 @lru_cache(maxsize=64)
 def limiting_mixing(model: InfiniteDepthAttention) -> np.ndarray:
@@ -135,4 +127,4 @@ def _average_on_differences(M: int, rank: int, b: np.ndarray) -> float:
 
 @lru_cache(maxsize=4)
 def _normals(rank: int, M: int) -> np.ndarray:
-    return sobol_normals(_DRAWS, rank * M, 13).reshape(_DRAWS, rank, M)
+    return sobol_normals(_DRAWS, rank * M, _STREAM).reshape(_DRAWS, rank, M)

@@ -1,4 +1,4 @@
-"""Sequence multi-index models with a link of the user's own."""
+"""Sequence multi-index models with a link of the user's own: Troiani et al., arXiv:2502.00901, eq. (1)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import numpy as np
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.precision import double_precision
+
+#: Random stream of the index matrices at which a new link is tried.
+_TRIAL_STREAM = 0
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,6 @@ class SequenceIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, M)."""
         return self.link(Z)
 
-    def bayes_optimal_theory(self) -> type:
-        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from ..theory import SequenceIndexTheory
-
-        return SequenceIndexTheory
-
 
 @dataclass(frozen=True)
 class MultiIndex(Specification):
@@ -94,14 +91,12 @@ class MultiIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, 1)."""
         return self.link(Z[:, 0])
 
-    def bayes_optimal_theory(self) -> type:
-        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from ..theory import SequenceIndexTheory
 
-        return SequenceIndexTheory
+#: What the channels of links take.
+LinkModel = SequenceIndex | MultiIndex
 
 
-def _clean(model: SequenceIndex | MultiIndex) -> None:
+def _clean(model: LinkModel) -> None:
     object.__setattr__(model, "indices", checks.integer("indices", model.indices, 1))
     noise = float(checks.non_negative("noise", model.noise))
     if noise == float("inf"):
@@ -112,10 +107,10 @@ def _clean(model: SequenceIndex | MultiIndex) -> None:
     _try_link(model)
 
 
-def _try_link(model: SequenceIndex | MultiIndex) -> None:
+def _try_link(model: LinkModel) -> None:
     """Trace the link, and evaluate it at a few index matrices."""
     shape = f"({model.indices}, {model.tokens})" if isinstance(model, SequenceIndex) else f"({model.indices},)"
-    Z = np.random.default_rng(0).standard_normal((16, model.indices, model.tokens))
+    Z = np.random.default_rng(_TRIAL_STREAM).standard_normal((16, model.indices, model.tokens))
 
     def flat(z: Any) -> Any:
         return jnp.ravel(jnp.asarray(model.evaluate(z)))

@@ -1,6 +1,8 @@
 """The forward map of rank-one deep attention, in the token basis and in the rotated one.
 
-That of every other deep attention is in :mod:`attention_link`.
+With R the row-wise activation, u_l = B_{l-1} z_l and B_l = (c I + R(u_l u_l^T)) B_{l-1}, the output is R(u_L u_L^T):
+Troiani et al., arXiv:2502.00901, eqs. (5) and (6), with the attention matrix on the other side of B: it is
+row-stochastic and multiplies the tokens from the left. That of every other deep attention is in :mod:`attention_map`.
 
 All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind.
 """
@@ -20,7 +22,8 @@ from ...numerics.precision import double_precision
 ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
 
 
-def _namespace(x: Any) -> Any:
+def array_namespace(x: Any) -> Any:
+    """jax.numpy for arrays of JAX, else numpy."""
     return jnp if isinstance(x, jax.Array) else np
 
 
@@ -28,7 +31,7 @@ def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
     """Row-wise softmax of the logits (..., M, M), the logits themselves for "linear", or a function of them in JAX."""
     if activation == "linear":
         return logits
-    xp = _namespace(logits)
+    xp = array_namespace(logits)
     if callable(activation):
         if xp is jnp:
             return activation(logits)
@@ -40,7 +43,7 @@ def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
 
 def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
     """u_L = B_{L-1} z_L for index rows Z (..., L, M) in the token basis."""
-    xp = _namespace(Z)
+    xp = array_namespace(Z)
     layers, tokens = Z.shape[-2:]
     B = xp.broadcast_to(xp.eye(tokens, dtype=Z.dtype), (*Z.shape[:-2], tokens, tokens))
     for layer in range(layers - 1):
@@ -62,7 +65,7 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
     Softmax: tau = sinh(m^2)/(cosh(m^2)+cosh(m p)), kappa = sinh(m p)/(the same) with (m, p) = z_1, and
     u_- = (c+tau) z_2-,  u_+ = (c+1) z_2+ + kappa z_2-.
     """
-    xp = _namespace(Z)
+    xp = array_namespace(Z)
     m, p = Z[..., 0, 0], Z[..., 0, 1]
     zm, zp = Z[..., 1, 0], Z[..., 1, 1]
     if activation == "linear":
@@ -77,7 +80,7 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
 
 def canonical_sign(u: Any) -> Any:
     """Of u and -u, which give the same output, the one whose first entry is not negative."""
-    return _namespace(u).where(u[..., :1] < 0, -u, u)
+    return array_namespace(u).where(u[..., :1] < 0, -u, u)
 
 
 def preactivation_from_output(y: Any, activation: str) -> Any:
@@ -85,7 +88,7 @@ def preactivation_from_output(y: Any, activation: str) -> Any:
 
     A softmax output that has rounded to 0 or 1 has lost the information: the entries must be inside (0, 1).
     """
-    xp = _namespace(y)
+    xp = array_namespace(y)
     if activation == "linear":
         rotated = ROTATION @ y @ ROTATION.T
         first = xp.sqrt(rotated[..., 0, 0])
@@ -101,7 +104,7 @@ def log_output_volume(u: Any, activation: str) -> Any:
     log Z_out as a density of y is that of u (both signs) minus this; it does not depend on the overlap. For linear
     activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
     """
-    xp = _namespace(u)
+    xp = array_namespace(u)
     if activation == "linear":
         tokens = u @ ROTATION
         return xp.log(2 * abs(tokens[..., 0] * tokens[..., 1]))

@@ -30,15 +30,20 @@ import numpy as np
 from scipy.special import ndtri
 
 from ....numerics.precision import double_precision
-from ....numerics.quadrature import sobol_uniforms
+from ....numerics.quadrature import Estimate, sobol_uniforms
 from ...models import rank_one
-from ..mapped import MappedChannel, Moments
+from ..mapped import MappedChannel
 from ..tools.mode_mixture import Mixture, log_sum, modes
 from ..tools.random_lists import random_rotations
+from ..tools.sample_moments import SampleMoments
+from .deep_at_zero import deep_curvature_at_zero
+from .linear_at_zero import linear_curvature_at_zero
 from .mixing_layer import Vector, applied, determinant, dot, has_inverse, inverted, log_slope, mixing, solved
 
 #: Normals that all samples share, each taking a block of its own and turning every layer by a rotation of its own.
 _LIST = 2**16
+#: Random streams, each with the seed of the list: of these normals, and of the blocks and rotations of every sample.
+_NORMALS_STREAM, _KEY_STREAM = 29, 31
 #: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
 _PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -121,10 +126,10 @@ class DeepChannel(MappedChannel):
     def __str__(self) -> str:
         return f"DeepChannel{self._parameters()}"
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return rank_one.canonical_sign(rank_one.last_preactivation(Z, self.skip, self.activation))
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return rank_one.output(Z, self.skip, self.activation)
 
     def log_output_volume(self, observation: Any) -> Any:
@@ -132,18 +137,25 @@ class DeepChannel(MappedChannel):
             return super().log_output_volume(observation)
         return rank_one.log_output_volume(observation @ rank_one.ROTATION.T, self.activation)
 
+    def curvature_at_zero(self) -> Estimate | None:
+        if self.activation == "linear" and self.layers == 2:
+            return linear_curvature_at_zero(self.tokens, self.skip)
+        if self.activation == "softmax":  # more linear layers have tails that lists from the prior do not reach
+            return deep_curvature_at_zero(*self._parameters())
+        return None
+
     def footprint(self, draws: int) -> int:
         return draws * (3 * self.size + 4 * _PILOTS)
 
     def keys(self, n: int, seed: int) -> Key:
-        generator = np.random.default_rng([31, seed])
+        generator = np.random.default_rng([_KEY_STREAM, seed])
         turns = random_rotations(generator, (n, 2, 2, 3 * (self.layers - 1)), self.tokens)
         return Key(generator.random((n, 2, 2)), turns, generator.gumbel(size=(n, 6 * _PILOT_DRAWS)))
 
     def program(self, draws: int, seed: int) -> Any:
         return partial(_program, self, draws, _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed))
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> SampleMoments:
         L, M = self.layers, self.tokens
         gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
         counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half of them for each list
@@ -294,7 +306,7 @@ def _flat(rows: list[Vector]) -> Vector:
     return [entry for row in rows for entry in row]
 
 
-def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> Moments:
+def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> SampleMoments:
     """Moments of the weighted points of both lists, with a leading axis for the list."""
 
     def joined(parts: Any) -> Any:
@@ -313,11 +325,13 @@ def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) ->
     evidence = jnp.where(total > 0, top[:, 0] + jnp.log(2 * total), jnp.nan)
     scale = jnp.repeat(jnp.sqrt(variances), mean.shape[1] // len(variances))
     effective = total**2 / (weights**2).sum(1)
-    return Moments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
+    return SampleMoments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _program(channel: DeepChannel, draws: int, normals: Any, y: Any, omega: Any, prior: Any, keys: Any) -> Moments:
+def _program(
+    channel: DeepChannel, draws: int, normals: Any, y: Any, omega: Any, prior: Any, keys: Any
+) -> SampleMoments:
     return jax.vmap(lambda *one: channel.moments(*one, draws=draws, normals=normals))(y, omega, prior, keys)
 
 
@@ -325,4 +339,4 @@ def _program(channel: DeepChannel, draws: int, normals: Any, y: Any, omega: Any,
 @double_precision()
 def _normals(count: int, dim: int, seed: int) -> Any:
     """Evenly spread normals (dim, count) on the device."""
-    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (29, seed))).T))
+    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (_NORMALS_STREAM, seed))).T))

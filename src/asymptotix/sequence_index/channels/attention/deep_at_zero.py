@@ -12,34 +12,36 @@ is a product of two independent lists, averaged over outputs with Hermite polyno
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.control_variates import hermite_polynomials
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
-from ...evolution.averages import hermite_polynomials
 from ...models import rank_one
-from .deep import DeepChannel
 
 #: Outputs and draws per list of a randomisation; every randomisation has lists of its own.
 _OUTPUTS, _DRAWS, _RANDOMISATIONS = 2**15, 2**11, 8
+#: Outputs that are weighed against a list at once.
 _BLOCK = 2**10
+#: Random streams, each with the number of the randomisation: of the outputs, and of the two lists of draws.
+_OUTPUT_STREAM, _LIST_STREAMS = 17, (18, 19)
 
 
 @lru_cache(maxsize=64)
 @double_precision()
-def deep_curvature_at_zero(channel: DeepChannel) -> Estimate:
+def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: str) -> Estimate:
     """f_l = E|G_ll|_F^2 of every layer at zero overlap, with its error."""
-    L, M = channel.layers, channel.tokens
+    L, M = layers, tokens
     products, indices = [], []
     for r in range(_RANDOMISATIONS):
-        Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (17, r))).reshape(-1, L, M)
-        u = rank_one.last_preactivation(Z, channel.skip, channel.activation)
-        G, H = (_deviations(channel, u, (18 + k, r)) for k in range(2))
+        Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (_OUTPUT_STREAM, r))).reshape(-1, L, M)
+        u = rank_one.last_preactivation(Z, skip, activation)
+        G, H = (_deviations(u, _mixing_list(L, M, skip, activation, (stream, r))) for stream in _LIST_STREAMS)
         products.append((G * H).sum((-1, -2)))
         indices.append(Z.reshape(len(Z), -1))
     variates = hermite_polynomials(np.concatenate(indices), _OUTPUTS // 16)
@@ -50,17 +52,28 @@ def deep_curvature_at_zero(channel: DeepChannel) -> Estimate:
     return Estimate(means.mean(0), means.std(0, ddof=1) / np.sqrt(_RANDOMISATIONS))
 
 
-def _deviations(channel: DeepChannel, u: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
-    L, M = channel.layers, channel.tokens
+class MixingList(NamedTuple):
+    """Draws z_1 .. z_{L-1} (n, L-1, M) and the matrices B (n, M, M) of u = B z_L that belong to them."""
+
+    early: np.ndarray
+    B: np.ndarray
+
+
+def _mixing_list(L: int, M: int, skip: float, activation: str, seed: tuple[int, int]) -> MixingList:
     early = ndtri(sobol_uniforms(_DRAWS, (L - 1) * M, seed)).reshape(-1, L - 1, M)
     columns = [
         rank_one.last_preactivation(
-            np.concatenate([early, np.broadcast_to(unit, (len(early), 1, M))], 1), channel.skip, channel.activation
+            np.concatenate([early, np.broadcast_to(unit, (len(early), 1, M))], 1), skip, activation
         )
         for unit in np.eye(M)
     ]
-    B = np.stack(columns, -1)
+    return MixingList(early, np.stack(columns, -1))
+
+
+def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
+    """E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
+    early, B = drawn
+    L, M = early.shape[1] + 1, early.shape[2]
     inverse, log_volume = np.linalg.inv(B), np.linalg.slogdet(B)[1]
     # |B^{-1} u|^2 and B^{-1} u u^T B^{-T} are linear in u u^T.
     energies = 0.5 * np.einsum("jab,jac->bcj", inverse, inverse).reshape(M * M, -1)

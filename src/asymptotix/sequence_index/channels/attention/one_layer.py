@@ -18,10 +18,10 @@ from scipy.linalg import helmert
 
 from ...models import attention_map
 from ...models.deep_attention import DeepAttention
-from ...models.rank_one import _namespace
-from ..links.link_channel import weighted_moments
-from ..mapped import MappedChannel, Moments
+from ...models.rank_one import array_namespace
+from ..mapped import MappedChannel
 from ..tools.line_integral import NODES, line_nodes
+from ..tools.sample_moments import SampleMoments, weighted_moments
 
 _LOG_2PI = float(np.log(2 * np.pi))
 #: Standard deviations beyond which the prior has no mass that counts.
@@ -44,7 +44,7 @@ class OneLayerChannel(MappedChannel):
     def __str__(self) -> str:
         return str(self.attention)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         return attention_map.output(Z, self.attention)
 
 
@@ -79,7 +79,7 @@ class LineFibreChannel(OneLayerChannel):
     def footprint(self, draws: int) -> int:
         return NODES * (self.size + 2)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         M, n = self.tokens, self.size
         fibre = self.fibre(y, omega.reshape(-1, M), prior[::M, ::M])
         x, branch, log_weights = line_nodes(lambda x, b: fibre.at(x, b)[0], fibre.low, fibre.high, self.branches)
@@ -106,8 +106,8 @@ class RotationChannel(LineFibreChannel):
         super().__init__(attention, 2 * M - 1)
         self.branches = 1 if M == 1 else 2
 
-    def observe(self, Z: Any) -> Any:
-        xp = _namespace(Z)
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        xp = array_namespace(Z)
         first, second = Z[:, 0], Z[:, 1]
         radius = xp.maximum(xp.hypot(first[:, :1], second[:, :1]), _TINY)
         cos, sin = first[:, :1] / radius, second[:, :1] / radius
@@ -142,8 +142,8 @@ class DirectionChannel(LineFibreChannel):
     def __init__(self, attention: DeepAttention) -> None:
         super().__init__(attention, 2)
 
-    def observe(self, Z: Any) -> Any:
-        xp = _namespace(Z)
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        xp = array_namespace(Z)
         d, s = (Z[:, :, 0] - Z[:, :, 1]) / np.sqrt(2), (Z[:, :, 0] + Z[:, :, 1]) / np.sqrt(2)
         rho = xp.maximum(xp.hypot(d[:, 0], d[:, 1]), _TINY)
         return xp.stack([rho, (s * d).sum(1) / rho], 1)
@@ -182,8 +182,8 @@ class ScaleChannel(LineFibreChannel):
         self._seen = M - 1 if softmax else M
         self._basis = np.roll(helmert(M, full=True), -1, axis=0) if softmax else np.eye(M)
 
-    def observe(self, Z: Any) -> Any:
-        xp = _namespace(Z)
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        xp = array_namespace(Z)
         k, q = Z[:, 0] @ self._basis.T, Z[:, 1] @ self._basis.T
         difference = k[:, : self._seen]
         size = xp.maximum(xp.sqrt((difference**2).sum(1, keepdims=True)), _TINY)
@@ -232,11 +232,11 @@ class HeadsChannel(OneLayerChannel):
     def footprint(self, draws: int) -> int:
         return len(self._signs) * 2 * self.attention.heads * self.tokens + self.size**2
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         u = self._sums @ Z
-        return u * _namespace(Z).where(u[:, :, :1] < 0, -1.0, 1.0)
+        return u * array_namespace(Z).where(u[:, :, :1] < 0, -1.0, 1.0)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         H, M = self.attention.heads, self.tokens
         V = prior[::M, ::M]
         S = self._sums @ V @ self._sums.T

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
+from ..protocol import Accuracy
 from .activation_kinds import LINEAR as LINEAR
 from .activation_kinds import SOFTMAX
 
@@ -373,7 +374,7 @@ def _linear_block(c, u, omega, V, fineness, cut, rule, log_evidence, shift, cova
     _block(LINEAR, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance)
 
 
-def posterior_moments(kind, c, u, omega, V, *, fineness=1.3, cut=12.0, order=4, threads=None):
+def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=Accuracy.cut, order=4, threads=None):
     """Log Z_out, E[Z|y] - omega and Cov[Z|y] for a batch of samples.
 
     Parameters

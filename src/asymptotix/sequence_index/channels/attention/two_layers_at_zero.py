@@ -1,11 +1,12 @@
-"""Stability of the state in which nothing is learned, by deterministic quadrature where there is one.
+"""Stability of zero overlap for two softmax layers of two tokens, by deterministic quadrature.
 
 At omega = 0, V = I the Jacobian of g_out is G = E[z z^T | y] - I for every layer, and index l is unstable where
-alpha f_l > 1, f_l = E |G_ll|_F^2. For a rank-one row 1/alpha <= M(M+1), with equality where y reveals z z^T.
+alpha f_l > 1, f_l = E |G_ll|_F^2 (Troiani et al., arXiv:2502.00901, eq. (176)). For a rank-one row f_l <= M(M+1), with
+equality where y reveals z z^T.
 
-Two softmax layers, two tokens: y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1.
-Both are done by the trapezoidal rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and
-u-), at two resolutions for the error.
+y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1. Both are done by the trapezoidal
+rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and u-), at two resolutions for the
+error.
 """
 
 from __future__ import annotations
@@ -16,39 +17,13 @@ import numpy as np
 
 from ....numerics.quadrature import Estimate
 from ...models import rank_one
-from ..protocol import Channel, SignChannel, TwoLayerChannel
-from .linear_at_zero import linear_curvature_at_zero
 
 Nodes = tuple[np.ndarray, np.ndarray]
 
 
-def is_known_at_zero(channel: Channel) -> bool:
-    """Whether the stability of zero overlap is known in closed form or by deterministic quadrature."""
-    return isinstance(channel, SignChannel | TwoLayerChannel)
-
-
-def curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error."""
-    if isinstance(channel, SignChannel):
-        exact = np.array([channel.tokens * (channel.tokens + 1.0)])
-        return Estimate(exact, 0 * exact)
-    if isinstance(channel, TwoLayerChannel):
-        linear = channel._activation == "linear"
-        return linear_curvature_at_zero(2, channel.skip) if linear else _two_softmax_layers(channel.skip)
-    from ...evolution.instability import sampled_curvature_at_zero
-    from .deep import DeepChannel  # here: averages over nodes need this module
-    from .deep_at_zero import deep_curvature_at_zero
-
-    if isinstance(channel, DeepChannel):
-        if channel.activation == "linear" and channel.layers == 2:
-            return linear_curvature_at_zero(channel.tokens, channel.skip)
-        if channel.activation == "softmax":  # more linear layers have tails that lists from the prior do not reach
-            return deep_curvature_at_zero(channel)
-    return sampled_curvature_at_zero(channel)
-
-
 @lru_cache(maxsize=256)
-def _two_softmax_layers(skip: float) -> Estimate:
+def softmax_curvature_at_zero(skip: float) -> Estimate:
+    """f_1 and f_2 of two softmax layers, two tokens, with the difference between two resolutions as their error."""
     coarse, fine = (_curvatures(skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 

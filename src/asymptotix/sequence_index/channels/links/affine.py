@@ -7,8 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...models.link import MultiIndex, SequenceIndex
-from .link_channel import LinkChannel, Moments
+from ...models.link import LinkModel
+from ..tools.sample_moments import SampleMoments
+from .link_channel import LinkChannel
 
 
 class LinearChannel(LinkChannel):
@@ -23,7 +24,7 @@ class LinearChannel(LinkChannel):
 
     description = "the closed form of a Gaussian channel: the link is affine"
 
-    def __init__(self, model: SequenceIndex | MultiIndex, matrix: np.ndarray, offset: np.ndarray) -> None:
+    def __init__(self, model: LinkModel, matrix: np.ndarray, offset: np.ndarray) -> None:
         left, values, _ = np.linalg.svd(matrix)
         rank = int((values > 1e-10 * values.max()).sum())
         super().__init__(model, rank if model.noise == 0 else 0)
@@ -34,7 +35,7 @@ class LinearChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 8 * self.size**2
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         noise, B = self.model.noise, self._B
         residual = self._seen @ (y - self._offset) - B @ omega
         S = B @ prior @ B.T + noise * np.eye(len(B))
@@ -45,4 +46,4 @@ class LinearChannel(LinkChannel):
         if noise > 0:
             rest = self._unseen @ (y - self._offset)
             log_evidence -= 0.5 * (rest**2).sum() / noise + 0.5 * len(rest) * np.log(2 * np.pi * noise)
-        return Moments(log_evidence, gain.T @ whitened, prior - gain.T @ gain, jnp.inf)
+        return SampleMoments(log_evidence, gain.T @ whitened, prior - gain.T @ gain, jnp.inf)

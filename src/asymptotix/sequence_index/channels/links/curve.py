@@ -10,17 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ...models.link import MultiIndex, SequenceIndex
-from .discrete import first_places
-from .link_channel import LinkChannel, Moments, flat_link, weighted_moments
+from ...models.link import LinkModel
+from ..tools.line_intervals import first_places
+from ..tools.root_finding import monotone_root, projected
+from ..tools.sample_moments import SampleMoments, weighted_moments
+from .link_channel import LinkChannel, flat_link
 from .link_kind import LinkKind
-from .roots import projected
-from .scalar import monotone_root
 
 _NODES, _LINE_NODES = 384, 128
 _MOST_ROOTS, _MOST_EXTREMA = 6, 2
 _WINDOW = 8.5
 _LARGEST_NUMBER_OF_CENTRES = 8
+#: Random stream of the points from which critical points are searched.
+_START_STREAM = 3
 
 
 class CurveChannel(LinkChannel):
@@ -38,7 +40,7 @@ class CurveChannel(LinkChannel):
     sharply.
     """
 
-    def __init__(self, model: SequenceIndex | MultiIndex, kind: LinkKind) -> None:
+    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
         super().__init__(model, 1)
         self._affine = kind.affine
         self._centres = critical_points(model)
@@ -50,7 +52,7 @@ class CurveChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 2 * _NODES * (40 if all(self._affine) else 600)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)
         deviation = jnp.sqrt(jnp.diag(prior))
         far = root @ projected(lambda x: self.link(omega + root @ x), y, jnp.zeros(2), 12)[0]
@@ -156,14 +158,14 @@ def _between(function: Any, lower: Any, upper: Any) -> Any:
 
 
 @double_precision()
-def critical_points(model: SequenceIndex | MultiIndex) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Per index, its values at critical points of the link, the critical values, and how strongly the link bends there.
 
     Newton's method from many starts. Where critical points fill lines, the index along the line is left without.
     """
     link = partial(flat_link, model)
     gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
-    z = jnp.asarray(2 * np.random.default_rng(3).standard_normal((256, 2)))
+    z = jnp.asarray(2 * np.random.default_rng(_START_STREAM).standard_normal((256, 2)))
 
     def newton(z: Any, _: Any) -> tuple[Any, None]:
         H, g = jax.vmap(hessian)(z), jax.vmap(gradient)(z)

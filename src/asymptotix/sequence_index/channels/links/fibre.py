@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from ...models.link import MultiIndex, SequenceIndex
+from ...models.link import LinkModel
 from ..tools.random_lists import kronecker_normals
+from ..tools.root_finding import gauss_newton, projected, repeated
+from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
-from .link_channel import LinkChannel, Moments, coloured, weighted_moments
-from .roots import gauss_newton, projected, repeated
+from .link_channel import LinkChannel
 
 CHARTS = 4
 _PILOTS = 16
@@ -60,7 +61,7 @@ class FibreChannel(LinkChannel):
     draws = 256
     stochastic = True
 
-    def __init__(self, model: SequenceIndex | MultiIndex, rank: int) -> None:
+    def __init__(self, model: LinkModel, rank: int) -> None:
         super().__init__(model, rank)
         self.dimension, self.solved = self.size, rank
         self.description = (
@@ -76,7 +77,7 @@ class FibreChannel(LinkChannel):
         """The link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)
         phi = self.whitened(omega, root)
         found = fibre_moments(phi, y, key, (self.dimension, self.solved), draws, self.starts)
@@ -84,7 +85,7 @@ class FibreChannel(LinkChannel):
         return coloured(found._replace(shift=found.shift[:n], covariance=found.covariance[:n, :n]), root)
 
 
-def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> Moments:
+def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> SampleMoments:
     """Moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r)."""
     n, r = shape
     each = max(2, draws // CHARTS)

@@ -10,17 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ...models.link import MultiIndex, SequenceIndex
-from ..mapped import MappedChannel, Moments
+from ...models.link import LinkModel
+from ...models.rank_one import array_namespace
+from ..mapped import MappedChannel
 
 #: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
 _EXPENSIVE = ((4096, 8), (65536, 16))
+#: Outputs may have been rounded to single precision before they come back.
+ROUNDING = 2e-6
+#: Key of the hash that gives observations their noise (the letters "nois").
+_NOISE_KEY = 0x6E6F6973
 
 
 class LinkChannel(MappedChannel):
     """The posterior of the indices under a link g, one sample at a time."""
 
-    def __init__(self, model: SequenceIndex | MultiIndex, outputs: float) -> None:
+    def __init__(self, model: LinkModel, outputs: float) -> None:
         super().__init__(model.indices, model.tokens, outputs)
         self.model = model
 
@@ -46,7 +51,7 @@ class LinkChannel(MappedChannel):
             Standard normals. By default the noise of a sample is a hash of its own index matrix: it does not depend
             on the other samples, and equal indices give equal observations.
         """
-        xp = jnp if isinstance(Z, jax.Array) else np
+        xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
             z = jnp.asarray(Z).reshape(len(Z), self.size)
             y = jax.vmap(self.link)(z)
@@ -57,41 +62,20 @@ class LinkChannel(MappedChannel):
 
     def _hashed_noise(self, z: Any) -> Any:
         bits = jax.lax.bitcast_convert_type(z, jnp.uint32).ravel()
-        key = jax.random.PRNGKey(0x6E6F6973)
+        key = jax.random.PRNGKey(_NOISE_KEY)
         for i in range(bits.size):
             key = jax.random.fold_in(key, bits[i])
         return jax.random.normal(key, (self.noises,), z.dtype)
 
-    def output(self, Z: Any) -> Any:
+    def model_output(self, Z: Any) -> Any:
         """The output without noise, (n, k)."""
-        xp = jnp if isinstance(Z, jax.Array) else np
+        xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
             y = jax.vmap(self.link)(jnp.asarray(Z).reshape(len(Z), self.size))
             return y if xp is jnp else np.array(y)
 
 
-def flat_link(model: SequenceIndex | MultiIndex, z: Any) -> Any:
+def flat_link(model: LinkModel, z: Any) -> Any:
     """The link as a function R^n -> R^k of the vector of all indices, outputs in the precision of z."""
     y = model.evaluate(z.reshape(model.indices, model.tokens))
     return jnp.ravel(jnp.asarray(y)).astype(z.dtype)
-
-
-def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> Moments:
-    """Moments of weighted points x (m, n), infinite log-weights allowed; ``extra`` (m, n): own variances of points."""
-    top = jnp.max(log_weights)
-    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
-    total = weights.sum()
-    share = weights / total
-    mean = share @ x
-    centred = x - mean
-    covariance = (share[:, None] * centred).T @ centred
-    if extra is not None:
-        covariance = covariance + jnp.diag(share @ extra)
-    effective = 1 / (share**2).sum()
-    return Moments(jnp.where(total > 0, top + jnp.log(total), jnp.nan), mean, covariance, effective)
-
-
-def coloured(found: Moments, root: Any) -> Moments:
-    """Moments of root @ x from those of x."""
-    covariance = root @ found.covariance @ root.T
-    return found._replace(shift=root @ found.shift, covariance=covariance)

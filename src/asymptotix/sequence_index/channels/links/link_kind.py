@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ...models.link import MultiIndex, SequenceIndex
+from ...models.link import LinkModel
 from .link_channel import flat_link
 
 _PROBES = 64
 _VALUES = 4096
 #: More distinct values than this in 4096 draws is not taken for a finite number of values.
 LARGEST_ALPHABET = 256
+#: Random stream of the index matrices at which a link is examined.
+_PROBE_STREAM = 1
 
 
 class LinkKind(NamedTuple):
@@ -48,10 +50,10 @@ class LinkKind(NamedTuple):
 
 
 @double_precision()
-def link_kind(model: SequenceIndex | MultiIndex) -> LinkKind:
+def link_kind(model: LinkModel) -> LinkKind:
     """Examine the link of a model at fixed random points."""
     n = model.indices * model.tokens
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(_PROBE_STREAM)
     z = rng.standard_normal((_PROBES, n))
     link = partial(flat_link, model)
     differential = jax.jit(jax.vmap(jax.jacfwd(link)))

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ...models.link import MultiIndex, SequenceIndex
+from ...models.link import LinkModel
+from ..tools.root_finding import monotone_root
+from ..tools.sample_moments import SampleMoments, weighted_moments
 from ..tools.truncated_normal import truncated_normal
-from .link_channel import LinkChannel, Moments, flat_link, weighted_moments
+from .link_channel import ROUNDING, LinkChannel, flat_link
 
 _REACH = 40.0
 _LARGEST_NUMBER_OF_PIECES = 512
-#: Outputs may have been rounded to single precision before they come back.
-ROUNDING = 2e-6
 
 
 class Pieces(NamedTuple):
@@ -47,7 +47,7 @@ class ScalarChannel(LinkChannel):
     posterior is then a Gaussian cut to such intervals, and Z_out a probability instead of a density.
     """
 
-    def __init__(self, model: SequenceIndex | MultiIndex) -> None:
+    def __init__(self, model: LinkModel) -> None:
         self._pieces = pieces(model)
         rank = _mean_rank(self._pieces)
         super().__init__(model, rank)
@@ -59,7 +59,7 @@ class ScalarChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 64 * len(self._pieces.ends)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         flat = self._pieces.constant
         scale = jnp.sqrt(prior[0, 0])
         tolerance = ROUNDING * (1 + jnp.abs(y))
@@ -106,22 +106,6 @@ class ScalarChannel(LinkChannel):
         return z, log_slope, agrees & (bottom * top <= 0), agrees & close
 
 
-def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any:
-    """Root of an increasing function z -> (value, slope) in [lower, upper]: Newton, every third step a bisection."""
-
-    def step(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        a, b, z = state
-        value, slope = function(z)
-        a, b = jnp.where(value <= 0, z, a), jnp.where(value >= 0, z, b)
-        newton = z - value / jnp.where(slope == 0, 1.0, slope)
-        good = (newton >= a) & (newton <= b) & (slope != 0) & (i % 3 != 2)
-        return a, b, jnp.where(good, newton, 0.5 * (a + b))
-
-    start = (lower, upper, 0.5 * (lower + upper))
-    a, b, z = jax.lax.fori_loop(0, steps, step, start)
-    return jnp.where(b - a < 1e-13 * (1 + jnp.abs(z)), z, jnp.clip(z, a, b))
-
-
 def _mean_rank(found: Pieces) -> float:
     """Probability, under N(0, 1), of the pieces on which the link is not constant."""
     from scipy.special import ndtr
@@ -132,7 +116,7 @@ def _mean_rank(found: Pieces) -> float:
 
 
 @double_precision()
-def pieces(model: SequenceIndex | MultiIndex) -> Pieces:
+def pieces(model: LinkModel) -> Pieces:
     """Cut the link of one variable at its extrema, kinks and jumps, found on a fine grid and by bisection."""
     link = partial(flat_link, model)
     slope = jax.vmap(jax.jacfwd(lambda z: link(z[None])))

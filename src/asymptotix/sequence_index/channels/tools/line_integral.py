@@ -24,7 +24,7 @@ _NEGLIGIBLE = 20.0
 NODES = _KEPT * _ORDER
 
 
-class Cells(NamedTuple):
+class Intervals(NamedTuple):
     """Intervals: centre, half-width, branch, and f at the left end, in the middle and at the right end of each."""
 
     centre: Any
@@ -57,22 +57,22 @@ def line_nodes(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int)
     return x, branch, log_weights
 
 
-def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -> Cells:
+def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -> Intervals:
     width = (high - low) / _INITIAL
     branch = np.repeat(np.arange(branches), _INITIAL)
     places = [jnp.tile(low + width * (np.arange(_INITIAL) + shift), branches) for shift in (0.0, 0.5, 1.0)]
     half = jnp.full(len(branch), 0.5 * width)
-    first = Cells(places[1], half, jnp.asarray(branch), *(f(place, branch) for place in places))
+    first = Intervals(places[1], half, jnp.asarray(branch), *(f(place, branch) for place in places))
     # Places of cells that are still to come have no width, hence no mass.
     room = _ROUNDS * _HALVED
     nothing = jnp.full(room, -jnp.inf)
-    empty = Cells(jnp.zeros(room), jnp.zeros(room), jnp.zeros(room, first.branch.dtype), nothing, nothing, nothing)
+    empty = Intervals(jnp.zeros(room), jnp.zeros(room), jnp.zeros(room, first.branch.dtype), nothing, nothing, nothing)
     cells = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, empty)
 
-    def more(state: tuple[Any, Cells, Any]) -> Any:
+    def more(state: tuple[Any, Intervals, Any]) -> Any:
         return (state[0] < _ROUNDS) & (state[2] > -jnp.inf).any()
 
-    def halve(state: tuple[Any, Cells, Any]) -> tuple[Any, Cells, Any]:
+    def halve(state: tuple[Any, Intervals, Any]) -> tuple[Any, Intervals, Any]:
         number, cells, urgency = state
         _, chosen = jax.lax.top_k(urgency, _HALVED)
         cells = _halved(f, cells, chosen, urgency[chosen] > -jnp.inf, len(branch) + number * _HALVED)
@@ -81,13 +81,13 @@ def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -
     return jax.lax.while_loop(more, halve, (0, cells, _urgency(cells)))[1]
 
 
-def _halved(f: Callable[[Any, Any], Any], cells: Cells, chosen: Any, worth: Any, place: Any) -> Cells:
+def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: Any, place: Any) -> Intervals:
     """Put the left half of each chosen cell in its place and the right half at the end, where it is ``worth`` it."""
     old = jax.tree.map(lambda x: x[chosen], cells)
     half = 0.5 * old.half
     first, second = f(old.centre - half, old.branch), f(old.centre + half, old.branch)
-    left = Cells(old.centre - half, half, old.branch, old.left, first, old.middle)
-    right = Cells(old.centre + half, half, old.branch, old.middle, second, old.right)
+    left = Intervals(old.centre - half, half, old.branch, old.left, first, old.middle)
+    right = Intervals(old.centre + half, half, old.branch, old.middle, second, old.right)
 
     def placed(all_: Any, x: Any, y: Any) -> Any:
         kept = all_.at[chosen].set(jnp.where(worth, x, all_[chosen]))
@@ -97,7 +97,7 @@ def _halved(f: Callable[[Any, Any], Any], cells: Cells, chosen: Any, worth: Any,
     return jax.tree.map(placed, cells, left, right)
 
 
-def _height(cells: Cells) -> Any:
+def _height(cells: Intervals) -> Any:
     """How high f rises in a cell, by the parabola through its three values."""
     bend, slope = 0.5 * (cells.left + cells.right) - cells.middle, 0.5 * (cells.right - cells.left)
     inside = (bend < 0) & (abs(slope) < -2 * bend)
@@ -106,7 +106,7 @@ def _height(cells: Cells) -> Any:
     return jnp.maximum(ends, jnp.where(inside, vertex, ends))
 
 
-def _urgency(cells: Cells) -> Any:
+def _urgency(cells: Intervals) -> Any:
     """Log-mass of the cells that are to be halved; minus infinity for those that are resolved or do not count."""
     height = _height(cells)
     variation = height - jnp.minimum(cells.middle, jnp.minimum(cells.left, cells.right))

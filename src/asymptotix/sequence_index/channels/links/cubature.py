@@ -1,4 +1,4 @@
-"""Links with Gaussian noise on their outputs: cubature for one and two indices, weighted draws for more."""
+"""Links with Gaussian noise on their outputs, one or two indices: adaptive cubature."""
 
 from __future__ import annotations
 
@@ -9,38 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...models.link import MultiIndex, SequenceIndex
-from ..mapped import LEAST_EFFECTIVE_SAMPLES
-from .fibre import CHARTS, FibreChannel
-from .link_channel import LinkChannel, Moments, coloured, weighted_moments
+from ...models.link import LinkModel
+from ..protocol import LEAST_EFFECTIVE_SAMPLES
+from ..tools.root_finding import projected
+from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
+from .link_channel import LinkChannel
 from .link_kind import LinkKind
-from .roots import projected
 
 _WINDOW = 8.5
 
 
-class NoisyFibreChannel(FibreChannel):
-    """The noise is an unknown too: y = g(z) + sqrt(noise) e is a link without noise of the n + k unknowns (z, e).
-
-    The charts then decide, sample by sample, whether the draws come from the prior (e is solved, the weight is the
-    likelihood) or from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
-    """
-
-    def __init__(self, model: SequenceIndex | MultiIndex, kind: LinkKind) -> None:
-        super().__init__(model, kind.outputs)
-        self.outputs, self.noises = 0.0, kind.outputs
-        self.dimension = self.size + kind.outputs
-        self.description = (
-            f"weighted draws on the fibre of the output in the space of indices and noise, {CHARTS} charts that each"
-            f" solve {self.solved} of {self.dimension} coordinates"
-        )
-
-    def whitened(self, omega: Any, root: Any) -> Any:
-        size, amplitude = self.size, float(np.sqrt(self.model.noise))
-        return lambda x: self.link(omega + root @ x[:size]) + amplitude * x[size:]
-
-
-class Cells(NamedTuple):
+class Cubes(NamedTuple):
     """Cubes of R^n: centres (m, n), half-widths (m,), and the logarithm of how urgently each should be split (m,)."""
 
     centre: Any
@@ -57,7 +36,7 @@ class CubatureChannel(LinkChannel):
     where they are typical.
     """
 
-    def __init__(self, model: SequenceIndex | MultiIndex, kind: LinkKind) -> None:
+    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
         super().__init__(model, 0.0)
         self.noises = kind.outputs
         self.draws = 24 if self.size == 1 else 224
@@ -70,7 +49,7 @@ class CubatureChannel(LinkChannel):
         cells = self._grid ** n + self._levels * draws * (2**n - 1)
         return cells * max(self._order, 3) ** n * (4 + 2 * n)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> Moments:
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)
         noise, n = self.model.noise, self.size
 
@@ -86,7 +65,7 @@ class CubatureChannel(LinkChannel):
         cells = self._refined(residual, reach, draws)
         return coloured(self._integrated(residual, cells), root)
 
-    def _refined(self, residual: Any, reach: Any, draws: int) -> Cells:
+    def _refined(self, residual: Any, reach: Any, draws: int) -> Cubes:
         n = self.size
         axis = (np.arange(self._grid) + 0.5) * 2 / self._grid - 1
         grid = np.stack(np.meshgrid(*[axis] * n, indexing="ij"), -1).reshape(-1, n)
@@ -94,11 +73,11 @@ class CubatureChannel(LinkChannel):
         first = self._with_urgency(residual, reach * grid, jnp.full(len(grid), reach / self._grid))
         more = draws * (2**n - 1)
         room = self._levels * more
-        # Cells that are still to come have no width, hence no weight.
-        empty = Cells(jnp.zeros((room, n)), jnp.zeros(room), jnp.full(room, -jnp.inf))
+        # Cubes that are still to come have no width, hence no weight.
+        empty = Cubes(jnp.zeros((room, n)), jnp.zeros(room), jnp.full(room, -jnp.inf))
         cells = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, empty)
 
-        def split(level: Any, cells: Cells) -> Cells:
+        def split(level: Any, cells: Cubes) -> Cubes:
             _, chosen = jax.lax.top_k(cells.urgency.astype(jnp.float32), draws)  # in float64 it would be a full sort
             half = cells.half[chosen]
             children = cells.centre[chosen] + halves[:, None] * half[:, None]
@@ -114,7 +93,7 @@ class CubatureChannel(LinkChannel):
 
         return jax.lax.fori_loop(0, self._levels, split, cells)
 
-    def _with_urgency(self, residual: Any, centre: Any, half: Any) -> Cells:
+    def _with_urgency(self, residual: Any, centre: Any, half: Any) -> Cubes:
         corners = centre[:, None] + self._corners * half[:, None, None]
         values = jax.vmap(jax.vmap(residual))(corners)
         low, high = values.min(1), values.max(1)
@@ -123,9 +102,9 @@ class CubatureChannel(LinkChannel):
         missed = jnp.maximum(0.0, missed - 0.5 * (high - low))
         log_mass = jnp.max(-0.5 * (corners**2).sum(-1), 1) - 0.5 * (missed**2).sum(-1) + self.size * jnp.log(half)
         rough = ((high - low) ** 2).sum(-1) + (2 * half) ** 2
-        return Cells(centre, half, log_mass + 2 * jnp.log(jnp.minimum(rough, 1.0)))
+        return Cubes(centre, half, log_mass + 2 * jnp.log(jnp.minimum(rough, 1.0)))
 
-    def _integrated(self, residual: Any, cells: Cells) -> Moments:
+    def _integrated(self, residual: Any, cells: Cubes) -> SampleMoments:
         n = self.size
         nodes, weights = np.polynomial.legendre.leggauss(self._order)
         grid = np.stack(np.meshgrid(*[nodes] * n, indexing="ij"), -1).reshape(-1, n)
@@ -140,7 +119,7 @@ class CubatureChannel(LinkChannel):
         coarse = (mass * (spread > 16.0)).sum()
         return found._replace(effective_samples=1 / jnp.maximum(coarse, 1e-16))
 
-    def _refuse_few_samples(self, effective: np.ndarray) -> None:
+    def refuse_few_samples(self, effective: np.ndarray) -> None:
         share = 1 / float(np.nanmedian(effective))
         if share > 1 / LEAST_EFFECTIVE_SAMPLES:
             raise FloatingPointError(

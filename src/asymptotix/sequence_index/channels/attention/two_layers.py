@@ -1,0 +1,126 @@
+"""Two rank-one layers of two tokens: the channel over two implementations of one integral.
+
+Troiani et al., arXiv:2502.00901, eqs. (154) to (160), corrected: the matrix that acts on the tokens is c I plus the
+row-stochastic attention matrix, and the quadratic form of the prior is that of V^{-1} in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any, Self
+
+import jax
+import numpy as np
+from scipy.special import lambertw, ndtri
+
+from ....numerics.precision import double_precision
+from ....numerics.quadrature import Estimate
+from ...models import rank_one
+from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior
+from .activation_kinds import LINEAR, SOFTMAX
+from .linear_at_zero import linear_curvature_at_zero
+from .two_layers_at_zero import softmax_curvature_at_zero
+
+
+class TwoLayerChannel(Channel):
+    """Two rank-one layers, two tokens, in the rotated token basis.
+
+    ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba if
+    it is installed and JAX has no accelerator.
+    """
+
+    indices = tokens = outputs = 2
+    diagonal = True
+    curvature_is_control = True
+    folds_symmetries = True
+
+    def __init__(self, skip: float, activation: str, backend: str = "auto", single: bool = False) -> None:
+        self.skip, self._activation, self._single = skip, activation, single
+        self._kind = LINEAR if activation == "linear" else SOFTMAX
+        self.backend = fastest_backend() if backend == "auto" else backend
+
+    def in_single_precision(self) -> Self:
+        """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
+        single = copy.copy(self)
+        single._single = True
+        return single
+
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        return rank_one.canonical_sign(rank_one.rotated_preactivation(Z, self.skip, self._activation))
+
+    def model_output(self, Z: Any) -> Any:
+        return rank_one.output(Z @ rank_one.ROTATION, self.skip, self._activation)
+
+    def log_output_volume(self, observation: Any) -> Any:
+        return rank_one.log_output_volume(observation, self._activation)
+
+    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+        n = omega.shape[0]
+        if self.backend == "numba":
+            from . import quadtree
+
+            omega, V = np.asarray(omega, float), np.asarray(V, float)
+            moments = quadtree.posterior_moments(
+                self._kind, self.skip, np.asarray(observation, float), omega.reshape(n, 4),
+                np.broadcast_to(V, (n, 2, 2)), fineness=accuracy.fineness, cut=accuracy.cut,
+            )  # fmt: skip
+        else:
+            from . import fixed_grid
+
+            # Float64 in, float64 out: theory runs in double precision, message passing need not.
+            double = np.dtype(omega.dtype) == np.float64 and not self._single
+            dtype = np.float64 if double else np.float32
+            with double_precision() if double else contextlib.nullcontext():
+                observation, omega, V = (_cast(x, dtype) for x in (observation, omega, V))
+                moments = fixed_grid.posterior_moments(self._kind, self.skip, observation, omega.reshape(n, 4), V)
+        log_evidence, shift, covariance = moments
+        return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))
+
+    def curvature_at_zero(self) -> Estimate:
+        if self._activation == "linear":
+            return linear_curvature_at_zero(2, self.skip)
+        return softmax_curvature_at_zero(self.skip)
+
+    def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """z1 in polar coordinates, one quadrant; z2- positive.
+
+        The model is invariant under z1 -> -z1, z2 -> -z2 and the exchange of tokens (both minus parts change
+        sign), so one eighth of the space is enough: Sobol points then fill it eight times as densely. The radius
+        is drawn with density proportional to (1 + s)/2 exp(-s), s = r^2/2, because what decides is |z1|^4.
+        """
+        s = -lambertw(-2 * np.exp(-2) * (1 - uniforms[:, 0]), -1).real - 2
+        angle = 0.5 * np.pi * uniforms[:, 1]
+        radius = np.sqrt(2 * s)
+        Z = np.empty((len(uniforms), 2, 2))
+        Z[:, 0, 0], Z[:, 0, 1] = radius * np.cos(angle), radius * np.sin(angle)
+        Z[:, 1, 0], Z[:, 1, 1] = ndtri(0.5 + 0.5 * uniforms[:, 2]), ndtri(uniforms[:, 3])
+        return Z, 2 / (1 + s)
+
+    def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Coordinates in the order of their share of the variance: z2-, |z1|, angle of z1, then the noise.
+
+        The noise of omega_1 is taken in the frame of z1, for it acts mostly through omega_1 . z1. This order
+        and this frame take the error of E|g_1|^2 down by 1.5 to 2.
+        """
+        Z, weights = self.draw_indices(uniforms[:, [1, 2, 0, 7]])
+        along, across, minus, plus = ndtri(uniforms[:, [3, 6, 4, 5]]).T
+        cos, sin = (Z[:, 0] / np.linalg.norm(Z[:, 0], axis=1, keepdims=True)).T
+        first = np.stack([cos * along - sin * across, sin * along + cos * across], 1)
+        return Z, np.stack([first, np.stack([minus, plus], 1)], 1), weights
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """Leaves arrays where they are: on the host those of the theory, on the device those of message passing."""
+    return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
+
+
+def fastest_backend() -> str:
+    """Name "numba" where it is installed and JAX would run on a CPU, else "jax"."""
+    if jax.default_backend() != "cpu":
+        return "jax"
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return "jax"
+    return "numba"

@@ -1,0 +1,103 @@
+"""Discrete outputs of two indices: the Gaussian prior cut to the region where the link has the observed value.
+
+One index is integrated exactly along lines, between the points where the link jumps; the other by quadrature.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ....numerics.precision import double_precision
+from ...models.link import LinkModel
+from ..tools.line_intervals import member_intervals, places_on_line
+from ..tools.sample_moments import SampleMoments, weighted_moments
+from .link_channel import ROUNDING, LinkChannel, flat_link
+
+_LARGEST_NUMBER_OF_CUTS = 24
+_U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
+
+
+class PlaneChannel(LinkChannel):
+    """Two indices: exact along lines of one of them, Gauss-Legendre quadrature over the other.
+
+    The quadrature is split where the pattern of values along the lines changes (lines of the plane of indices that do
+    not depend on the prior, found once); between them the integrand is smooth, up to square roots at the ends, which
+    the substitution u -> 3 u^2 - 2 u^3 takes away.
+    """
+
+    _line, _most = places_on_line(193), 6
+
+    def __init__(self, model: LinkModel) -> None:
+        super().__init__(model, 0)
+        cuts = [pattern_changes(model, axis) for axis in (0, 1)]
+        self._free = int(len(cuts[1]) < len(cuts[0]))
+        self._cuts = cuts[self._free]
+        self.description = (
+            f"quadrature over lines, split at {len(self._cuts)} places: two indices and discrete outputs, without noise"
+        )
+
+    def footprint(self, draws: int) -> int:
+        return 48 * (len(self._cuts) + 3) * (193 + 7 * 48)
+
+    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+        free, solved = self._free, 1 - self._free
+        deviation = jnp.sqrt(prior[free, free])
+        slope = prior[free, solved] / prior[free, free]
+        width = jnp.sqrt(prior[solved, solved] - slope * prior[free, solved])
+        edges = jnp.concatenate([jnp.array([-30.0, -7.5, 7.5, 30.0]), (self._cuts - omega[free]) / deviation])
+        edges = jnp.sort(jnp.clip(edges, -30.0, 30.0))
+        u = 0.5 * (_U + 1)
+        t = (edges[:-1, None] + jnp.diff(edges)[:, None] * (u**2 * (3 - 2 * u))).ravel()
+        weights = (jnp.diff(edges)[:, None] * (3 * u * (1 - u) * _U_WEIGHTS)).ravel()
+        tolerance = ROUNDING * (1 + jnp.abs(y))
+
+        def on_line(t: Any) -> tuple[Any, Any, Any]:
+            def member(s: Any) -> Any:
+                shift = jnp.zeros(2).at[free].set(deviation * t).at[solved].set(slope * deviation * t + width * s)
+                return (jnp.abs(self.link(omega + shift) - y) <= tolerance).all()
+
+            return member_intervals(member, self._line, self._most)
+
+        log_mass, mean, variance = jax.vmap(on_line)(t)
+        log_weights = log_mass + jnp.log(weights)[:, None] - 0.5 * t[:, None] ** 2 - 0.5 * np.log(2 * np.pi)
+        along = jnp.broadcast_to(deviation * t[:, None], mean.shape)
+        columns = [along, slope * along + width * mean]
+        x = jnp.stack([columns[0] if axis == free else columns[1] for axis in (0, 1)], -1)
+        extra = (width**2 * variance)[..., None] * (jnp.arange(2) == solved)
+        return weighted_moments(log_weights.ravel(), x.reshape(-1, 2), extra.reshape(-1, 2))
+
+
+@double_precision()
+def pattern_changes(model: LinkModel, axis: int) -> np.ndarray:
+    """Values of one index at which the sequence of values of the link along the other changes."""
+    other = np.linspace(-9, 9, 601) + 0.00217
+    link = partial(flat_link, model)
+    values = jax.jit(
+        jax.vmap(lambda c: jax.vmap(lambda s: link(jnp.zeros(2).at[axis].set(c).at[1 - axis].set(s)))(other))
+    )
+
+    def patterns(c: np.ndarray) -> list[bytes]:
+        return [_run_lengths(row) for row in np.round(np.asarray(values(c)), 9)]
+
+    grid = np.linspace(-9, 9, 361) + 0.00123
+    found = patterns(grid)
+    cells = [i for i in range(len(grid) - 1) if found[i] != found[i + 1]]
+    if not cells or len(cells) > _LARGEST_NUMBER_OF_CUTS:
+        return np.zeros(0)
+    a, b, left = grid[cells], grid[np.array(cells) + 1], [found[i] for i in cells]
+    for _ in range(50):
+        middle = 0.5 * (a + b)
+        same = np.array([now == before for now, before in zip(patterns(middle), left, strict=True)])
+        a, b = np.where(same, middle, a), np.where(same, b, middle)
+    return 0.5 * (a + b)
+
+
+def _run_lengths(row: np.ndarray) -> bytes:
+    """The values of a row (m, k) without repetitions."""
+    changes = np.append(True, (row[1:] != row[:-1]).any(1))
+    return (row[changes] + 0.0).tobytes()

@@ -1,0 +1,70 @@
+"""Moments of weighted draws: of one list, of several lists together, and in other coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+
+class SampleMoments(NamedTuple):
+    """log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n) and the effective number of draws of one sample.
+
+    With a leading axis where a program returns those of several independent lists of draws.
+    """
+
+    log_evidence: Any
+    shift: Any
+    covariance: Any
+    effective_samples: Any
+
+
+def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> SampleMoments:
+    """Moments of weighted points x (m, n), infinite log-weights allowed; ``extra`` (m, n): own variances of points."""
+    top = jnp.max(log_weights)
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    total = weights.sum()
+    share = weights / total
+    mean = share @ x
+    centred = x - mean
+    covariance = (share[:, None] * centred).T @ centred
+    if extra is not None:
+        covariance = covariance + jnp.diag(share @ extra)
+    effective = 1 / (share**2).sum()
+    return SampleMoments(jnp.where(total > 0, top + jnp.log(total), jnp.nan), mean, covariance, effective)
+
+
+def coloured(found: SampleMoments, root: Any) -> SampleMoments:
+    """Moments of root @ x from those of x."""
+    covariance = root @ found.covariance @ root.T
+    return found._replace(shift=root @ found.shift, covariance=covariance)
+
+
+def merged(found: SampleMoments) -> SampleMoments:
+    """Moments (rows, ...) from those of K independent lists each, (rows, K, ...).
+
+    A covariance about the mean of the draws is too small by the variance of that mean, which the scatter of the lists
+    tells: it is added. With one list it is not known.
+    """
+    log_evidence, mean, covariance, effective = (np.asarray(x) for x in found)
+    K = log_evidence.shape[1]
+    if K == 1:
+        return SampleMoments(*(x[:, 0] for x in (log_evidence, mean, covariance, effective)))
+    empty = ~np.isfinite(log_evidence)
+    mean = np.where(empty[:, :, None], 0.0, mean)
+    covariance = np.where(empty[:, :, None, None], 0.0, covariance)
+    top = np.where(empty, -np.inf, log_evidence).max(1, keepdims=True)
+    weights = np.where(empty, 0.0, np.exp(log_evidence - np.where(np.isfinite(top), top, 0.0)))
+    total = weights.sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = weights / total[:, None]
+        evidence = np.where(total > 0, top[:, 0] + np.log(total / K), np.nan)
+        squares = np.where(empty, 0.0, weights**2 / effective).sum(1)
+        together = np.where(total > 0, total**2 / squares, 0.0)
+    centre = np.einsum("rk,rki->ri", share, mean)
+    away = mean - centre[:, None]
+    # Between the lists the scatter belongs to the covariance; as that of their mean it is missing from it.
+    between = share + share**2 * K / (K - 1)
+    spread = np.einsum("rk,rki,rkj->rij", between, away, away)
+    return SampleMoments(evidence, centre, np.einsum("rk,rkij->rij", share, covariance) + spread, together)
