@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import xarray as xr
@@ -237,6 +237,6 @@ class PathPosterior(Problem):
         own = numeric_fields(self)
         return [dim for dim in dims if dim in own]
 
-    def at(self, fields: Mapping[str, float]) -> PathPosterior:
+    def at(self, fields: Mapping[str, float]) -> Self:
         """The problem with other values of some fields."""
         return with_fields(self, **fields) if fields else self

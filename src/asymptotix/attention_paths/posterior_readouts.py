@@ -7,6 +7,7 @@ Every point of a result, of its grid and of its seeds, has a predictor of its ow
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -28,7 +29,7 @@ _CHUNK_BYTES = 2**28
 AnyPredictor = Predictor | DrawsPredictor | NoPrediction
 
 
-class Learned(Protocol):
+class LearnedPosterior(Protocol):
     """What a result was learned from, as far as predictions need it."""
 
     @property
@@ -46,7 +47,7 @@ class Learned(Protocol):
     @property
     def prior_variances(self) -> tuple[float, ...]: ...
 
-    @property
+    @cached_property
     def attended(self) -> np.ndarray:
         """Attended inputs of the training examples."""
         ...
@@ -63,7 +64,7 @@ class Learned(Protocol):
 
 
 def predict(
-    problem: Learned, result: Result, inputs: Inputs, without: Sequence[tuple[int, int]] | None
+    problem: LearnedPosterior, result: Result, inputs: Inputs, without: Sequence[tuple[int, int]] | None
 ) -> tuple[xr.DataArray, xr.DataArray]:
     """Mean and variance of the output at new inputs; see :meth:`PathPosterior.predict`."""
     removed = ~remaining_paths(problem.network.heads, () if without is None else without, "without")
@@ -88,7 +89,11 @@ def predict(
 
 
 def evaluate(
-    problem: Learned, result: Result, inputs: Inputs, labels: np.ndarray, without: Sequence[tuple[int, int]] | None
+    problem: LearnedPosterior,
+    result: Result,
+    inputs: Inputs,
+    labels: np.ndarray,
+    without: Sequence[tuple[int, int]] | None,
 ) -> xr.Dataset:
     """Accuracy, squared error and variance of the predictions; see :meth:`PathPosterior.evaluate`."""
     labels = labels_of_examples(labels, len(tokens_of(inputs)))
@@ -112,19 +117,19 @@ def evaluate(
     )
 
 
-def alignment(problem: Learned, result: Result, count: int) -> xr.DataArray:
+def alignment(problem: LearnedPosterior, result: Result, count: int) -> xr.DataArray:
     """Overlap of the labels with the kernel's eigenvectors; see :meth:`PathPosterior.alignment`."""
     count = checks.integer("count", count, 1)
     rows = [predictor.alignment(count) for _, predictor in _predictors(problem, result)]
     return _labelled(problem, result, rows, ("component",))
 
 
-def _predictors(problem: Learned, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
+def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
     """Network and predictor of every point of the result, in the order of `_labelled`."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
     swept = problem.swept(grid)
-    known: dict[tuple[float, ...], Learned] = {}
+    known: dict[tuple[float, ...], LearnedPosterior] = {}
     for place in np.ndindex(*grid.values()):
         position = dict(zip(grid, place, strict=True))
         fields = {dim: U.coords[dim].values[position[dim]].item() for dim in swept}
@@ -138,7 +143,7 @@ def _predictors(problem: Learned, result: Result) -> Iterator[tuple[AttentionPat
 
 
 def _predictor(
-    problem: Learned, xi: np.ndarray, result: Result, U: np.ndarray, position: Mapping[str, int]
+    problem: LearnedPosterior, xi: np.ndarray, result: Result, U: np.ndarray, position: Mapping[str, int]
 ) -> AnyPredictor:
     """What predicts from an order parameter, or from the draws of one where there are some."""
     if not np.isfinite(U).all():
@@ -152,7 +157,7 @@ def _predictor(
     return DrawsPredictor(xi, predictor, draws, weights, temperature=temperature, prior_variance=s_0)
 
 
-def _draws(problem: Learned, result: Result, name: str, position: Mapping[str, int]) -> np.ndarray | None:
+def _draws(problem: LearnedPosterior, result: Result, name: str, position: Mapping[str, int]) -> np.ndarray | None:
     """Draws of one point, those left out that an interrupted run lacks; None of a result that has none."""
     if name not in result.ds:
         return None
@@ -161,17 +166,17 @@ def _draws(problem: Learned, result: Result, name: str, position: Mapping[str, i
     return rows.values[np.isfinite(rows.values.reshape(len(rows), -1)).all(axis=1)]
 
 
-def _order_parameter(problem: Learned, result: Result) -> xr.DataArray:
+def _order_parameter(problem: LearnedPosterior, result: Result) -> xr.DataArray:
     return found_order_parameter(result).transpose(..., *problem.dimensions()["order_parameter"])
 
 
-def _grid(problem: Learned, U: xr.DataArray) -> dict[str, int]:
+def _grid(problem: LearnedPosterior, U: xr.DataArray) -> dict[str, int]:
     """Dimensions of the result besides those of the order parameter itself, and their lengths."""
     own = problem.dimensions()["order_parameter"]
     return {str(dim): length for dim, length in U.sizes.items() if dim not in own}
 
 
-def _labelled(problem: Learned, result: Result, rows: list[np.ndarray], dims: tuple[str, ...]) -> xr.DataArray:
+def _labelled(problem: LearnedPosterior, result: Result, rows: list[np.ndarray], dims: tuple[str, ...]) -> xr.DataArray:
     """One row per point of the result, with the result's own dimensions and coordinates before those of a row."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
