@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asymptotix.attention_paths.network.attention_paths import AttentionPaths
+from asymptotix.attention_paths.network.path_network import AttentionPaths
 from asymptotix.attention_paths.theory.action import Action, ActionValue
 from asymptotix.attention_paths.theory.order_parameter import minimise
 from asymptotix.numerics.precision import double_precision

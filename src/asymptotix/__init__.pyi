@@ -15,8 +15,8 @@ from .attention_index.spectra.targets import PowerLaw as PowerLaw
 from .attention_index.spectra.targets import Target as Target
 from .attention_paths.heads import empirical_order_parameter as empirical_order_parameter
 from .attention_paths.heads import head_scores as head_scores
-from .attention_paths.network.attention_paths import AttendedInputs as AttendedInputs
-from .attention_paths.network.attention_paths import AttentionPaths as AttentionPaths
+from .attention_paths.network.attended_inputs import AttendedInputs as AttendedInputs
+from .attention_paths.network.path_network import AttentionPaths as AttentionPaths
 from .attention_paths.network.weights import Weights as Weights
 from .attention_paths.posterior import PathPosterior as PathPosterior
 from .attention_paths.pruning import prune as prune

@@ -40,7 +40,7 @@ def numerical_gradient(function, U, step=1e-5):
 def test_gradient_is_the_derivative_of_the_action(heads):
     _, _, action = random_action(heads)
     U = random_spd(np.random.default_rng(1), action.paths)
-    expected = numerical_gradient(action.value, U)
+    expected = numerical_gradient(lambda V: action.at(V).value, U)
     # Central differences with step 1e-5 leave about 1e-10 of truncation and 1e-10 of rounding, times third derivatives.
     np.testing.assert_allclose(action.at(U).gradient, expected, atol=1e-6 * np.abs(expected).max())
 
@@ -56,13 +56,14 @@ def test_energy_and_its_slopes_are_those_of_the_explicit_kernels(examples, featu
     A = np.linalg.inv(K + temperature * np.eye(examples))
     v = A @ labels
     value = action.at(U)
-    np.testing.assert_allclose(action.kernel(U), K, atol=1e-12 * np.abs(K).max())
-    np.testing.assert_allclose(value.mean_weights, v, atol=1e-10)
+    found = energy.Energy(xi, labels[:, None], action.prior_variances[0]).at(U, temperature)
+    np.testing.assert_allclose(found.mean_weights[:, 0], v, atol=1e-10)
     np.testing.assert_allclose(value.D, share * np.einsum("ab,pqab->pq", A, C), atol=1e-10)
     np.testing.assert_allclose(value.R, share * np.einsum("a,pqab,b->pq", v, C, v), atol=1e-10)
     expected = np.linalg.slogdet(K + temperature * np.eye(examples))[1] + labels @ v
-    np.testing.assert_allclose(action.energy(U), expected, rtol=1e-11)
-    np.testing.assert_allclose(action.value(U), value.value, rtol=1e-14)
+    np.testing.assert_allclose(found.value, expected, rtol=1e-11)
+    least_entropy = entropy(U, eliminate(U, action.layers), action.layers)
+    np.testing.assert_allclose(value.value, least_entropy + found.value / action.width, rtol=1e-14)
 
 
 def test_inputs_of_low_rank_are_compressed_without_changing_the_action():
@@ -74,7 +75,7 @@ def test_inputs_of_low_rank_are_compressed_without_changing_the_action():
     low, full = (Action(x, labels, (2, 2), 0.5, width=5.0) for x in (xi, spread))
     assert low._energy.features.shape == (4, 3, 20)
     assert full._energy.features.shape == (4, 40, 20)
-    np.testing.assert_allclose(low.value(U), full.value(U), rtol=1e-4)
+    np.testing.assert_allclose(low.at(U).value, full.at(U).value, rtol=1e-4)
 
 
 @pytest.mark.parametrize("heads", NETWORKS)
@@ -126,11 +127,11 @@ def test_the_prior_order_parameter_is_stationary_without_data():
     np.testing.assert_allclose(value.inner[-1], [[action.prior_variances[-1]]], rtol=1e-11)
 
 
-def test_replacing_width_and_temperature_is_building_anew():
+def test_another_width_is_building_anew():
     xi, labels, action = random_action((2, 2), prior_variance=0.8)
     U = random_spd(np.random.default_rng(1), 4)
-    anew = Action(xi, labels, (2, 2), 0.05, 0.8, 30.0)
-    assert action.replace(temperature=0.05, width=30.0).value(U) == anew.value(U)
+    anew = Action(xi, labels, (2, 2), 0.3, 0.8, 30.0)
+    assert action.at_width(30.0).at(U).value == anew.at(U).value
     assert action.width == 7.0
 
 
@@ -195,5 +196,5 @@ def test_table_of_inner_products_gives_what_the_inputs_give(heads, monkeypatch):
     monkeypatch.setattr(energy, "TENSOR_BYTES", 0)
     streamed = Action(xi, labels, heads, 0.1, 0.7, 6.0).at(U)
     assert stored.value == pytest.approx(streamed.value, rel=1e-12)
-    for name in ("D", "R", "gradient", "mean_weights"):
+    for name in ("D", "R", "gradient"):
         np.testing.assert_allclose(getattr(stored, name), getattr(streamed, name), rtol=1e-9, atol=1e-9)

@@ -12,7 +12,8 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.attention_paths.heads import empirical_order_parameter, head_scores
-from asymptotix.attention_paths.network.attention_paths import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.network.attended_inputs import AttendedInputs
+from asymptotix.attention_paths.network.path_network import AttentionPaths
 from asymptotix.attention_paths.network.weights import Weights
 from asymptotix.attention_paths.pruning import prune, remaining_heads, remaining_paths
 

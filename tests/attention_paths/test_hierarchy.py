@@ -10,7 +10,7 @@ import scipy.stats
 
 import asymptotix as asx
 from asymptotix.attention_paths.network.weights import Weights
-from asymptotix.attention_paths.sampling import draws
+from asymptotix.attention_paths.predictors import draws_average
 from asymptotix.attention_paths.sampling.hierarchy import Hierarchy, _lower_triangle
 from asymptotix.attention_paths.sampling.weight_space import WeightPosterior, weight_data
 from asymptotix.attention_paths.theory import likelihood
@@ -106,9 +106,10 @@ def brute_kernel(xi, U, s_0, outputs):
 @pytest.mark.parametrize("tensor_bytes", [0, likelihood.TENSOR_BYTES])
 @pytest.mark.parametrize("outputs", [1, 2])
 @double_precision()
-def test_likelihood_and_gradient(outputs, tensor_bytes):
+def test_likelihood_and_gradient(outputs, tensor_bytes, monkeypatch):
+    monkeypatch.setattr(likelihood, "TENSOR_BYTES", tensor_bytes)
     xi, labels, F = likelihood_problem(outputs)
-    kernels = likelihood.path_kernels(xi, 0.7, outputs, tensor_bytes)
+    kernels = likelihood.path_kernels(xi, 0.7, outputs)
     assert (kernels.tensor is None) == (tensor_bytes == 0)
     K = brute_kernel(xi, F @ F.T, 0.7, outputs)
     found = jax.jit(lambda F: likelihood.kernel(F, kernels, outputs))(F)
@@ -159,10 +160,10 @@ def test_path_weights_are_the_network():
     np.testing.assert_allclose(seen["order_parameter"], E @ E.T / 5, atol=1e-12)
 
 
-@pytest.mark.parametrize("tensor_bytes", [0, draws._TENSOR_BYTES])
+@pytest.mark.parametrize("tensor_bytes", [0, draws_average._TENSOR_BYTES])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_predictions_average_over_draws(outputs, tensor_bytes, monkeypatch):
-    monkeypatch.setattr(draws, "_TENSOR_BYTES", tensor_bytes)
+    monkeypatch.setattr(draws_average, "_TENSOR_BYTES", tensor_bytes)
     rng = np.random.default_rng(7)
     xi, new, labels = rng.normal(size=(9, 3, 5)), rng.normal(size=(70, 3, 5)), rng.normal(size=(9, outputs))
     F = rng.normal(size=(4, 3 * outputs, 2))
@@ -176,7 +177,7 @@ def test_predictions_average_over_draws(outputs, tensor_bytes, monkeypatch):
         variances.append(np.diag(K[n:, n:] - K[n:, :n] @ A @ K[:n, n:]))
     given = labels if outputs > 1 else labels[:, 0]
     shape = (4, 3, 2, 3, 2) if outputs > 1 else (4, 3, 3)
-    found = draws.predict_draws(xi, given, U.reshape(shape), 0.3, 0.7, new)
+    found = draws_average.predict_draws(xi, given, U.reshape(shape), 0.3, 0.7, new)
     assert found.mean.shape == (70, *given.shape[1:])
     np.testing.assert_allclose(found.mean.reshape(-1), np.mean(means, 0), atol=1e-12)
     np.testing.assert_allclose(found.variance.reshape(-1), np.mean(variances, 0) + np.var(means, 0), atol=1e-12)
@@ -187,6 +188,6 @@ def test_predictions_of_path_weights(outputs):
     rng = np.random.default_rng(8)
     w, new = rng.normal(size=(6, 3, *outputs, 5)), rng.normal(size=(70, 3, 5))
     f = np.einsum("spck,npk->snc", w.reshape(6, 3, -1, 5), new).reshape(6, 70, *outputs)
-    found = draws.predict_path_weights(w, new)
+    found = draws_average.predict_path_weights(w, new)
     np.testing.assert_allclose(found.mean, f.mean(0), atol=1e-12)
     np.testing.assert_allclose(found.variance, f.var(0), atol=1e-12)

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from asymptotix.attention_paths.network import attention_paths as module
-from asymptotix.attention_paths.network.attention_paths import AttendedInputs, AttentionPaths
+from asymptotix.attention_paths.network import attending
+from asymptotix.attention_paths.network.attended_inputs import AttendedInputs
+from asymptotix.attention_paths.network.path_network import AttentionPaths
 from asymptotix.attention_paths.network.weights import Weights
 from asymptotix.core.specification import build, describe, with_fields
 from asymptotix.numerics import memory
@@ -85,7 +86,7 @@ def test_attention_is_a_softmax_over_keys_of_unscaled_scores():
 def test_chunks_do_not_change_the_answer(monkeypatch):
     network, tokens = random_network((2, 2)), random_tokens(examples=7)
     whole = network.attended(tokens), *network.attention(tokens)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 2 * 8 * 2 * 4 * 9)  # two examples each
+    monkeypatch.setattr(attending, "_CHUNK_BYTES", 2 * 8 * 2 * 4 * 9)  # two examples each
     for one, other in zip(whole, (network.attended(tokens), *network.attention(tokens)), strict=True):
         np.testing.assert_allclose(one, other, atol=ROUNDING)
 

@@ -37,10 +37,10 @@ def test_plain_steps_never_raise_the_action(heads):
     action = problem(heads, temperature=0.02, width=3.0)
     root = np.random.default_rng(2).standard_normal((action.paths, action.paths))
     U = root @ root.T + 0.1 * np.eye(action.paths)
-    values = [action.value(U)]
+    values = [action.at(U).value]
     for _ in range(30):
         U = monotone_step(U, action)
-        values.append(action.value(U))
+        values.append(action.at(U).value)
     # Rounding of S, of order 100 here.
     assert np.diff(values).max() < 1e-12
     assert values[0] - values[-1] > 0.1
@@ -123,7 +123,7 @@ def test_infinite_width_is_the_gaussian_process():
 def test_large_width_approaches_the_gaussian_process():
     action = problem((2, 2))
     limit = action.prior_order_parameter
-    gaps = [np.abs(minimise(action.replace(width=N)).U - limit).max() for N in (1e4, 1e6)]
+    gaps = [np.abs(minimise(action.at_width(N)).U - limit).max() for N in (1e4, 1e6)]
     # The correction is of first order in 1/N.
     np.testing.assert_allclose(gaps[0] / gaps[1], 100.0, rtol=0.05)
 

@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 FILES = {
-    "hidden_markov": ("hidden_markov.png", "hidden_markov.nc"),
+    "telling_chains_apart": ("hidden_markov.png", "hidden_markov.nc"),
     "training": ("training.png", "training_theory.nc", "training_runs.nc"),
     "two_layers": ("two_layers.png", "theory.nc", "runs.nc", "thresholds.nc"),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_paths.sampling.draws import predict_draws, predict_path_weights
+from asymptotix.attention_paths.predictors.draws_average import predict_draws, predict_path_weights
 from asymptotix.attention_paths.sampling.nuts import NUTS
 from reference_numbers import reference
 

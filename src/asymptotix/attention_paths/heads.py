@@ -1,4 +1,8 @@
-"""The order parameter of trained weights, and what an order parameter says of single heads."""
+"""The order parameter of trained weights, and what an order parameter says of single heads.
+
+Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights, and section 4.2 (head pruning) for the
+score, which has no number. Where the print is read in two ways, "both" is its formula and "either" its released code.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from ..core.result import Result
 from ..numerics import checks
-from .network.attention_paths import AttentionPaths
+from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights, path_products
 
 RULES = ("both", "either")
@@ -47,7 +52,7 @@ def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize:
 
 
 def head_scores(
-    order_parameter: Any,
+    order_parameter: Result | ArrayLike,
     rule: str = "both",
     normalize: bool = True,
     heads: Sequence[int] | AttentionPaths | None = None,
@@ -113,25 +118,31 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
     return (rows @ rows.T).reshape(*E.shape[:-1], *E.shape[:-1])
 
 
-def _of_result(result: Result, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:
+def _of_result(result: Result, heads: Sequence[int] | AttentionPaths | None) -> tuple[xr.DataArray, tuple[int, ...]]:
     """|U| summed over outputs, paths last, and the heads of the result's network."""
-    U = found_order_parameter(result)
-    counts = tuple(result.problem.network.heads)  # type: ignore[attr-defined]
+    U, counts = found_order_parameter(result), network_of(result).heads
     if heads is not None and _counts(heads) != counts:
         raise ValueError(f"heads must be those of the result's network, {counts}, or left out, got {heads!r}")
     return _summed(U), counts
 
 
+def network_of(result: Result) -> AttentionPaths:
+    """The network of a result of a PathPosterior problem, or an error that says whose result it is."""
+    network = getattr(result.problem, "network", None)
+    if not isinstance(network, AttentionPaths):
+        raise TypeError(f"result must be that of a PathPosterior problem, got one of {type(result.problem).__name__}")
+    return network
+
+
 def found_order_parameter(result: Result) -> xr.DataArray:
     """The order parameter of a result of a PathPosterior problem, or an error that says why there is none."""
-    if "order_parameter" in result.ds:
-        return result.ds["order_parameter"]
-    if not hasattr(result.problem, "network"):
-        raise TypeError(f"result must be that of a PathPosterior problem, got one of {type(result.problem).__name__}")
-    raise ValueError(f"result must have an order parameter at some point, got none: {result.status.values.flat[0]}")
+    network_of(result)
+    if "order_parameter" not in result.ds:
+        raise ValueError(f"result must have an order parameter at some point, got none: {result.status.values.flat[0]}")
+    return result.ds["order_parameter"]
 
 
-def _of_array(given: Any, heads: Any) -> tuple[xr.DataArray, tuple[int, ...]]:
+def _of_array(given: ArrayLike, heads: Sequence[int] | AttentionPaths | None) -> tuple[xr.DataArray, tuple[int, ...]]:
     if heads is None:
         raise ValueError("heads must be given with an array: the heads per layer, or the network; got None")
     counts = _counts(heads)

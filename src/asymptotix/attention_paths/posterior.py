@@ -1,39 +1,35 @@
-"""Bayesian value weights at finite width: the problem that the verbs act on."""
+"""Bayesian value weights at finite width: the problem that the verbs act on.
+
+Tiberi et al., arXiv:2405.15926: the posterior is eq. (8), or (19), and the order parameter minimises the action of
+eq. (11), in full eqs. (32) to (34). Unequal widths, heads, variances and several outputs are beyond the print.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from ..core.problem import Outcome, Problem
+from ..core.progress import Progress
+from ..core.result import Result
 from ..core.specification import numeric_fields, with_fields
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
-from .heads import found_order_parameter
-from .network.attention_paths import AttendedInputs, AttentionPaths
-from .pruning import remaining_paths
-from .sampling.draws import DrawsPredictor
+from . import posterior_readouts
+from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
+from .network.given_arrays import labels_of_examples
+from .network.path_network import AttentionPaths
 from .theory.action import Action, checked_ratios, checked_variances, required_bytes
 from .theory.order_parameter import OrderParameter, minimise
-from .theory.predictor import NoPrediction, Predictor
 from .theory.single_path import SinglePath
-
-if TYPE_CHECKING:
-    from ..core.result import Result
-
-#: Attended inputs of test examples that are held at a time, in bytes.
-_CHUNK_BYTES = 2**28
-#: What a sampler may have kept of its draws.
-_DRAWS = ("order_parameter_draws", "path_weights_draws")
-
-AnyPredictor = Predictor | DrawsPredictor | NoPrediction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,15 +73,15 @@ class PathPosterior(Problem):
         temperature = float(checks.positive("temperature", self.temperature))
         if math.isinf(temperature):
             raise ValueError("temperature must be finite, got inf")
-        examples = len(_tokens(self.inputs))
+        examples = len(tokens_of(self.inputs))
         self.network.check(self.inputs)
-        object.__setattr__(self, "labels", _labels(self.labels, examples))
+        object.__setattr__(self, "labels", labels_of_examples(self.labels, examples))
         object.__setattr__(self, "temperature", temperature)
         object.__setattr__(self, "prior_variance", variances[0] if np.ndim(self.prior_variance) == 0 else variances)
         object.__setattr__(self, "width_ratios", ratios)
 
     def __repr__(self) -> str:
-        heads, shape = " x ".join(map(str, self.network.heads)), np.shape(_tokens(self.inputs))
+        heads, shape = " x ".join(map(str, self.network.heads)), np.shape(tokens_of(self.inputs))
         ratios = "" if self.width_ratios is None else f", width_ratios={self.width_ratios}"
         return (
             f"PathPosterior({heads} heads, inputs {shape}, labels {self.labels.shape}, "
@@ -111,7 +107,7 @@ class PathPosterior(Problem):
     @cached_property
     def attended(self) -> np.ndarray:
         """Attended inputs xi of the training examples, (P, paths, N_0)."""
-        P, _, features = np.shape(_tokens(self.inputs))
+        P, _, features = np.shape(tokens_of(self.inputs))
         needed = required_bytes(P, self.network.paths, features, self.outputs)
         what = f"{P} examples on {self.network.paths} paths and {self.outputs} outputs"
         refuse_beyond_memory(needed, what, "fewer examples, heads or outputs")
@@ -122,14 +118,14 @@ class PathPosterior(Problem):
             return {"order_parameter": ("path", "path_other")}
         return {"order_parameter": ("path", "output", "path_other", "output_other")}
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         grid = np.atleast_1d(np.asarray(checks.real_array(name, values), float))
         if grid.ndim != 1 or np.isnan(grid).any() or (grid <= 0).any():
             raise ValueError(f"{name} must be positive numbers (inf is the Gaussian-process limit), got {values!r}")
         return grid
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: str | ArrayLike, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """From wide to narrow, each width starting from the one before."""
         first = self._first(start)
@@ -151,7 +147,7 @@ class PathPosterior(Problem):
             status = "; ".join(filter(None, (found.status, self._narrow(width))))
             yield int(position), Outcome(values, status, found.converged)
 
-    def _first(self, start: Any) -> np.ndarray | None:
+    def _first(self, start: str | ArrayLike) -> np.ndarray | None:
         """Where the search at the widest finite width starts: None is the Gaussian-process limit."""
         if isinstance(start, str):
             if start != "uninformed":
@@ -169,7 +165,7 @@ class PathPosterior(Problem):
             single = SinglePath(*data, self.network.layers, *settings, self.width_ratios)
             return lambda width, before: single.minimise(width)
         action = Action(*data, self.network.heads, *settings, width_ratios=self.width_ratios)
-        return lambda width, before: minimise(action.replace(width=width), start=before, tolerance=tolerance)
+        return lambda width, before: minimise(action.at_width(width), start=before, tolerance=tolerance)
 
     def _narrow(self, width: float) -> str:
         """What is wrong with a layer whose width is below the size of its order parameter, or nothing."""
@@ -192,7 +188,7 @@ class PathPosterior(Problem):
     def predict(
         self,
         result: Result,
-        inputs: np.ndarray | AttendedInputs,
+        inputs: Inputs,
         without: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """Mean and variance of the output at new inputs, for every point of the result.
@@ -212,29 +208,12 @@ class PathPosterior(Problem):
         -------
         mean, variance : DataArray (..., example) or (..., example, output)
         """
-        removed = ~remaining_paths(self.network.heads, () if without is None else without, "without")
-        features, given = np.shape(_tokens(self.inputs))[-1], np.shape(_tokens(inputs))
-        if given[-1] != features:
-            raise ValueError(f"inputs must have {features} features like those learned from, got shape {given}")
-        parts, predictors = [], list(self._predictors(result))
-        for chunk in self._chunks(inputs):
-            attended: dict[int, np.ndarray] = {}
-            for network, _ in predictors:
-                if id(network) not in attended:
-                    attended[id(network)] = network.attended(chunk)
-                    attended[id(network)][:, removed] = 0.0
-            parts.append([predictor(attended[id(network)]) for network, predictor in predictors])
-        # By point of the result, then by chunk.
-        points = list(zip(*parts, strict=True))
-        dims = ("example", "output")[: self.labels.ndim]
-        means = [np.concatenate([part.mean for part in point]) for point in points]
-        variances = [np.concatenate([part.variance for part in point]) for point in points]
-        return self._labelled(result, means, dims), self._labelled(result, variances, dims)
+        return posterior_readouts.predict(self, result, inputs, without)
 
     def evaluate(
         self,
         result: Result,
-        inputs: np.ndarray | AttendedInputs,
+        inputs: Inputs,
         labels: np.ndarray,
         without: Sequence[tuple[int, int]] | None = None,
     ) -> xr.Dataset:
@@ -243,24 +222,7 @@ class PathPosterior(Problem):
         A prediction is right where it has the label's sign, or with two outputs or more where its largest output is
         the label's largest. `without` as for `predict`.
         """
-        labels = _labels(labels, len(_tokens(inputs)))
-        if labels.shape[1:] != self.labels.shape[1:]:
-            wanted = "(examples,)" if self.labels.ndim == 1 else f"(examples, {self.outputs})"
-            raise ValueError(f"labels must have shape {wanted} like those learned from, got {labels.shape}")
-        mean, variance = self.predict(result, inputs, without)
-        over = ("example", "output")[: labels.ndim]
-        target = xr.DataArray(labels, dims=over)
-        if self.outputs >= 2:
-            right = mean.fillna(-np.inf).argmax("output") == target.argmax("output")
-        else:
-            right = np.sign(mean) == np.sign(target)
-        return xr.Dataset(
-            {
-                "accuracy": right.where(mean.notnull()).mean(over),
-                "test_error": ((mean - target) ** 2).mean(over),
-                "variance": variance.mean(over),
-            }
-        )
+        return posterior_readouts.evaluate(self, result, inputs, labels, without)
 
     def alignment(self, result: Result, count: int = 30) -> xr.DataArray:
         """Overlap of the labels with the leading eigenvectors of the kernel, for every point of the result.
@@ -268,85 +230,13 @@ class PathPosterior(Problem):
         |e_r . Y| / sqrt(P C): labels of +-1 along one eigenvector have overlap 1. With several outputs the kernel and
         its eigenvectors are those of all (example, output) together.
         """
-        count = checks.integer("count", count, 1)
-        rows = [predictor.alignment(count) for _, predictor in self._predictors(result)]
-        return self._labelled(result, rows, ("component",))
+        return posterior_readouts.alignment(self, result, count)
 
-    def _predictors(self, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
-        """Network and predictor of every point of the result, in the order of `_labelled`."""
-        U = self._order_parameter(result)
-        known: dict[tuple, PathPosterior] = {}
-        for place in np.ndindex(*self._grid(U).values()):
-            at = dict(zip(self._grid(U), place, strict=True))
-            swept = {dim: U.coords[dim].values[k].item() for dim, k in at.items() if dim in numeric_fields(self)}
-            key = tuple(swept.values())
-            if key not in known:
-                known[key] = self._with_fields(swept)
-            problem = known[key]
-            yield problem.network, problem._predictor(result, U.values[place], at)
+    def swept(self, dims: Iterable[str]) -> list[str]:
+        """Those of a grid's dimensions that are fields of this problem."""
+        own = numeric_fields(self)
+        return [dim for dim in dims if dim in own]
 
-    def _with_fields(self, fields: Mapping[str, Any]) -> PathPosterior:
-        """The problem with other values of some fields, and the attended inputs where they stay the same."""
-        other = with_fields(self, **fields) if fields else self
-        if other.network is self.network:
-            object.__setattr__(other, "attended", self.attended)
-        return other
-
-    def _predictor(self, result: Result, U: np.ndarray, at: Mapping[str, int]) -> AnyPredictor:
-        """What predicts from an order parameter, or from the draws of one where there are some."""
-        if not np.isfinite(U).all():
-            return NoPrediction(self.labels)
-        options: dict[str, Any] = {"temperature": self.temperature, "prior_variance": self.prior_variances[0]}
-        predictor = Predictor(self.attended, self.labels, U, **options)
-        draws = {name: self._draws(result, name, at) for name in _DRAWS if name in result.ds}
-        return DrawsPredictor(self.attended, predictor, **draws, **options) if draws else predictor
-
-    def _draws(self, result: Result, name: str, at: Mapping[str, int]) -> np.ndarray:
-        """Draws of one point, those left out that an interrupted run lacks."""
-        order = ("draw", *self.dimensions()["order_parameter"], "feature")
-        rows = result.ds[name].isel(at).transpose(*order, missing_dims="ignore")
-        return rows.values[np.isfinite(rows.values.reshape(len(rows), -1)).all(axis=1)]
-
-    def _order_parameter(self, result: Result) -> xr.DataArray:
-        return found_order_parameter(result).transpose(..., *self.dimensions()["order_parameter"])
-
-    def _grid(self, U: xr.DataArray) -> dict[str, int]:
-        """Dimensions of the result besides those of the order parameter itself, and their lengths."""
-        own = self.dimensions()["order_parameter"]
-        return {str(dim): length for dim, length in U.sizes.items() if dim not in own}
-
-    def _labelled(self, result: Result, rows: list[np.ndarray], dims: tuple[str, ...]) -> xr.DataArray:
-        U = self._order_parameter(result)
-        grid = self._grid(U)
-        values = np.stack(rows).reshape(*grid.values(), *rows[0].shape)
-        coords = {name: coord for name, coord in U.coords.items() if set(coord.dims) <= set(grid)}
-        return xr.DataArray(values, dims=[*grid, *dims], coords=coords)
-
-    def _chunks(self, inputs: np.ndarray | AttendedInputs) -> Iterator[np.ndarray | AttendedInputs]:
-        tokens = _tokens(inputs)
-        step = max(1, _CHUNK_BYTES // (8 * self.network.paths * np.shape(tokens)[-1]))
-        for first in range(0, len(tokens), step):
-            part = slice(first, first + step)
-            if isinstance(inputs, AttendedInputs):
-                yield AttendedInputs(tokens[part], tuple(matrix[part] for matrix in inputs.attention))
-            else:
-                yield tokens[part]
-
-
-def _tokens(inputs: Any) -> np.ndarray:
-    tokens = inputs.tokens if isinstance(inputs, AttendedInputs) else checks.real_array("inputs", inputs)
-    if tokens.ndim != 3 or tokens.size == 0:
-        raise ValueError(f"inputs must have shape (examples, tokens, features) and not be empty, got {tokens.shape}")
-    return tokens
-
-
-def _labels(given: Any, examples: int) -> np.ndarray:
-    """Labels as finite floats of shape (examples,) or (examples, outputs)."""
-    labels = np.asarray(checks.real_array("labels", given), float)
-    if labels.ndim not in (1, 2) or labels.size == 0:
-        raise ValueError(f"labels must have shape (examples,) or (examples, outputs), got {labels.shape}")
-    if not np.isfinite(labels).all():
-        raise ValueError(f"labels must be finite, got {np.count_nonzero(~np.isfinite(labels))} that are not")
-    if len(labels) != examples:
-        raise ValueError(f"labels must be one per example, got {len(labels)} labels for {examples} inputs")
-    return labels
+    def at(self, fields: Mapping[str, float]) -> Self:
+        """The problem with other values of some fields."""
+        return with_fields(self, **fields) if fields else self

@@ -1,4 +1,7 @@
-"""Networks, data and results without some of their heads."""
+"""Networks, data and results without some of their heads.
+
+Tiberi et al., arXiv:2405.15926, section 4.2 (head pruning): heads are left out of a trained network without retraining.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import xarray as xr
 
 from ..core.result import Result
 from ..numerics import checks
-from .heads import found_order_parameter, path_heads
-from .network.attention_paths import AttendedInputs, AttentionPaths
+from .heads import found_order_parameter, network_of, path_heads
+from .network.attended_inputs import AttendedInputs
+from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights
 
 Pairs = Iterable[tuple[int, int]]
@@ -98,7 +102,7 @@ def _network(network: AttentionPaths, heads: Pairs) -> AttentionPaths:
 
 def _result(result: Result, heads: Pairs) -> Result:
     pruned = tuple(sorted({*_pairs("heads", result.settings.get("pruned", ())), *_pairs("heads", heads)}))
-    kept = remaining_paths(result.problem.network.heads, pruned)  # type: ignore[attr-defined]
+    kept = remaining_paths(network_of(result).heads, pruned)
     ds = result.ds.drop_vars(_OF_THE_WHOLE, errors="ignore")
     for dim in ("path", "path_other"):
         on = xr.DataArray(kept, dims=dim)

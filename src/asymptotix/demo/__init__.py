@@ -7,8 +7,8 @@ from pathlib import Path
 
 def main(out: Path, quick: bool = False) -> None:
     """Run all demonstrations; tables are printed, pictures and results written to ``out``."""
-    from . import hidden_markov, training, two_layers
+    from . import telling_chains_apart, training, two_layers
 
-    for part in (two_layers, training, hidden_markov):
+    for part in (two_layers, training, telling_chains_apart):
         part.main(out, quick)
         print()

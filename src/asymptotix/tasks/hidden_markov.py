@@ -6,6 +6,11 @@ flip[1] where it is -1. The network sees noisy features of the states,
     x_t = (v_{q_t} + noise, e_t),      v_+ = sqrt(2) on the first 100 coordinates,  v_- = sqrt(2) on the last 100,
 
 where e_t is the one-hot position. Token 0 (bos) has no features and no noise, only its position.
+
+Tiberi et al., arXiv:2405.15926, section 4.1 and appendix G. Where text and released code differ we follow the code but
+for the token that is read: the neighbour that the good head compares with is the previous token (the text has the next
+one), and hand-made scores x_s^T W x_t have no further 1/(N0 sqrt(G)). The first token is read as the text has it, the
+last one in the code; both learn alike.
 """
 
 from __future__ import annotations
@@ -16,8 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from ..attention_paths.network.attention_paths import AttentionPaths
+from ..attention_paths.network.path_network import AttentionPaths
 from ..numerics import checks
+
+#: Streams of the task's seed: what is drawn from each.
+_TRAINING_CHAINS, _TEST_CHAINS, _RANDOM_HEADS = 1, 2, 3
 
 _FEATURES = 200
 _V_PLUS = np.repeat([np.sqrt(2.0), 0.0], _FEATURES // 2)
@@ -98,12 +106,12 @@ def hidden_markov(
         raise ValueError(f"readout must be 'mean' or a token from {-length - 1} to {length}, got {readout}")
     count, test_count = checks.integer("examples", examples, 2), checks.integer("test_examples", test_examples, 2)
 
-    first, second = _heads(np.random.default_rng([seed, 3]), length, _finite("beta", beta))
+    first, second = _heads(np.random.default_rng([seed, _RANDOM_HEADS]), length, _finite("beta", beta))
     if second_head == "uniform":
         first[1] = 0.0
     network = AttentionPaths(query_key=(first, second[:1] if two_paths else second), readout=readout)
-    train = _chains(np.random.default_rng([seed, 1]), count, length, rates, sds)
-    test = _chains(np.random.default_rng([seed, 2]), test_count, length, rates, sds)
+    train = _chains(np.random.default_rng([seed, _TRAINING_CHAINS]), count, length, rates, sds)
+    test = _chains(np.random.default_rng([seed, _TEST_CHAINS]), test_count, length, rates, sds)
     return HiddenMarkovTask(network, *train, *test)
 
 

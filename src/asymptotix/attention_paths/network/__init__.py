@@ -1,1 +1,1 @@
-"""."""
+"""The network, the inputs that it reads, and its attended inputs path by path."""

@@ -1,4 +1,4 @@
-"""Checks of arrays that come one per layer."""
+"""Checks of the arrays that a network, its data and its weights are given as."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from ...numerics import checks
 
 
 def require_entries(name: str, x: np.ndarray) -> None:
@@ -19,5 +21,28 @@ def per_layer(name: str, given: Any, shape: str) -> Sequence[Any]:
     return given
 
 
+def checked_tokens(name: str, x: Any) -> np.ndarray:
+    """Tokens as finite floats of shape (examples, T, N0)."""
+    tokens = checks.array_of_shape(name, x, (None, None, None))
+    require_entries(name, tokens)
+    return tokens
+
+
+def labels_of_examples(given: Any, examples: int) -> np.ndarray:
+    """Labels as finite floats of shape (examples,) or (examples, outputs)."""
+    labels = np.asarray(checks.real_array("labels", given), float)
+    if labels.ndim not in (1, 2) or labels.size == 0:
+        raise ValueError(f"labels must have shape (examples,) or (examples, outputs), got {labels.shape}")
+    if not np.isfinite(labels).all():
+        raise ValueError(f"labels must be finite, got {np.count_nonzero(~np.isfinite(labels))} that are not")
+    if len(labels) != examples:
+        raise ValueError(f"labels must be one per example, got {len(labels)} labels for {examples} inputs")
+    return labels
+
+
 def kind_of(x: Any) -> str:
     return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"{type(x).__name__}"
+
+
+def shapes_of(arrays: Sequence[np.ndarray]) -> str:
+    return ", ".join(str(array.shape) for array in arrays)

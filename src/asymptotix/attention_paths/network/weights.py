@@ -1,4 +1,4 @@
-"""Weights of a deep attention network, and their products along paths."""
+"""Weights of a deep attention network, and their products along paths: Tiberi et al., arXiv:2405.15926, eq. (6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Chains of the No-U-Turn sampler in compiled blocks: to be watched, stopped between blocks and taken up again.
 
 Programs are compiled once per kind of posterior and shape of its data; the data are arguments. How a chain is cut into
-blocks has no influence on its draws.
+blocks has no influence on its draws. The sampler itself is NumPyro's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK, BLOCK_SECONDS = 100, 1.0
 DENSE_ITERATIONS = 5
 
 
-class Posterior(Protocol):
+class LogPosterior(Protocol):
     """What a chain samples, over coordinates z that have about unit variance under the prior.
 
     Hashable, with everything that decides which program is compiled; all numbers are in ``data``.
@@ -38,7 +38,7 @@ class Posterior(Protocol):
     def observe(self, z: Any, data: Any) -> dict[str, Any]: ...
 
 
-class Settings(NamedTuple):
+class ChainSettings(NamedTuple):
     """Iterations before the first draw, iterations per draw, draws, and acceptance that the step size is tuned to."""
 
     warmup: int
@@ -47,7 +47,7 @@ class Settings(NamedTuple):
     target_accept: float
 
 
-class Programs(NamedTuple):
+class ChainPrograms(NamedTuple):
     """Compiled: `start(z, key, data)`, `advance(state, data, count)` and `observe(z, data)` over rows of z."""
 
     start: Any
@@ -55,7 +55,7 @@ class Programs(NamedTuple):
     observe: Any
 
 
-class Block(NamedTuple):
+class ChainBlock(NamedTuple):
     """Positions, numbers of leapfrog steps and divergence of up to BLOCK iterations."""
 
     z: Any
@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def programs(posterior: Posterior, warmup: int, target_accept: float) -> Programs:
+def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> ChainPrograms:
     from numpyro.infer.hmc import hmc
 
     def potential(data: Any) -> Any:
@@ -76,20 +76,20 @@ def programs(posterior: Posterior, warmup: int, target_accept: float) -> Program
         options = {"target_accept_prob": target_accept, "dense_mass": DENSE_ITERATIONS * posterior.size <= warmup}
         return begin(z, warmup, step_size=0.1, model_args=(data,), rng_key=key, **options)
 
-    def advance(state: Any, data: Any, count: Any) -> tuple[Any, Block]:
-        def body(i: Any, carried: tuple[Any, Block]) -> tuple[Any, Block]:
+    def advance(state: Any, data: Any, count: Any) -> tuple[Any, ChainBlock]:
+        def body(i: Any, carried: tuple[Any, ChainBlock]) -> tuple[Any, ChainBlock]:
             state, block = carried
             state = step(state, (data,))
-            new = Block(state.z, state.num_steps, state.diverging)
+            new = ChainBlock(state.z, state.num_steps, state.diverging)
             return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), block, new)
 
-        empty = Block(jnp.zeros((BLOCK, posterior.size)), jnp.zeros(BLOCK, int), jnp.zeros(BLOCK, bool))
+        empty = ChainBlock(jnp.zeros((BLOCK, posterior.size)), jnp.zeros(BLOCK, int), jnp.zeros(BLOCK, bool))
         return jax.lax.fori_loop(0, count, body, (state, empty))
 
     def observe(z: Any, data: Any) -> Any:
         return jax.lax.map(lambda row: posterior.observe(row, data), z)
 
-    return Programs(jax.jit(start), jax.jit(advance), jax.jit(observe))
+    return ChainPrograms(jax.jit(start), jax.jit(advance), jax.jit(observe))
 
 
 class Chain:
@@ -102,11 +102,11 @@ class Chain:
     settings
         How.
     entropy
-        Numbers that, with posterior and data, decide every draw.
+        Seed and other numbers that, with posterior and data, decide every draw; see `streams`.
     """
 
     @double_precision()
-    def __init__(self, posterior: Posterior, data: Any, settings: Settings, entropy: tuple[int, ...]) -> None:
+    def __init__(self, posterior: LogPosterior, data: Any, settings: ChainSettings, entropy: tuple[int, ...]) -> None:
         self.posterior, self.settings = posterior, settings
         self._programs = programs(posterior, settings.warmup, settings.target_accept)
         self._data = jax.tree.map(jnp.asarray, data)

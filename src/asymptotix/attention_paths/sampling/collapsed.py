@@ -1,4 +1,7 @@
-"""Posterior of the order parameters themselves: all weights integrated out exactly, at any width."""
+"""Posterior of the order parameters themselves: all weights integrated out exactly, at any width.
+
+At large N it is exp(-N S / 2) with the action of Tiberi et al., arXiv:2405.15926, eq. (32); the exact form is ours.
+"""
 
 from __future__ import annotations
 

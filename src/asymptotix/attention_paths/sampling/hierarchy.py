@@ -13,6 +13,9 @@ weights, the rows of a layer's product are Gaussian. What is carried along is a 
 so that singular matrices (N_l below the number of rows of A) need no care: F then has fewer columns than rows, and so
 has every later A fewer rows. A is lower triangular with A_ii^2 ~ chi^2_{N - i} and normal entries below (Bartlett)
 where N_l is at least its number m of rows, and an m x N_l matrix of normal entries otherwise.
+
+At large N this prior is exp(-N S_0 / 2) with the entropy of Tiberi et al., arXiv:2405.15926, eqs. (32) and (33); the
+exact form is ours.
 """
 
 from __future__ import annotations

@@ -1,29 +1,31 @@
-"""Draws from the exact posterior at finite width: the No-U-Turn sampler on the order parameters or on the weights."""
+"""Draws from the exact posterior at finite width: the No-U-Turn sampler on the order parameters or on the weights.
+
+The weights' posterior is Tiberi et al., arXiv:2405.15926, eq. (8), sampled there by the same method (appendix F); the
+posterior of the order parameters, all weights integrated out at any width, is ours.
+"""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ...core.problem import Algorithm, Outcome, Problem
 from ...core.progress import Progress
+from ...core.runs import point_runs
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
-from ...numerics.threads import one_blas_thread
 from ..posterior import PathPosterior
+from ..streams import chain_entropy
+from .chain_pool import ChainPool
+from .chain_report import chain_outcomes
 
 if TYPE_CHECKING:
-    from .chains import Chain, Posterior
-
-#: What a chain must reach to count as converged: split R-hat over all chains, effective samples of every entry of U.
-LARGEST_R_HAT = 1.01
-LEAST_EFFECTIVE_SAMPLES = 100
+    from .chains import Chain
+    from .collapsed import CollapsedData, CollapsedPosterior
+    from .weight_space import WeightData, WeightPosterior
 
 _Earlier = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
 
@@ -75,8 +77,7 @@ class NUTS(Algorithm):
         object.__setattr__(self, "target_accept", target)
 
     def check(self, problem: Problem) -> None:
-        if not isinstance(problem, PathPosterior):
-            raise TypeError(f"NUTS runs on PathPosterior(AttentionPaths(...), ...), got {type(problem).__name__}")
+        _path_posterior(problem)
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         own = problem.dimensions()["order_parameter"]
@@ -90,7 +91,7 @@ class NUTS(Algorithm):
 
     def run_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
@@ -101,7 +102,7 @@ class NUTS(Algorithm):
 
     def resume_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
@@ -116,28 +117,22 @@ class NUTS(Algorithm):
         earlier
             (position in ``points``, position in ``seeds``) -> the values of the interrupted outcome.
         """
-        all_widths = [_whole_widths(problem, float(point["width"])) for point in points]
-        self._refuse_beyond_memory(problem, len(points) * len(seeds))
-        for position, widths in enumerate(all_widths):
-            progress.message(f"width = {points[position]['width']:g}")
-            chains = self._chains(problem, widths, seeds)
-            spent = [0.0] * len(chains)
-            for k, chain in enumerate(chains):
-                if (position, k) in earlier:
-                    spent[k] = _take_up(chain, earlier[position, k])
-            interrupt = None
-            began = time.process_time()
-            try:
-                _run(chains, progress)
-            except KeyboardInterrupt as error:
-                interrupt = error
-            _share(time.process_time() - began, chains, spent)
-            outcomes = _outcomes(problem, chains, spent, interrupt is not None)
-            yield from ((position, k, outcome) for k, outcome in enumerate(outcomes))
+        posterior = _path_posterior(problem)
+        # All widths are looked at before the first is run.
+        work = [(runs, _whole_widths(posterior, runs.value)) for runs in point_runs(points, seeds, control="width")]
+        self._refuse_beyond_memory(posterior, len(points) * len(seeds))
+        outputs = posterior.outputs if posterior.labels.ndim == 2 else None
+        for runs, widths in work:
+            progress.message(runs.label)
+            before = {k: values for (position, k), values in earlier.items() if position == runs.position}
+            pool = ChainPool(self._chains(posterior, widths, seeds), before)
+            interrupt = pool.run(progress)
+            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs, interrupted=interrupt is not None)
+            yield from ((runs.position, k, outcome) for k, outcome in enumerate(found))
             if interrupt is not None:
                 raise interrupt
 
-    def _refuse_beyond_memory(self, problem: Any, runs: int) -> None:
+    def _refuse_beyond_memory(self, problem: PathPosterior, runs: int) -> None:
         size, features = problem.network.paths * problem.outputs, problem.attended.shape[-1]
         numbers = self.draws * size * (size + (features if self.space == "weights" else 0))
         # The draws of a chain, and a copy in passing.
@@ -145,15 +140,23 @@ class NUTS(Algorithm):
             16 * numbers * runs, f"{runs} runs of {self.draws} draws of {size} x {size} numbers", "fewer draws or seeds"
         )
 
-    def _chains(self, problem: Any, widths: tuple[int, ...], seeds: Sequence[int]) -> list[Chain]:
-        from .chains import Chain, Settings
+    def _chains(self, problem: PathPosterior, widths: tuple[int, ...], seeds: Sequence[int]) -> list[Chain]:
+        from .chains import Chain, ChainSettings
 
-        posterior, data = _posterior(self.space, problem, widths)
-        settings = Settings(self.warmup, self.thin, self.draws, self.target_accept)
-        return [Chain(posterior, data, settings, (seed, *widths)) for seed in seeds]
+        sampled, data = _sampled(self.space, problem, widths)
+        settings = ChainSettings(self.warmup, self.thin, self.draws, self.target_accept)
+        return [Chain(sampled, data, settings, chain_entropy(seed, widths)) for seed in seeds]
 
 
-def _posterior(space: str, problem: Any, widths: tuple[int, ...]) -> tuple[Posterior, Any]:
+def _path_posterior(problem: Problem) -> PathPosterior:
+    if not isinstance(problem, PathPosterior):
+        raise TypeError(f"NUTS runs on PathPosterior(AttentionPaths(...), ...), got {type(problem).__name__}")
+    return problem
+
+
+def _sampled(
+    space: str, problem: PathPosterior, widths: tuple[int, ...]
+) -> tuple[WeightPosterior, WeightData] | tuple[CollapsedPosterior, CollapsedData]:
     """What is sampled, and its data."""
     heads, xi, outputs = problem.network.heads, problem.attended, problem.outputs
     given = xi, problem.labels, problem.temperature, problem.prior_variances
@@ -169,7 +172,7 @@ def _posterior(space: str, problem: Any, widths: tuple[int, ...]) -> tuple[Poste
     return CollapsedPosterior(hierarchy), collapsed_data(hierarchy, *given)
 
 
-def _whole_widths(problem: Any, width: float) -> tuple[int, ...]:
+def _whole_widths(problem: PathPosterior, width: float) -> tuple[int, ...]:
     """N_1..N_L, N_a as integers, or an error."""
     if not np.isfinite(width):
         raise ValueError(
@@ -180,137 +183,3 @@ def _whole_widths(problem: Any, width: float) -> tuple[int, ...]:
     if min(whole) < 1 or not np.allclose(whole, widths, rtol=1e-9, atol=0):
         raise ValueError(f"width must make all widths N_l whole numbers to be sampled, got {width}: N_l = {widths}")
     return whole
-
-
-def _run(chains: Sequence[Chain], progress: Progress) -> None:
-    """Bring all chains to their end, in threads: JAX computes without holding the interpreter.
-
-    The chains work in threads even where there is one, so that Ctrl-C reaches the waiting thread only and finds every
-    chain between two blocks.
-    """
-    total = sum(chain.goal for chain in chains)
-    pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
-    try:
-        with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
-            bar.advance(sum(chain.iterations for chain in chains))
-            running: dict[Future[int], Chain] = {pool.submit(c.advance): c for c in chains if not c.finished}
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    chain = running.pop(future)
-                    bar.advance(future.result(), f"energy {chain.energy:.4g}")
-                    if not chain.finished:
-                        running[pool.submit(chain.advance)] = chain
-    finally:
-        _settle(pool)
-
-
-def _settle(pool: ThreadPoolExecutor) -> None:
-    """Wait until no chain is inside a block, however often Ctrl-C is pressed: its draws and its state must agree."""
-    interrupt = None
-    while True:
-        try:
-            pool.shutdown(cancel_futures=True)
-            break
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
-
-
-def _take_up(chain: Chain, before: Mapping[str, np.ndarray]) -> float:
-    """Set a chain to where its predecessor stopped; return the CPU seconds that it had used."""
-    if "chain_state" not in before:
-        return 0.0
-    draws = {name: before.get(f"{name}_draws", empty) for name, empty in chain.draws().items()}
-    shaped = {name: np.reshape(rows, (len(rows), *chain.draws()[name].shape[1:])) for name, rows in draws.items()}
-    steps = float(before.get("leapfrog_steps", np.nan))
-    chain.restore(before["chain_state"], shaped, int(before["divergences"]), steps)
-    return float(before["cpu_seconds"])
-
-
-def _share(seconds: float, chains: Sequence[Chain], spent: list[float]) -> None:
-    """Add to every chain its share of the CPU seconds, by leapfrog steps: threads of JAX belong to no chain."""
-    total = sum(chain.steps_now for chain in chains)
-    for k, chain in enumerate(chains):
-        spent[k] += seconds * chain.steps_now / max(total, 1)
-
-
-def _outcomes(problem: Any, chains: Sequence[Chain], spent: Sequence[float], interrupted: bool) -> list[Outcome]:
-    draws = [chain.draws() for chain in chains]
-    U = [found["order_parameter"] for found in draws]
-    r_hat = _largest_r_hat(U)
-    found = []
-    for chain, own, seconds in zip(chains, draws, spent, strict=True):
-        values = _values(problem, own)
-        values["r_hat"] = r_hat
-        values["divergences"] = chain.divergences
-        values["step_size"] = chain.step_size
-        values["leapfrog_steps"] = chain.leapfrog_steps
-        values["cpu_seconds"] = seconds
-        if interrupted:  # of a chain that is finished too: it will be compared with the others
-            values["chain_state"] = chain.packed()
-        if chain.finished:
-            status = _status(r_hat, float(values["effective_samples"]), chain)
-        else:
-            status = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
-        found.append(Outcome(values, status, status == "converged"))
-    return found
-
-
-def _values(problem: Any, draws: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Mean, its standard error and the draws, in the shape of the problem's own order parameter."""
-    outputs = problem.outputs if "output" in problem.dimensions()["order_parameter"] else None
-    own = {f"{name}_draws": _with_outputs(name, rows, outputs) for name, rows in draws.items()}
-    U = own["order_parameter_draws"]
-    effective = _effective_samples(U)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = U.mean(axis=0) if len(U) else np.full(U.shape[1:], np.nan)
-        error = U.std(axis=0) / np.sqrt(effective) if len(U) else np.full(U.shape[1:], np.nan)
-    return {
-        "order_parameter": mean,
-        "order_parameter_err": error,
-        "effective_samples": float(effective.min()),
-        **own,
-    }
-
-
-def _with_outputs(name: str, rows: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Rows over (path, output) as two dimensions where the labels have an output dimension."""
-    if outputs is None:
-        return rows
-    if name == "order_parameter":
-        paths = rows.shape[-1] // outputs
-        return rows.reshape(len(rows), paths, outputs, paths, outputs)
-    return rows.reshape(len(rows), -1, outputs, rows.shape[-1])
-
-
-def _effective_samples(U: np.ndarray) -> np.ndarray:
-    from numpyro.diagnostics import effective_sample_size
-
-    if len(U) < 4:
-        return np.full(U.shape[1:], np.nan)
-    return np.asarray(effective_sample_size(U[None]))
-
-
-def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
-    """Split R-hat over what all chains have."""
-    from numpyro.diagnostics import split_gelman_rubin
-
-    common = min(len(draws) for draws in U)
-    if common < 4:
-        return float("nan")
-    return float(np.max(split_gelman_rubin(np.stack([draws[:common] for draws in U]))))
-
-
-def _status(r_hat: float, effective: float, chain: Chain) -> str:
-    problems = []
-    if chain.divergences:
-        problems.append(
-            f"{chain.divergences} divergent transitions of {chain.sampled}: draws may miss a narrow region, raise "
-            "target_accept"
-        )
-    if not r_hat <= LARGEST_R_HAT:
-        problems.append(f"R-hat {r_hat:.4g} is above {LARGEST_R_HAT}: the chains have not mixed, raise warmup or draws")
-    if not effective >= LEAST_EFFECTIVE_SAMPLES:
-        problems.append(f"effective sample size {effective:.0f} is below {LEAST_EFFECTIVE_SAMPLES}: raise draws")
-    return "; ".join(problems) or "converged"

@@ -9,6 +9,8 @@ every output is linear in the attended inputs, f_c(x) = sum_pi w^{pi c} . xi^pi(
     w = E^(1) V0 / sqrt(d N_1 N0),
 
 which cost d N_1 N0 operations, whatever the number of examples.
+
+Tiberi et al., arXiv:2405.15926, eqs. (5), (6) and (8), with E^(1) the effective weights of all paths; eq. (13) for U.
 """
 
 from __future__ import annotations

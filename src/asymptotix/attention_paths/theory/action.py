@@ -8,13 +8,16 @@ and at width N and temperature T the action of P examples with labels Y is
 
     S(U) = S_0(U) + (1/N) [ ln det(K + T I) + Y^T (K + T I)^-1 Y ],
 
-where S_0 is the entropy of `elimination`, minimal over the deeper layers, and the bracket is
-the energy of `energy`. The posterior of U is exp(-N S / 2) at leading order. With the
-energy's slopes D and R, and layer l reading from a width of r_l N, its gradient is
+where S_0 is the entropy of `elimination`, minimal over the deeper layers, and the bracket is the energy of `energy`.
+The posterior of U is exp(-N S / 2) at leading order. With the energy's slopes D and R, and layer l reading from a width
+of r_l N, its gradient is
 
     dS/dU = r_1 [ (1/s_1) I (x) (U^(2))^-1 - U^-1 ] + (D - R) / N.
 
 With C outputs U acts on paths x outputs and K on examples x outputs; nothing else changes.
+
+Tiberi et al., arXiv:2405.15926, eqs. (10) to (12), in full eqs. (31) to (34), for equal widths, heads and variances.
+The factor s_0 of the kernel is missing in print, where every prior variance is one.
 """
 
 from __future__ import annotations
@@ -47,8 +50,6 @@ class ActionValue:
         (1/s_1) I (x) (U^(2))^-1, shape (d C, d C).
     gradient
         dS/dU, shape (d C, d C).
-    mean_weights
-        v = (K + T I)^-1 Y, of the labels' shape: the mean prediction at x is sum_mu K(x, x_mu) v_mu.
     """
 
     value: float
@@ -57,7 +58,6 @@ class ActionValue:
     inner: list[Matrix]
     prior_slope: Matrix
     gradient: Matrix
-    mean_weights: Matrix
 
 
 class Action:
@@ -116,13 +116,10 @@ class Action:
         self.width = checks.positive("width", width)
         self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
 
-    def replace(self, *, temperature: float | None = None, width: float | None = None) -> Action:
-        """The same data at another temperature or width; the features are shared."""
+    def at_width(self, width: float) -> Action:
+        """The same data at another width; the features are shared."""
         other = copy.copy(self)
-        if temperature is not None:
-            other.temperature = checks.positive("temperature", temperature)
-        if width is not None:
-            other.width = checks.positive("width", width)
+        other.width = checks.positive("width", width)
         return other
 
     @property
@@ -134,21 +131,6 @@ class Action:
     def first_width(self) -> float:
         """N_1 = r_1 N, the width that the first layer's value matrices read from."""
         return self.layers.ratios[0] * self.width
-
-    def kernel(self, U: Matrix) -> Matrix:
-        """K(U) on the examples without the temperature, shape (P, P), or (P, C, P, C) for labels of shape (P, C)."""
-        self._require_definite(U)
-        return self._energy.kernel(U).reshape(self.labels.shape * 2)
-
-    def energy(self, U: Matrix) -> float:
-        """The data's share of N S: ln det(K + T I) + Y^T (K + T I)^-1 Y."""
-        self._require_definite(U)
-        return self._energy.at(U, self.temperature).value
-
-    def value(self, U: Matrix, start: Sequence[Matrix] | None = None) -> float:
-        """S alone: about half the cost of `at`. `start` as for `at`."""
-        energy = self.energy(U)
-        return entropy(U, eliminate(U, self.layers, start), self.layers) + energy / self.width
 
     def at(self, U: Matrix, start: Sequence[Matrix] | None = None) -> ActionValue:
         """S, its gradient and their parts at a symmetric positive definite U of shape (d C, d C).
@@ -168,7 +150,6 @@ class Action:
             inner=inner,
             prior_slope=prior_slope,
             gradient=self.layers.ratios[0] * (prior_slope - 0.5 * (inverse + inverse.T)) + (D - R) / self.width,
-            mean_weights=energy.mean_weights.reshape(self.labels.shape),
         )
 
     def _require_definite(self, U: Matrix) -> None:

@@ -12,6 +12,8 @@ and with A = (K + T I)^-1 and v = A Y the slopes are
 The d^2 P^2 inner products are stored only where there is one output and they are few: K, D and R are then products with
 one matrix. Otherwise everything follows from the attended inputs by matrix products, for each pair of outputs in turn;
 where there is one output, a triangular solve takes the place of the inverse.
+
+Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the print's energy is 1/P of this one, and its kernel lacks s_0.
 """
 
 from __future__ import annotations
@@ -70,13 +72,6 @@ class Energy:
     def features(self) -> Matrix:
         """Scaled inputs of the paths, (d, r, P)."""
         return path_features(self._xi, self._scale)
-
-    def kernel(self, U: Matrix) -> Matrix:
-        """K(U) without the temperature, shape (P, C, P, C)."""
-        lower = self._lower_kernel(U)
-        full = np.tril(lower) + np.tril(lower, -1).T
-        P, C = self.examples, self.outputs
-        return full.reshape(C, P, C, P).transpose(1, 0, 3, 2)
 
     def at(self, U: Matrix, temperature: float) -> EnergyValue:
         """The energy at a positive definite U, and what its slopes are made of."""

@@ -6,6 +6,9 @@
 With A = (K + T I)^-1 and v = A Y, the derivative of ln N with respect to K is -(A - v v^T)/2: one Cholesky factor and
 one explicit inverse, which reverse-mode differentiation of the factorisation would take several times longer for. K is
 linear in U, so that the derivative with respect to U is a contraction of this matrix with C.
+
+The kernel is that of Tiberi et al., arXiv:2405.15926, eq. (10), with the factor s_0 that the print leaves out; that Y
+is Gaussian given U holds at any width.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .energy import TENSOR_BYTES, path_features, path_tensor
-from .energy import tensor_bytes as table_bytes
+from .energy import TENSOR_BYTES, path_features, path_tensor, tensor_bytes
 
 
 class PathKernels(NamedTuple):
@@ -37,12 +39,12 @@ class PathKernels(NamedTuple):
     features: Any
 
 
-def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1, tensor_bytes: int = TENSOR_BYTES) -> PathKernels:
+def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1) -> PathKernels:
     """Kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
     P, d, N0 = xi.shape
     scale = math.sqrt(s_0 / (d * N0))
     ordered = 8 * (d * P) ** 2
-    if (table_bytes(P, d) if outputs == 1 else ordered) > tensor_bytes:
+    if (tensor_bytes(P, d) if outputs == 1 else ordered) > TENSOR_BYTES:
         return PathKernels(None, path_features(xi, scale))
     if outputs == 1:
         return PathKernels(path_tensor(xi, scale), None)

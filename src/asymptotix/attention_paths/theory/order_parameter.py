@@ -8,6 +8,9 @@ these bounds,
 
 times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
 the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
+
+The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11); the print finds it by Adam (appendix E), which may
+leave the cone of positive definite matrices.
 """
 
 from __future__ import annotations

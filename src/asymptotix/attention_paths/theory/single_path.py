@@ -8,9 +8,10 @@ At fixed U it is least at y_l = 1 + lambda / r_l, where lambda = dS_0 / d ln U i
 
     S_0(U) = (L + 1) U^{1/(L+1)} / s2 - ln U,    U^(l) = U^{(L+2-l)/(L+1)}    (second: at s2 = 1).
 
-The form U s2^{-(L+1)} - ln U, which is found in print, has the same minimum without data, U = s2^{L+1}, but another
-slope elsewhere from L = 1 on: it charges the factor U once and in full, where the layers share it and pay for
-U^{1/(L+1)} each, so that it makes U far too small wherever the data ask for a large one.
+This corrects the print. Tiberi et al., arXiv:2405.15926, below eq. (12), has U s2^{-(L+1)} - ln U for one head, while
+the elimination of its own eqs. (32) and (33) gives the above. Both have the same minimum without data, U = s2^{L+1},
+but the printed form has another slope elsewhere from L = 1 on: it charges the factor U once and in full, where the
+layers share it and pay for U^{1/(L+1)} each, so that it makes U far too small wherever the data ask for a large one.
 
 In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1 and components q_i of the labels,
 
@@ -72,16 +73,6 @@ class SinglePath:
         values, vectors = np.linalg.eigh(variances[0] * attended @ attended.T / attended.shape[1])
         self._kappa = np.maximum(values, 0.0)
         self._squares = (vectors.T @ Y) ** 2
-
-    def action(self, U: float, width: float) -> float:
-        """S at U."""
-        U, width = checks.positive("U", U), checks.positive("width", width)
-        # ln U is between t and (L + 1) t above the prior's.
-        gap = np.log(U) - np.log(self._variances).sum()
-        low, high = sorted((gap, gap / len(self._ratios)))
-        bracket = (low - 1e-9, high + 1e-9)
-        found = root_scalar(lambda t: float(self._log_u(t) - np.log(U)), bracket=bracket, method="brentq", xtol=1e-14)
-        return self._value(found.root, width)
 
     def minimise(self, width: float) -> OrderParameter:
         """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""

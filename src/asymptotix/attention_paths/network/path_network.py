@@ -1,9 +1,13 @@
-"""Deep multi-head attention whose attention looks at the bare input, and its attended inputs per path."""
+"""Deep multi-head attention whose attention looks at the bare input in every layer: the network and its forward pass.
+
+Tiberi et al., arXiv:2405.15926, eqs. (1) to (4), in full eqs. (14) to (18); written in attention paths eqs. (5) to (7),
+in full eqs. (20) to (23). The print lists query and key weights of shape G x N; they act on the input and are G x N0.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,49 +16,10 @@ import numpy as np
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
-from .given_arrays import kind_of, per_layer, require_entries
+from .attended_inputs import AttendedInputs, Inputs
+from .attending import attend, attend_bare, attention_matrices
+from .given_arrays import checked_tokens, kind_of, per_layer, require_entries, shapes_of
 from .weights import Weights, checked_weights, path_products
-
-# Queries times weights and scores of one chunk of examples: large enough for BLAS, small beside the data.
-_CHUNK_BYTES = 2**26
-_COLUMN_SUM_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class AttendedInputs(Specification):
-    """Tokens together with the attention matrices that act on them.
-
-    Parameters
-    ----------
-    tokens : array (examples, T, N0)
-        x_t, one row per token.
-    attention : sequence of arrays (examples, H_l, T, T)
-        A_l[mu, h, s, t] = Om^{l,h}_{st} of example mu, first layer first; s is the key, t the query. Every column
-        sums to one over the keys: sum_s Om_{st} = 1.
-    """
-
-    tokens: np.ndarray
-    attention: tuple[np.ndarray, ...]
-
-    def __post_init__(self) -> None:
-        tokens = _tokens("tokens", self.tokens)
-        examples, length, _ = tokens.shape
-        matrices = []
-        for layer, given in enumerate(per_layer("attention", self.attention, "(examples, heads, keys, queries)")):
-            name = f"attention[{layer}]"
-            matrix = checks.array_of_shape(name, given, (examples, None, length, length))
-            require_entries(name, matrix)
-            _check_columns(name, matrix)
-            matrices.append(matrix)
-        object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "attention", tuple(matrices))
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self.tokens)
-
-    def __repr__(self) -> str:
-        return f"AttendedInputs(tokens: {_shapes([self.tokens])}; attention: {_shapes(self.attention)})"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -143,7 +108,7 @@ class AttentionPaths(Specification):
         return cls(query_key=matrices, readout=readout)
 
     def __repr__(self) -> str:
-        attention = "" if self.query_key is None else f"query_key: {_shapes(self.query_key)}; "
+        attention = "" if self.query_key is None else f"query_key: {shapes_of(self.query_key)}; "
         return f"AttentionPaths({attention}heads={self.heads}, readout={self.readout!r})"
 
     @property
@@ -151,7 +116,7 @@ class AttentionPaths(Specification):
         """Number of paths, d = prod_l H_l."""
         return math.prod(self.heads)
 
-    def check(self, inputs: Any) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse inputs that this network cannot read, naming what is wrong: tokens, or AttendedInputs."""
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
@@ -159,7 +124,7 @@ class AttentionPaths(Specification):
         else:
             self._read_tokens(self._own_tokens(inputs)[0].shape[1])
 
-    def attention(self, tokens: Any) -> tuple[np.ndarray, ...]:
+    def attention(self, tokens: np.ndarray) -> tuple[np.ndarray, ...]:
         """Attention matrices of the tokens, from ``query_key``.
 
         Parameters
@@ -171,19 +136,10 @@ class AttentionPaths(Specification):
         tuple of arrays (examples, H_l, T, T)
             Om^{l,h}_{st}, keys before queries.
         """
-        x, query_key = self._own_tokens(tokens)
-        examples, length, _ = x.shape
-        found = tuple(np.empty((examples, len(W), length, length)) for W in query_key)
-        for part in self._chunks(x):
-            for layer, W in enumerate(query_key):
-                found[layer][part] = _softmax_attention(x[part], x[part], W)
-        return found
+        return attention_matrices(*self._own_tokens(tokens))
 
-    def attended(self, inputs: Any) -> np.ndarray:
-        """Attended inputs xi^pi of every example and path.
-
-        No path over tokens is enumerated. From the last layer down, v^{h_L}_s = Om^{L,h_L}_{s t*} and
-        v^{(h, rest)} = Om^{l,h} v^{rest}; then xi^pi = sum_s x_s v^pi_s, at a cost of T^2 + N0 T per example and path.
+    def attended(self, inputs: Inputs) -> np.ndarray:
+        """Attended inputs xi^pi of every example and path, eq. (7), at a cost of T^2 + N0 T each.
 
         Parameters
         ----------
@@ -197,22 +153,12 @@ class AttentionPaths(Specification):
         """
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
-            *below, last = inputs.attention
-            pooled = last[..., self._read_tokens(inputs.tokens.shape[1])].mean(axis=-1)
-            return _along_paths(pooled, below) @ inputs.tokens
+            return attend(inputs.tokens, inputs.attention, self._read_tokens(inputs.tokens.shape[1]))
         x, query_key = self._own_tokens(inputs)
-        read = self._read_tokens(x.shape[1])
-        xi = np.empty((len(x), self.paths, x.shape[-1]))
-        for part in self._chunks(x):
-            chunk = x[part]
-            # Of the last layer only the queries that are read matter.
-            pooled = _softmax_attention(chunk, chunk[:, read], query_key[-1]).mean(axis=-1)
-            below = [_softmax_attention(chunk, chunk, W) for W in query_key[:-1]]
-            xi[part] = _along_paths(pooled, below) @ chunk
-        return xi
+        return attend_bare(x, query_key, self._read_tokens(x.shape[1]))
 
-    def path_kernels(self, inputs: Any, other: Any = None) -> np.ndarray:
-        """Kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths.
+    def path_kernels(self, inputs: Inputs, other: Inputs | None = None) -> np.ndarray:
+        """Kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths, eq. (10).
 
         Of d^2 P P' numbers: for looking at paths of small problems. No other function needs them.
 
@@ -246,7 +192,7 @@ class AttentionPaths(Specification):
 
             f = (1/sqrt(H_1 ... H_L N_1 N0)) sum_pi Veff^pi V0 xi^pi,
 
-        and U^{pi pi'} = Veff^pi . Veff^pi' / N_1 is what the order parameter averages.
+        and U^{pi pi'} = Veff^pi . Veff^pi' / N_1 is what the order parameter averages: eqs. (6), (5) and (13).
 
         Parameters
         ----------
@@ -260,7 +206,7 @@ class AttentionPaths(Specification):
         checked = checked_weights(weights, self.heads)
         return path_products(checked) / math.sqrt(math.prod(V.shape[1] for V in checked.V))
 
-    def forward(self, weights: Weights, inputs: Any) -> np.ndarray:
+    def forward(self, weights: Weights, inputs: Inputs) -> np.ndarray:
         """Outputs f, layer by layer.
 
         Parameters
@@ -277,7 +223,7 @@ class AttentionPaths(Specification):
             self._check_heads(inputs)
             x, attention = inputs.tokens, inputs.attention
         else:
-            x = _tokens("inputs", inputs)
+            x = checked_tokens("inputs", inputs)
             attention = self.attention(x)
         values = checked_weights(weights, self.heads, x.shape[-1])
         z = x @ values.V0.T / math.sqrt(x.shape[-1])
@@ -293,7 +239,7 @@ class AttentionPaths(Specification):
                 "inputs must be AttendedInputs(tokens, attention=...): this network has no query_key to compute "
                 f"attention with, got {kind_of(tokens)}"
             )
-        x = _tokens("inputs", tokens)
+        x = checked_tokens("inputs", tokens)
         features = self.query_key[0].shape[-1]
         if x.shape[-1] != features:
             raise ValueError(f"inputs must have {features} features, the size of query_key, got shape {x.shape}")
@@ -312,53 +258,6 @@ class AttentionPaths(Specification):
             raise ValueError(f"readout must be a token index below {length}, the number of tokens, got {self.readout}")
         t = self.readout % length
         return slice(t, t + 1)
-
-    def _chunks(self, x: np.ndarray) -> Iterator[slice]:
-        examples, length, features = x.shape
-        each = 8 * max(self.heads) * length * (features + length)
-        step = max(1, _CHUNK_BYTES // each)
-        for start in range(0, examples, step):
-            yield slice(start, start + step)
-
-
-def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """Softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
-    examples, count, features = queries.shape
-    # One product for all heads, then one per example and head: einsum over the three factors is far slower.
-    projected = queries.reshape(-1, features) @ W.reshape(-1, features).T
-    projected = projected.reshape(examples, count, len(W), features).transpose(0, 2, 3, 1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        scores = keys[:, None] @ projected
-        if not np.isfinite(scores).all():
-            raise ValueError("inputs must give finite scores x_s^T W x_t, got an overflow: their scale is too large")
-        scores -= scores.max(axis=-2, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-2, keepdims=True)
-    return scores
-
-
-def _along_paths(pooled: np.ndarray, below: Sequence[np.ndarray]) -> np.ndarray:
-    """Weights v^pi_s of the tokens, (examples, paths, T), from those of the last layer, (examples, H_L, T)."""
-    v = pooled
-    for A in reversed(below):
-        v = v[:, None] @ A.swapaxes(-1, -2)
-        v = v.reshape(len(v), -1, v.shape[-1])
-    return v
-
-
-def _tokens(name: str, x: Any) -> np.ndarray:
-    tokens = checks.array_of_shape(name, x, (None, None, None))
-    require_entries(name, tokens)
-    return tokens
-
-
-def _check_columns(name: str, matrix: np.ndarray) -> None:
-    off = np.abs(matrix.sum(axis=-2) - 1)
-    if off.max() > _COLUMN_SUM_TOLERANCE:
-        raise ValueError(
-            f"{name} must have columns that sum to one over the keys (the last axis but one), got sums that are off "
-            f"by up to {off.max():.3g}; a matrix with queries before keys needs its last two axes swapped"
-        )
 
 
 def _query_key(given: Any) -> tuple[np.ndarray, ...]:
@@ -396,7 +295,3 @@ def _readout(readout: Any) -> int | str:
     if isinstance(readout, str):
         return checks.one_of("readout", readout, ("mean",))
     return checks.integer("readout", readout)
-
-
-def _shapes(arrays: Sequence[np.ndarray]) -> str:
-    return ", ".join(str(array.shape) for array in arrays)

@@ -8,8 +8,7 @@ import pytest
 from scipy.special import logsumexp
 
 import asymptotix as asx
-from asymptotix.attention_paths.sampling import chains
-from asymptotix.attention_paths.sampling import nuts as sampling
+from asymptotix.attention_paths.sampling import chain_pool, chains
 from asymptotix.attention_paths.sampling.nuts import NUTS
 from asymptotix.core.progress import Progress
 
@@ -109,12 +108,12 @@ def interrupted(problem: Any, seeds: list[int], at: int, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         return original(running, **options)
 
-    original = sampling.wait
+    original = chain_pool.wait
     algorithm = NUTS(draws=60, warmup=WARMUP)
     points, silent = [{"width": float(WIDTH)}], Progress(None, "", enabled=False)
     running = algorithm.run_points(problem, points, dim=None, seeds=seeds, progress=silent)
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "wait", wait)
+        patch.setattr(chain_pool, "wait", wait)
         patch.setattr(chains, "BLOCK_SECONDS", 1e-4)  # blocks of one iteration
         found = {k: outcome for _, k, outcome in (next(running) for _ in seeds)}
         with pytest.raises(KeyboardInterrupt):
@@ -172,7 +171,7 @@ def test_impatient_interrupts_wait_for_the_chains():
 
     pool: Any = Pool()
     with pytest.raises(KeyboardInterrupt):
-        sampling._settle(pool)
+        chain_pool._settle(pool)
     assert pool.calls == 3
 
 
@@ -195,7 +194,7 @@ def test_draws_beyond_memory_are_refused(monkeypatch):
 def test_interrupted_call_is_resumed_from_its_file(tmp_path, monkeypatch):
     problem, algorithm = one_path(), NUTS(draws=60, warmup=WARMUP)
     whole = asx.simulate(problem, algorithm, width=WIDTH, seeds=2, progress=False)
-    original = sampling.wait
+    original = chain_pool.wait
 
     def wait(running: Mapping, **options: Any) -> Any:
         if min(chain.iterations for chain in running.values()) >= WARMUP + 5:
@@ -203,7 +202,7 @@ def test_interrupted_call_is_resumed_from_its_file(tmp_path, monkeypatch):
         return original(running, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "wait", wait)
+        patch.setattr(chain_pool, "wait", wait)
         patch.setattr(chains, "BLOCK_SECONDS", 1e-4)
         with pytest.warns(RuntimeWarning, match="interrupted: 0 of 2 points"):
             part = asx.simulate(problem, algorithm, width=WIDTH, seeds=2, progress=False)

@@ -2,6 +2,8 @@
 
 Given U the output at a new input is Gaussian with mean m(U) = k^T (K + T I)^-1 Y and covariance
 v(U) = K** - k^T (K + T I)^-1 k. Over the draws the mean is E_U[m] and the variance E_U[v] + Var_U[m].
+
+At the saddle point, Tiberi et al., arXiv:2405.15926, eqs. (29) and (30), U is one matrix and Var_U[m] is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from ...numerics.threads import one_blas_thread
-from ..theory.predictor import Prediction, Predictor
+from .gaussian_process import Prediction, Predictor
 
 #: Test examples worked on at a time, and the largest path-path tensor between them and the training examples.
 _CHUNK = 512
@@ -81,10 +83,10 @@ def predict_draws(
     U = draws.reshape(len(draws), d, outputs, d, outputs)
     scale = math.sqrt(s_0 / (d * xi_train.shape[2]))
     train, new = scale * xi_train, scale * xi_new
-    own = _Kernel(train, train)
+    own = _KernelOfDraw(train, train)
     parts = []
     for chunk in _chunks(new, len(train) * d * d):
-        cross, diagonal = _Kernel(chunk, train), np.einsum("npk,nqk->npq", chunk, chunk)
+        cross, diagonal = _KernelOfDraw(chunk, train), np.einsum("npk,nqk->npq", chunk, chunk)
         with one_blas_thread(labels.size):
             found = [_at(u, own, cross, diagonal, labels.reshape(-1), temperature) for u in U]
         means, variances = (np.stack([one[k] for one in found]) for k in (0, 1))
@@ -113,7 +115,7 @@ def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
     return Prediction(mean, variance)
 
 
-class _Kernel:
+class _KernelOfDraw:
     """K(U) between two sets of scaled attended inputs, for one U after the other.
 
     From the path-path tensor where it is smaller than the features that U would have to mix, and fits.
@@ -140,7 +142,7 @@ class _Kernel:
 
 
 def _at(
-    U: np.ndarray, own: _Kernel, cross: _Kernel, diagonal: np.ndarray, Y: np.ndarray, temperature: float
+    U: np.ndarray, own: _KernelOfDraw, cross: _KernelOfDraw, diagonal: np.ndarray, Y: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance at one U, (examples C,) each."""
     K, k = own(U), cross(U)

@@ -1,0 +1,100 @@
+"""All chains of a point brought to their end, in threads, with progress; an interrupt finds each between two blocks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.progress import Progress
+from ...numerics.threads import one_blas_thread
+
+if TYPE_CHECKING:
+    from .chains import Chain
+
+
+class ChainPool:
+    """Chains of one point and the CPU seconds that each has used.
+
+    Parameters
+    ----------
+    chains
+        One per seed.
+    earlier
+        Position among the chains -> values of the interrupted outcome that the chain goes on from.
+
+    Attributes
+    ----------
+    seconds : list of float
+        CPU seconds of every chain, of all threads, without compilation.
+    """
+
+    def __init__(self, chains: Sequence[Chain], earlier: Mapping[int, Mapping[str, np.ndarray]]) -> None:
+        self.chains = chains
+        self.seconds = [_take_up(chain, earlier[k]) if k in earlier else 0.0 for k, chain in enumerate(chains)]
+
+    def run(self, progress: Progress) -> KeyboardInterrupt | None:
+        """Bring all chains to their end; an interrupt that came in between is returned, to be raised by the caller."""
+        began, interrupt = time.process_time(), None
+        try:
+            _run(self.chains, progress)
+        except KeyboardInterrupt as error:
+            interrupt = error
+        self._share(time.process_time() - began)
+        return interrupt
+
+    def _share(self, seconds: float) -> None:
+        """Add to every chain its share of the CPU seconds, by leapfrog steps: threads of JAX belong to no chain."""
+        total = sum(chain.steps_now for chain in self.chains)
+        for k, chain in enumerate(self.chains):
+            self.seconds[k] += seconds * chain.steps_now / max(total, 1)
+
+
+def _run(chains: Sequence[Chain], progress: Progress) -> None:
+    """Advance all chains block by block, in threads: JAX computes without holding the interpreter.
+
+    The chains work in threads even where there is one, so that Ctrl-C reaches the waiting thread only and finds every
+    chain between two blocks.
+    """
+    total = sum(chain.goal for chain in chains)
+    pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
+    try:
+        with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
+            bar.advance(sum(chain.iterations for chain in chains))
+            running: dict[Future[int], Chain] = {pool.submit(c.advance): c for c in chains if not c.finished}
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    chain = running.pop(future)
+                    bar.advance(future.result(), f"energy {chain.energy:.4g}")
+                    if not chain.finished:
+                        running[pool.submit(chain.advance)] = chain
+    finally:
+        _settle(pool)
+
+
+def _settle(pool: ThreadPoolExecutor) -> None:
+    """Wait until no chain is inside a block, however often Ctrl-C is pressed: its draws and its state must agree."""
+    interrupt = None
+    while True:
+        try:
+            pool.shutdown(cancel_futures=True)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _take_up(chain: Chain, before: Mapping[str, np.ndarray]) -> float:
+    """Set a chain to where its predecessor stopped; return the CPU seconds that it had used."""
+    if "chain_state" not in before:
+        return 0.0
+    draws = {name: before.get(f"{name}_draws", empty) for name, empty in chain.draws().items()}
+    shaped = {name: np.reshape(rows, (len(rows), *chain.draws()[name].shape[1:])) for name, rows in draws.items()}
+    steps = float(before.get("leapfrog_steps", np.nan))
+    chain.restore(before["chain_state"], shaped, int(before["divergences"]), steps)
+    return float(before["cpu_seconds"])

@@ -1,0 +1,113 @@
+"""What is said of chains: means with their Monte Carlo errors, diagnostics of mixing, and a status each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.problem import Outcome
+
+if TYPE_CHECKING:
+    from .chains import Chain
+
+#: What a chain must reach to count as converged: split R-hat over all chains, effective samples of every entry of U.
+LARGEST_R_HAT = 1.01
+LEAST_EFFECTIVE_SAMPLES = 100
+
+ReportValues = dict[str, np.ndarray | float | int]
+
+
+def chain_outcomes(
+    chains: Sequence[Chain], seconds: Sequence[float], *, outputs: int | None, interrupted: bool
+) -> list[Outcome]:
+    """Outcome of every chain of a point.
+
+    Parameters
+    ----------
+    chains
+        One per seed.
+    seconds
+        CPU seconds of each.
+    outputs
+        C where the labels have an axis for outputs, else None.
+    interrupted
+        Whether the chains were stopped: their states are then kept, to go on from.
+    """
+    draws = [chain.draws() for chain in chains]
+    r_hat = _largest_r_hat([found["order_parameter"] for found in draws])
+    found = []
+    for chain, own, spent in zip(chains, draws, seconds, strict=True):
+        values = _summary(own, outputs)
+        values["r_hat"] = r_hat
+        values["divergences"] = chain.divergences
+        values["step_size"] = chain.step_size
+        values["leapfrog_steps"] = chain.leapfrog_steps
+        values["cpu_seconds"] = spent
+        if interrupted:  # of a chain that is finished too: it will be compared with the others
+            values["chain_state"] = chain.packed()
+        if chain.finished:
+            status = _status(r_hat, float(values["effective_samples"]), chain)
+        else:
+            status = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
+        found.append(Outcome(values, status, status == "converged"))
+    return found
+
+
+def _summary(draws: Mapping[str, np.ndarray], outputs: int | None) -> ReportValues:
+    """Mean, its standard error and the draws, in the shape of the problem's own order parameter."""
+    own = {f"{name}_draws": _with_outputs(name, rows, outputs) for name, rows in draws.items()}
+    U = own["order_parameter_draws"]
+    effective = _effective_samples(U)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = U.mean(axis=0) if len(U) else np.full(U.shape[1:], np.nan)
+        error = U.std(axis=0) / np.sqrt(effective) if len(U) else np.full(U.shape[1:], np.nan)
+    return {
+        "order_parameter": mean,
+        "order_parameter_err": error,
+        "effective_samples": float(effective.min()),
+        **own,
+    }
+
+
+def _with_outputs(name: str, rows: np.ndarray, outputs: int | None) -> np.ndarray:
+    """Rows over (path, output) as two dimensions where the labels have an output dimension."""
+    if outputs is None:
+        return rows
+    if name == "order_parameter":
+        paths = rows.shape[-1] // outputs
+        return rows.reshape(len(rows), paths, outputs, paths, outputs)
+    return rows.reshape(len(rows), -1, outputs, rows.shape[-1])
+
+
+def _effective_samples(U: np.ndarray) -> np.ndarray:
+    from numpyro.diagnostics import effective_sample_size
+
+    if len(U) < 4:
+        return np.full(U.shape[1:], np.nan)
+    return np.asarray(effective_sample_size(U[None]))
+
+
+def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
+    """Split R-hat over what all chains have."""
+    from numpyro.diagnostics import split_gelman_rubin
+
+    common = min(len(draws) for draws in U)
+    if common < 4:
+        return float("nan")
+    return float(np.max(split_gelman_rubin(np.stack([draws[:common] for draws in U]))))
+
+
+def _status(r_hat: float, effective: float, chain: Chain) -> str:
+    problems = []
+    if chain.divergences:
+        problems.append(
+            f"{chain.divergences} divergent transitions of {chain.sampled}: draws may miss a narrow region, raise "
+            "target_accept"
+        )
+    if not r_hat <= LARGEST_R_HAT:
+        problems.append(f"R-hat {r_hat:.4g} is above {LARGEST_R_HAT}: the chains have not mixed, raise warmup or draws")
+    if not effective >= LEAST_EFFECTIVE_SAMPLES:
+        problems.append(f"effective sample size {effective:.0f} is below {LEAST_EFFECTIVE_SAMPLES}: raise draws")
+    return "; ".join(problems) or "converged"
