@@ -8,6 +8,7 @@ from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel, fastest_backend
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
 from asymptotix.sequence_index.models import rank_one as attention
+from attention_inverse import preactivation_from_output
 
 pytest.importorskip("numba")
 
@@ -210,7 +211,7 @@ def test_observation_and_output_hold_the_same_information(channel):
     np.testing.assert_allclose(channel.output(Z), channel.output(flipped), rtol=1e-12)  # rounding
     if isinstance(channel, TwoLayerChannel):
         activation = "linear" if channel is CHANNELS[1] else "softmax"
-        recovered = attention.preactivation_from_output(channel.output(Z), activation)
+        recovered = preactivation_from_output(channel.output(Z), activation)
         # Logs of rounded outputs
         np.testing.assert_allclose(recovered, channel.observe(Z), rtol=1e-6, atol=1e-6)
 

@@ -12,9 +12,9 @@ from scipy.stats import multivariate_normal
 
 from asymptotix import DeepAttention
 from asymptotix.numerics.precision import double_precision
-from asymptotix.sequence_index.channels.attention.one_layer import HeadsChannel, OneLayerChannel, one_layer_channel
+from asymptotix.sequence_index.channels.attention.one_layer import HeadsChannel, OneLayerChannel
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
-from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of, one_layer_channel
 from asymptotix.sequence_index.channels.protocol import score, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.instability import instability

@@ -14,7 +14,7 @@ from ..models.deep_attention import DeepAttention
 from ..models.infinite_depth import InfiniteDepthAttention
 from ..models.link import LinkModel, MultiIndex, SequenceIndex
 from .attention.deep import DeepChannel
-from .attention.one_layer import one_layer_channel
+from .attention.one_layer import DirectionChannel, HeadsChannel, OneLayerChannel, RotationChannel, ScaleChannel
 from .attention.sign import SignChannel
 from .attention.two_layers import TwoLayerChannel
 from .links.affine import LinearChannel
@@ -133,6 +133,24 @@ def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel
             return TwoLayerChannel(model.skip, str(activation), backend)
         return DeepChannel(model.layers, model.tokens, model.skip, str(activation))
     return one_layer_channel(model) or _attention_as_link(model)
+
+
+def one_layer_channel(model: DeepAttention) -> OneLayerChannel | None:
+    """The closed-form channel of one layer, None where there is none.
+
+    For the output sequence of one layer it is that of the attention matrix: the skip connection adds a constant.
+    """
+    if model.layers > 1 or callable(model.activation):
+        return None
+    rank, tied, heads = model.ranks[0], model.tied, model.heads
+    if heads > 1:
+        return HeadsChannel(model) if tied and rank == 1 else None
+    if not tied:
+        return ScaleChannel(model) if rank == 1 else None
+    if rank == 2:
+        several = model.tokens > 2 or model.activation == "linear"
+        return RotationChannel(model) if several else DirectionChannel(model)
+    return None
 
 
 def _attention_as_link(model: DeepAttention) -> LinkChannel:

@@ -83,26 +83,12 @@ def canonical_sign(u: Any) -> Any:
     return array_namespace(u).where(u[..., :1] < 0, -u, u)
 
 
-def preactivation_from_output(y: Any, activation: str) -> Any:
-    """The last pre-activation of two tokens in the rotated basis, up to its sign, from the output y (..., 2, 2).
-
-    A softmax output that has rounded to 0 or 1 has lost the information: the entries must be inside (0, 1).
-    """
-    xp = array_namespace(y)
-    if activation == "linear":
-        rotated = ROTATION @ y @ ROTATION.T
-        first = xp.sqrt(rotated[..., 0, 0])
-        return xp.stack([first, rotated[..., 0, 1] / first], -1)
-    l1 = xp.log(1 / y[..., 0, 1] - 1)
-    l2 = xp.log(1 / y[..., 1, 0] - 1)
-    return xp.stack([xp.sqrt((l1 + l2) / 2), (l1 - l2) / xp.sqrt(2 * (l1 + l2))], -1)
-
-
 def log_output_volume(u: Any, activation: str) -> Any:
     """Log |dy/du| for two tokens (u rotated): y -> (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
 
-    log Z_out as a density of y is that of u (both signs) minus this; it does not depend on the overlap. For linear
-    activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
+    Softmax: Troiani et al., arXiv:2502.00901, eq. (174); their (173) has a factor 1/2 too many. log Z_out as a density
+    of y is that of u (both signs) minus this; it does not depend on the overlap. For linear activation the two choices
+    of coordinates have the same mean; their average keeps the symmetry of the tokens.
     """
     xp = array_namespace(u)
     if activation == "linear":

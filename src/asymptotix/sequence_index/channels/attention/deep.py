@@ -2,7 +2,10 @@
 
 The output fixes the last pre-activation u up to its sign,
 
-    s u = A_{L-1} ... A_1 z_L,     A_l = c I + R(v_l v_l^T),     v_l = A_{l-1} ... A_1 z_l.
+    s u = A_{L-1} ... A_1 z_L,     A_l = c I + R(v_l v_l^T),     v_l = A_{l-1} ... A_1 z_l,
+
+so that the integral over z_L goes, and leaves 1/|det A_{L-1} ... A_1| (Troiani et al., arXiv:2502.00901, eqs. (154) to
+(159), with entries of V^{-1} for what is printed as 1/V_ll').
 
 Points of the fibre come from three sources, all of them closed formulas for a draw:
 

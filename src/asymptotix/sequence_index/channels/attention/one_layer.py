@@ -251,24 +251,6 @@ class HeadsChannel(OneLayerChannel):
         return found._replace(shift=lift @ found.shift, covariance=lift @ found.covariance @ lift.T + rest)
 
 
-def one_layer_channel(attention: DeepAttention) -> OneLayerChannel | None:
-    """The closed-form channel of one layer, None where there is none.
-
-    For the output sequence of one layer it is that of the attention matrix: the skip connection adds a constant.
-    """
-    if attention.layers > 1 or callable(attention.activation):
-        return None
-    rank, tied, heads = attention.ranks[0], attention.tied, attention.heads
-    if heads > 1:
-        return HeadsChannel(attention) if tied and rank == 1 else None
-    if not tied:
-        return ScaleChannel(attention) if rank == 1 else None
-    if rank == 2:
-        several = attention.tokens > 2 or attention.activation == "linear"
-        return RotationChannel(attention) if several else DirectionChannel(attention)
-    return None
-
-
 def _determinant(V: Any) -> Any:
     return V[0, 0] * V[1, 1] - V[0, 1] * V[1, 0]
 

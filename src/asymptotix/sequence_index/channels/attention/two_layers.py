@@ -1,7 +1,7 @@
 """Two rank-one layers of two tokens: the channel over two implementations of one integral.
 
-Troiani et al., arXiv:2502.00901, eqs. (154) to (160), corrected: the matrix that acts on the tokens is c I plus the
-row-stochastic attention matrix, and the quadratic form of the prior is that of V^{-1} in full.
+Troiani et al., arXiv:2502.00901, eq. (160), corrected: the matrix that acts on z2 is c I plus the row-stochastic
+attention matrix, and what is printed as 1/V_ll' is an entry of V^{-1}.
 """
 
 from __future__ import annotations
