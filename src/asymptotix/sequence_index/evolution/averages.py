@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import abc
 from functools import cached_property
-from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
 
+from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_uniforms
 from ..channels.attention.two_layers_at_zero import curvature_at_zero, is_known_at_zero
@@ -210,15 +210,6 @@ class QuasiRandomAverager(Averager):
         return mean.reshape(self._randomisations, *values.shape[1:])
 
 
-class Control:
-    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them."""
-
-    def __init__(self, variates: np.ndarray, randomisations: int) -> None:
-        self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
-        # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
-        self.inverse = np.linalg.pinv(variates - variates.mean(0), rcond=1e-10)
-
-
 def squares_and_operators(
     posteriors: list[Posterior], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -238,25 +229,6 @@ def squares_and_operators(
 
 def _symmetric(matrices: np.ndarray) -> np.ndarray:
     return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
-
-
-def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
-    """Normalised Hermite polynomials of total degree 2, and 4 where they fit, of normals z (n, d).
-
-    Their mean is zero and they are uncorrelated. ``most`` bounds their number; None if those of degree 2 are too many.
-    """
-    one, two = z, (z**2 - 1) / np.sqrt(2)
-    three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)
-    table = [np.ones_like(z), one, two, three, four]
-    columns: list[np.ndarray] = []
-    for degree in (2, 4):
-        choices = list(combinations_with_replacement(range(z.shape[1]), degree))
-        if len(columns) + len(choices) > most:
-            break
-        for choice in choices:
-            places, powers = np.unique(choice, return_counts=True)
-            columns.append(np.prod([table[power][:, place] for place, power in zip(places, powers, strict=True)], 0))
-    return np.stack(columns, 1) if columns else None
 
 
 class SignAverager(Averager):

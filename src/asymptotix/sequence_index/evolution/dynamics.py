@@ -344,28 +344,27 @@ class StateEvolution:
     ) -> tuple[Coordinates, np.ndarray, str, bool]:
         dying = float(to_logit(NO_OVERLAP))
 
-        def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-            return np.array([self.after(self.coarse, alpha, space, space.overlap(row)[1]) for row in batch])
+        def step(point: np.ndarray) -> np.ndarray:
+            return self.after(self.coarse, alpha, space, space.overlap(point)[1])
 
-        def stop(batch: np.ndarray, residual: np.ndarray, lanes: np.ndarray) -> list[str | None]:
-            return [self._early_end(alpha, space, row) for row in batch]
+        def stop(point: np.ndarray, residual: float) -> str | None:
+            return self._early_end(alpha, space, point)
 
         for _ in range(space.rank + 1):
             if space.rank == 0:
                 break
             found = fixed_point(
                 step, x, tolerance=self._coarse_tolerance(alpha), max_steps=150 if self.channel.stochastic else 400,
-                anderson=2, max_move=1.0, stride=8.0, stop=stop, keep_trace=False,
+                anderson=2, max_move=1.0, stride=8.0, stop=stop,
             )  # fmt: skip
-            x = np.atleast_2d(found.x)[0]
-            status = str(np.atleast_1d(found.status)[0])
+            x, status = found.x, found.status
             if status.startswith("lost"):
                 space, x = space.without(x, dying)
                 continue
             if status.startswith("known"):
                 space, x = space.pinned(x)
                 continue
-            return space, x, status, bool(np.atleast_1d(found.converged)[0])
+            return space, x, status, found.converged
         return space, x, "converged: nothing else is learned", True
 
     def _early_end(self, alpha: float, space: Coordinates, x: np.ndarray) -> str | None:

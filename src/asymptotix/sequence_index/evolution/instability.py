@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from ..channels.protocol import Channel, Posterior
-from .averages import Averages, Control, QuasiRandomAverager, hermite_polynomials, squares_and_operators
+from .averages import Averages, QuasiRandomAverager, squares_and_operators
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.control_variates import hermite_polynomials
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
-from ...evolution.averages import hermite_polynomials
 from ...models import rank_one
 from .deep import DeepChannel
 
