@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from asymptotix.core.dataset.files import SCHEMA_VERSION
 from asymptotix.core.problem import Outcome, Problem
-from asymptotix.core.result import SCHEMA_VERSION, ConvergenceWarning, load
+from asymptotix.core.result import ConvergenceWarning, load
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression, ToyRun
 

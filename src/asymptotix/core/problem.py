@@ -32,7 +32,8 @@ class Outcome:
         Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
         dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
     status
-        "converged", or a sentence that says how the point ended.
+        "converged", or a sentence that says how the point ended; that of a run which can go on begins with
+        "interrupted".
     converged
         Whether the numbers can be trusted; exact recovery counts as converged.
     """
@@ -40,6 +41,14 @@ class Outcome:
     values: Mapping[str, Any]
     status: str = "converged"
     converged: bool = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run can go on from here: its status begins with "interrupted".
+
+        The one place where a decision is taken by the words of a status: a file keeps nothing else of how a run ended.
+        """
+        return self.status.startswith("interrupted")
 
 
 class Problem(Specification, abc.ABC):
