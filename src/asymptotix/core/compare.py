@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 import xarray as xr
@@ -350,5 +350,5 @@ def _at(described: Any, path: str) -> Any:
     return described
 
 
-def _number(value: Any, digits: int = 4) -> str:
+def _number(value: SupportsFloat, digits: int = 4) -> str:
     return f"{float(value):.{digits}g}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..numerics import checks
 from .specification import Specification
@@ -69,7 +70,7 @@ class Problem(Specification, abc.ABC):
         """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""
         return {}
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
         return checks.finite_grid(name, values)
 
