@@ -7,14 +7,15 @@ VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: help env demo test test-slow lint bench clean
+.PHONY: help env demo test test-slow test-full lint bench clean
 
 help:
 	@echo "make env        create $(VENV) with the package and its tools, at the versions in constraints.txt"
 	@echo "make demo       theory against message passing: a table and a picture, in a few minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the slow tests: reference numbers, theory against simulation"
-	@echo "make lint       ruff and pyright"
+	@echo "make test-full  all tests, also those that repeat another's proof at greater length: before a release"
+	@echo "make lint       ruff, pyright, and which room may import which"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove $(VENV) and all caches"
 	@echo ""
@@ -36,14 +37,18 @@ demo: $(STAMP)
 	$(BIN)/asymptotix demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not full and not gpu"
+
+test-full: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu"
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo --no-cache
 
 bench: $(STAMP)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

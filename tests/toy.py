@@ -10,6 +10,8 @@ import numpy as np
 import xarray as xr
 
 from asymptotix.core.problem import Algorithm, Outcome, Problem
+from asymptotix.core.progress import Progress
+from asymptotix.core.result import Result
 from asymptotix.core.specification import Specification
 from asymptotix.numerics import checks
 
@@ -48,7 +50,7 @@ class ToyLearning(Problem):
         return min(alpha, 1.0) / (1.0 + self.model.noise) / (1.0 + self.weight_decay)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         for i in reversed(range(len(points))):  # any order is allowed
             q = self.expected(points[i]["alpha"])
@@ -65,7 +67,7 @@ class ToyLearning(Problem):
                 ),
             )
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         weak = 0.1 * np.arange(1, self.model.indices + 1) * (1 + self.model.noise)
         return Outcome({"weak_recovery": weak, "exact_recovery": 1.0 if self.model.noise == 0 else np.inf})
 
@@ -78,7 +80,7 @@ class ToyLearning(Problem):
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         return experiment.assign(overlap=experiment["overlap"] - 1 / experiment["dim"])
 
-    def double_overlap(self, result: Any, *, factor: float = 2.0) -> xr.DataArray:
+    def double_overlap(self, result: Result, *, factor: float = 2.0) -> xr.DataArray:
         return factor * result.overlap
 
 
@@ -99,10 +101,11 @@ class ToyRun(Algorithm):
         problem: Any,
         points: Sequence[Mapping[str, float]],
         *,
-        dim: Any,
+        dim: int | None,
         seeds: Sequence[int],
-        progress: Any,
+        progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
+        assert dim is not None  # this algorithm needs it, and simulate asks for it
         for i, point in enumerate(points):
             for j, seed in enumerate(seeds):
                 rng = np.random.default_rng([seed, dim, int(1e6 * point["alpha"])])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from asymptotix.core.compare import compare
+from asymptotix.core.dataset.rows import common_rows, row_key
 from asymptotix.core.problem import Algorithm, Outcome, Problem, index_name
 from asymptotix.core.result import load
-from asymptotix.core.rows import common_rows, row_key
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from asymptotix.core.dataset.files import SCHEMA_VERSION
+from asymptotix.core.plot import plot_curve
 from asymptotix.core.problem import Outcome, Problem
-from asymptotix.core.result import SCHEMA_VERSION, ConvergenceWarning, load
+from asymptotix.core.result import ConvergenceWarning, load
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression, ToyRun
 
@@ -240,3 +242,18 @@ def test_plot_says_what_to_select():
         result.sel(noise=0).plot("status")
     with pytest.raises(TypeError, match="plot needs the name"):
         result.plot()
+
+
+def test_plot_takes_whatever_has_a_dataset():
+    class Plain:
+        """No result: numbers, their kind and a problem with labels."""
+
+        kind, problem = "theory", PROBLEM
+        ds = solve(PROBLEM, alpha=[0.5, 1.0]).ds
+
+        def __getitem__(self, name):
+            return self.ds[name]
+
+    ax = plot_curve(Plain(), "test_error", reference=thresholds(PROBLEM, noise=1.0))
+    assert len(ax.lines) == 3
+    assert len(plot_curve(Plain(), "test_error", reference=[Plain(), Plain()]).lines) == 3

@@ -115,6 +115,23 @@ def test_a_run_goes_on_in_the_middle(tmp_path):
     assert load(tmp_path / "part.nc").ds.sizes["step"] == 4
 
 
+def test_runs_that_are_finished_go_to_the_algorithm_with_the_others_of_their_point():
+    """What a chain says may rest on the others, so that a point is worked on as a whole; none of it is repeated."""
+    part = interrupted_after(13, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2)
+    given = []
+
+    @dataclass(frozen=True)
+    class Watched(Walk):
+        def resume_points(self, problem, points, *, earlier, **options):
+            given.append((len(points), sorted(earlier)))
+            yield from super().resume_points(problem, points, earlier=earlier, **options)
+
+    part.algorithm = Watched()
+    assert simulate(Slow(), Watched(), alpha=[1.0, 2.0], seeds=2, resume=part, progress=False).ok
+    assert given == [(1, [(0, 0), (0, 1)])]  # the second point only: its first run is finished, the other is not
+    assert Slow.worked == [1, 1, 1]
+
+
 def test_interrupted_twice():
     part = interrupted_after(2, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2)
     again = interrupted_after(3, simulate, Slow(), Walk(), alpha=[1.0, 2.0], seeds=2, resume=part)

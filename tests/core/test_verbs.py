@@ -113,8 +113,9 @@ def test_other_errors_propagate(error):
 
 def test_interrupt_returns_what_is_finished():
     problem = Scripted((value(0.0), KeyboardInterrupt(), value(2.0)))
-    with pytest.warns(RuntimeWarning, match="1 of 3 points are finished"):
+    with pytest.warns(RuntimeWarning, match="1 of 3 points are finished") as caught:
         result = solve(problem, alpha=[0, 1, 2])
+    assert caught[0].filename == __file__
     np.testing.assert_array_equal(result.x, [0.0, np.nan, np.nan])
     assert result.status.values.tolist() == ["converged"] + 2 * ["interrupted before this point"]
 

@@ -1,1 +1,1 @@
-"""The ground floor of asymptotix: what every theory stands on, and which knows no model."""
+"""What every theory obeys, and which knows no model: problems, descriptions, the verbs, results, comparison."""

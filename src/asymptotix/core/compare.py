@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 import xarray as xr
 
-from .assemble import RESERVED, assemble
+from . import plot
+from .dataset.assemble import RESERVED, assemble
+from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .problem import Outcome, Problem
 from .result import Result
-from .rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .specification import describe, differences, numeric_fields, with_fields
 from .verbs import solve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,9 @@ class Comparison:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
         )
 
-    def plot(self, name: str, ax: Any = None, **options: Any) -> Any:
+    def plot(self, name: str, ax: Axes | None = None) -> Axes:
         """Plot one observable; see :func:`asymptotix.core.plot.plot_comparison`."""
-        from . import plot
-
-        return plot.plot_comparison(self, name, ax=ax, **options)
+        return plot.plot_comparison(self, name, ax=ax)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
@@ -348,5 +350,5 @@ def _at(described: Any, path: str) -> Any:
     return described
 
 
-def _number(value: Any, digits: int = 4) -> str:
+def _number(value: SupportsFloat, digits: int = 4) -> str:
     return f"{float(value):.{digits}g}"

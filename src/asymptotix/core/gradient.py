@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import root_scalar
@@ -71,7 +71,7 @@ def optimum(
     *,
     bounds: tuple[float, float],
     tolerance: float = 1e-3,
-    **controls: Any,
+    **controls: float,
 ) -> Optimum:
     """The value of a positive field at which an observable is least, as a root of its derivative in the logarithm.
 

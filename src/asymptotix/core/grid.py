@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..numerics import checks
+from .dataset.rows import Rows, common_rows
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 
@@ -42,6 +43,10 @@ class Grid:
         return tuple(len(self.values[name]) for name in self.dims)
 
     @property
+    def lengths(self) -> dict[str, int]:
+        return dict(zip(self.dims, self.shape, strict=True))
+
+    @property
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=int))
 
@@ -65,6 +70,15 @@ class Grid:
             )
             for values, (positions, points) in groups.items()
         ]
+
+
+def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
+    """The entries of ``index`` of every point, each as often as it is run."""
+    labels: dict[int, tuple[str, ...]] = {}
+    for block in blocks:
+        labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
+    swept = [name for name in grid.dims if name not in blocks[0].problem.controls]
+    return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 
 
 def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:

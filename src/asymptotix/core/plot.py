@@ -7,18 +7,16 @@ seeds, a threshold is a vertical line with its name. Points that did not converg
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
 
-from .result import Result
-from .rows import label_name
+from .dataset.rows import label_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from .compare import Comparison
 
 # Okabe and Ito's colours, told apart with any common colour blindness; without yellow, lost on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -59,8 +57,53 @@ STYLE: dict[str, Any] = {
 }
 
 
+class HasIndexLabels(Protocol):
+    """What is asked of a problem: what the entries of ``index`` are called."""
+
+    def index_labels(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasDataset(Protocol):
+    """What is plotted: numbers with their kind ("theory", "experiment" or "thresholds"), as a result has them."""
+
+    @property
+    def ds(self) -> xr.Dataset: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def problem(self) -> HasIndexLabels: ...
+
+    def __getitem__(self, name: str, /) -> xr.DataArray: ...
+
+
+class HasBothSides(Protocol):
+    """Theory and experiment with their scores, as a comparison has them."""
+
+    @property
+    def ds(self) -> xr.Dataset: ...
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def theory(self) -> HasDataset: ...
+
+    @property
+    def experiment(self) -> HasDataset: ...
+
+    @property
+    def by(self) -> str | None: ...
+
+
 def plot_curve(
-    result: Result, name: str, ax: Axes | None = None, *, reference: Result | Iterable[Result] | None = None
+    result: HasDataset,
+    name: str,
+    ax: Axes | None = None,
+    *,
+    reference: HasDataset | Iterable[HasDataset] | None = None,
 ) -> Axes:
     """Plot one variable against the control that has a grid.
 
@@ -77,18 +120,18 @@ def plot_curve(
     reference
         More results on the same axes: thresholds as vertical marks, experiments as points, theories dashed.
     """
-    with _style():
-        ax = _axes(ax)
+    with style():
+        ax = axes_or_new(ax)
         _draw(ax, result, name)
-        for other in [reference] if isinstance(reference, Result) else reference or ():
+        for other in [reference] if isinstance(reference, HasDataset) else reference or ():
             if other.kind == "thresholds":
                 mark_thresholds(other, ax)
             else:
                 _draw(ax, other, name, linestyle="--")
-        return _finish(ax)
+        return with_legend(ax)
 
 
-def mark_thresholds(result: Result, ax: Axes | None = None, *, names: Sequence[str] | None = None) -> Axes:
+def mark_thresholds(result: HasDataset, ax: Axes | None = None, *, names: Sequence[str] | None = None) -> Axes:
     """Mark thresholds as vertical lines with their names.
 
     Parameters
@@ -110,8 +153,8 @@ def mark_thresholds(result: Result, ax: Axes | None = None, *, names: Sequence[s
             str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind == "f" and set(v.dims) <= {"index"}
         ]
         names = [name for name in names if not name.endswith("_err")]
-    with _style():
-        ax = _axes(ax)
+    with style():
+        ax = axes_or_new(ax)
         places: dict[float, list[str]] = {}
         for name in names:
             for label, value in _entries(result, result[name]):
@@ -138,7 +181,7 @@ def mark_thresholds(result: Result, ax: Axes | None = None, *, names: Sequence[s
         return ax
 
 
-def plot_comparison(comparison: Comparison, name: str, ax: Axes | None = None) -> Axes:
+def plot_comparison(comparison: HasBothSides, name: str, ax: Axes | None = None) -> Axes:
     """Plot theory as lines and the experiment as points with standard errors.
 
     Parameters
@@ -153,8 +196,8 @@ def plot_comparison(comparison: Comparison, name: str, ax: Axes | None = None) -
     if name not in comparison.names:
         raise ValueError(f"name must be one of {', '.join(comparison.names)}, got {name!r}")
     ds, result = comparison.ds, comparison.experiment
-    with _style():
-        ax = _axes(ax)
+    with style():
+        ax = axes_or_new(ax)
         mean = ds[f"{name}_mean"]
         control = _gridded(mean, _grid_dims(ds, mean, by=comparison.by), name)
         theory = comparison.theory
@@ -164,7 +207,29 @@ def plot_comparison(comparison: Comparison, name: str, ax: Axes | None = None) -
             _draw_lines(ax, result, ds[f"{name}_theory"], control)
         _draw_points(ax, result, mean, ds[f"{name}_sem"], control)
         _describe_axes(ax, mean[control].values, control, name)
-        return _finish(ax)
+        return with_legend(ax)
+
+
+def style() -> AbstractContextManager[None]:
+    """Scope in which matplotlib draws in the style of all plots here."""
+    import matplotlib
+
+    return matplotlib.rc_context(rc=dict(STYLE))  # pyright: ignore[reportArgumentType]
+
+
+def axes_or_new(ax: Axes | None) -> Axes:
+    """The axes given, or those of a new figure."""
+    import matplotlib.pyplot as plt
+
+    return plt.subplots()[1] if ax is None else ax
+
+
+def with_legend(ax: Axes) -> Axes:
+    """The axes with a legend, where there is more than one entry to tell apart."""
+    _, labels = ax.get_legend_handles_labels()
+    if len(labels) > 1:
+        ax.legend()
+    return ax
 
 
 def axis_label(name: str) -> str:
@@ -172,7 +237,7 @@ def axis_label(name: str) -> str:
     return LABELS.get(name, _words(name))
 
 
-def _draw(ax: Axes, result: Result, name: str, *, linestyle: str = "-") -> None:
+def _draw(ax: Axes, result: HasDataset, name: str, *, linestyle: str = "-") -> None:
     values = result[name]
     if values.dtype.kind not in "iuf":
         raise TypeError(f"name must be a numeric variable, got {name!r} of type {values.dtype}")
@@ -191,7 +256,7 @@ def _draw(ax: Axes, result: Result, name: str, *, linestyle: str = "-") -> None:
 
 def _draw_lines(
     ax: Axes,
-    result: Result,
+    result: HasDataset,
     values: xr.DataArray,
     control: str,
     error: xr.DataArray | None = None,
@@ -216,7 +281,7 @@ def _draw_lines(
             )
 
 
-def _draw_points(ax: Axes, result: Result, mean: xr.DataArray, sem: xr.DataArray, control: str) -> None:
+def _draw_points(ax: Axes, result: HasDataset, mean: xr.DataArray, sem: xr.DataArray, control: str) -> None:
     sizes = mean["dim"].values if "dim" in mean.dims else [None]
     for j, size in enumerate(sizes):
         at = {} if size is None else {"dim": j}
@@ -237,7 +302,7 @@ def _draw_points(ax: Axes, result: Result, mean: xr.DataArray, sem: xr.DataArray
             )
 
 
-def _cross_out(ax: Axes, result: Result, values: xr.DataArray, control: str) -> None:
+def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str) -> None:
     failed = ~result.ds["converged"].values
     x = _positions(values, control)
     drawn = failed & np.isfinite(x)
@@ -248,7 +313,7 @@ def _cross_out(ax: Axes, result: Result, values: xr.DataArray, control: str) -> 
             label = None  # one entry in the legend for all
 
 
-def _entries(result: Result, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
+def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
     """Split an observable into its entries along its own dimensions, each with a label."""
     own = [str(dim) for dim in values.dims if dim not in values.coords and dim != "iteration"]
     if not own:
@@ -269,7 +334,7 @@ def _entries(result: Result, values: xr.DataArray) -> list[tuple[str, xr.DataArr
     return [("" if count == 1 else label, entry) for label, entry in zip(labels, entries, strict=True)]
 
 
-def _present(result: Result, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
+def _present(result: HasDataset, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
     """The entries that have a number, each with its position, by which a row has one colour in all plots."""
     entries = [(k, label, entry) for k, (label, entry) in enumerate(_entries(result, values))]
     return [each for each in entries if each[2].notnull().any()] or entries[:1]
@@ -320,25 +385,6 @@ def _is_geometric(x: np.ndarray) -> bool:
         return False
     steps, ratios = np.diff(x), np.diff(np.log(x))
     return bool(ratios.std() / ratios.mean() < steps.std() / steps.mean())
-
-
-def _style() -> Any:
-    import matplotlib
-
-    return matplotlib.rc_context(rc=dict(STYLE))  # pyright: ignore[reportArgumentType]
-
-
-def _axes(ax: Axes | None) -> Axes:
-    import matplotlib.pyplot as plt
-
-    return plt.subplots()[1] if ax is None else ax
-
-
-def _finish(ax: Axes) -> Axes:
-    _, labels = ax.get_legend_handles_labels()
-    if len(labels) > 1:
-        ax.legend()
-    return ax
 
 
 def _words(name: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..numerics import checks
 from .specification import Specification
@@ -32,7 +33,8 @@ class Outcome:
         Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
         dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
     status
-        "converged", or a sentence that says how the point ended.
+        "converged", or a sentence that says how the point ended; that of a run which can go on begins with
+        "interrupted".
     converged
         Whether the numbers can be trusted; exact recovery counts as converged.
     """
@@ -40,6 +42,14 @@ class Outcome:
     values: Mapping[str, Any]
     status: str = "converged"
     converged: bool = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run can go on from here: its status begins with "interrupted".
+
+        The one place where a decision is taken by the words of a status: a file keeps nothing else of how a run ended.
+        """
+        return self.status.startswith("interrupted")
 
 
 class Problem(Specification, abc.ABC):
@@ -60,7 +70,7 @@ class Problem(Specification, abc.ABC):
         """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""
         return {}
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
         return checks.finite_grid(name, values)
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import json
 import os
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from . import plot
+from .dataset import files
+from .dataset.files import Saved
 from .problem import Algorithm, Problem
-from .specification import build, decode, describe, differences, encode, numeric_fields, with_fields
+from .specification import numeric_fields, with_fields
 
-SCHEMA_VERSION = 1
-KINDS = ("theory", "experiment", "thresholds")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class ConvergenceWarning(UserWarning):
@@ -112,10 +112,8 @@ class Result:
             provenance=self.provenance,
         )
 
-    def plot(self, name: str | None = None, ax: Any = None, **options: Any) -> Any:
+    def plot(self, name: str | None = None, ax: Axes | None = None, **options: Any) -> Axes:
         """Plot one variable; see :func:`asymptotix.core.plot.plot_curve`. Thresholds need no name."""
-        from . import plot
-
         if name is None:
             if self.kind != "thresholds":
                 raise TypeError(
@@ -129,26 +127,8 @@ class Result:
 
         The file appears only when it is complete: it is written beside its place and then moved there.
         """
-        _require_h5netcdf()
-        path = Path(path)
-        arrays: dict[str, np.ndarray] = {}
-        attributes = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": self.kind,
-            "problem": json.dumps(describe(self.problem, arrays=arrays)),
-            "algorithm": json.dumps(
-                None if self.algorithm is None else describe(self.algorithm, arrays=arrays)
-            ),
-            "settings": json.dumps(encode(self.settings, path="settings", arrays=arrays)),
-            "provenance": json.dumps(self.provenance),
-        }
-        extra = {name: ([f"{name}.{i}" for i in range(array.ndim)], array) for name, array in arrays.items()}
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            self.ds.assign(extra).assign_attrs(attributes).to_netcdf(unfinished, engine="h5netcdf")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        kept = Saved(self.ds, self.problem, self.kind, self.algorithm, self.settings, self.provenance)
+        files.write(path, kept)
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
@@ -176,78 +156,15 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
         If the file is truncated, no netCDF, not from asymptotix or from a newer version of it, or if
         ``problem`` is not the one that was saved. The message names the path.
     """
-    _require_h5netcdf()
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with xr.open_dataset(path, engine="h5netcdf") as opened:
-            ds = opened.load()
-    except Exception as error:
-        raise ValueError(
-            f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
-        ) from error
-    attributes = _checked_attributes(path, ds)
-    arrays = {name: ds[name].values for name in _array_names(attributes)}
-    try:
-        saved = _problem(attributes["problem"], arrays, problem)
-        algorithm = attributes["algorithm"] and build(attributes["algorithm"], arrays=arrays)
-        settings = decode(attributes["settings"], arrays=arrays)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    ds = ds.drop_vars(list(arrays))
-    ds.attrs = {}
+    saved = files.read(path, problem)
     return Result(
-        ds,
-        problem=saved,
-        kind=attributes["kind"],
-        algorithm=algorithm,
-        settings=settings,
-        provenance=attributes["provenance"],
+        saved.ds,
+        problem=saved.problem,
+        kind=saved.kind,
+        algorithm=saved.algorithm,
+        settings=saved.settings,
+        provenance=saved.provenance,
     )
-
-
-def _problem(described: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Problem | None) -> Problem:
-    if given is None:
-        return build(described, arrays=arrays)
-    differing = differences(_inlined(described, arrays), describe(given))
-    if differing:
-        raise ValueError(f"the problem given differs from the one saved in {', '.join(differing)}")
-    return given
-
-
-def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A description with the arrays it refers to written out, so that it can be compared."""
-    if isinstance(described, dict):
-        if set(described) == {"array"}:
-            return arrays[described["array"]].tolist()
-        return {name: _inlined(value, arrays) for name, value in described.items()}
-    return [_inlined(item, arrays) for item in described] if isinstance(described, list) else described
-
-
-def _checked_attributes(path: Path, ds: xr.Dataset) -> dict[str, Any]:
-    if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
-        raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
-    version = ds.attrs["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"{path} has schema version {version}, this asymptotix reads up to {SCHEMA_VERSION}: upgrade it"
-        )
-    attributes: dict[str, Any] = {"kind": ds.attrs["kind"]}
-    for name in ("problem", "algorithm", "settings", "provenance"):
-        try:
-            attributes[name] = json.loads(ds.attrs[name])
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{path} is damaged: its attribute {name!r} is missing or is no JSON") from error
-    return attributes
-
-
-def _array_names(described: Any) -> list[str]:
-    if isinstance(described, dict):
-        if set(described) == {"array"}:
-            return [described["array"]]
-        return [name for value in described.values() for name in _array_names(value)]
-    return [name for item in described for name in _array_names(item)] if isinstance(described, list) else []
 
 
 def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
@@ -266,11 +183,3 @@ def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
         return with_fields(problem, **fixed) if fixed else problem
     except ValueError:
         return problem
-
-
-def _require_h5netcdf() -> None:
-    # h5netcdf is installed without h5py too, and then cannot write.
-    if missing := [name for name in ("h5netcdf", "h5py") if importlib.util.find_spec(name) is None]:
-        raise ImportError(
-            f"saving and loading results needs {' and '.join(missing)}: pip install h5netcdf h5py"
-        )

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .assemble import RESERVED
+from .dataset.assemble import RESERVED
+from .dataset.rows import INDEX_DIMENSIONS, Rows, label_name
 from .problem import Algorithm, Outcome, Problem
 from .result import Result, at_fixed_values, load
-from .rows import INDEX_DIMENSIONS, Rows, label_name
 from .specification import Specification, describe, differences, encode
 
 
@@ -59,8 +59,8 @@ def earlier_outcomes(
 
 
 def is_finished(outcome: Outcome | None) -> bool:
-    """Whether nothing is left to do: a run that was interrupted says so in the first word of its status."""
-    return outcome is not None and not outcome.status.startswith("interrupted")
+    """Whether nothing is left to do."""
+    return outcome is not None and not outcome.interrupted
 
 
 def _outcome(values: Mapping[str, Any], status: Any, converged: Any) -> Outcome | None:

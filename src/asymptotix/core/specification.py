@@ -12,7 +12,7 @@ import functools
 import importlib
 import numbers
 import typing
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -209,7 +209,7 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     return [path.lstrip(".")]
 
 
-def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+def _replaced(obj: S, changes: Mapping[tuple[str, ...], Any]) -> S:
     if not changes:
         return obj
     own = {path[0]: value for path, value in changes.items() if len(path) == 1}
@@ -306,10 +306,10 @@ def _qualified_name(function: Callable) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _hint(name: Any, accepted: Any) -> str:
+def _hint(name: str, accepted: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), list(accepted), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -1,28 +1,19 @@
-"""The verbs solve, simulate and thresholds: expand controls, let the problem work, assemble the result."""
+"""The verbs solve, simulate and thresholds: they check what they are given and describe the work; `run` does it."""
 
 from __future__ import annotations
 
-import os
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..numerics import checks
-from .assemble import INTERRUPTED, NO_RESULT, assemble
-from .grid import Block, Grid, expand
+from .grid import Block, expand, index_rows
 from .problem import Algorithm, Outcome, Problem
-from .progress import Progress, as_progress
-from .provenance import provenance
-from .result import ConvergenceWarning, Result
-from .resume import earlier_outcomes, is_finished
-from .rows import Rows, common_rows
-
-ProgressOption = bool | Progress | None
-ResumeOption = Result | str | os.PathLike | None
-NUMERICAL_FAILURES = (ArithmeticError, np.linalg.LinAlgError)  # kept in the table; anything else propagates
+from .progress import Progress
+from .result import Result
+from .run import ProgressOption, ResumeOption, Work, run
 
 
 def solve(
@@ -63,37 +54,40 @@ def solve(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
-    shape, coordinates = dict(zip(grid.dims, grid.shape, strict=True)), grid.coordinates()
-    settings = {"start": start, "tolerance": tolerance}
-    rows, dimensions = _rows(grid, blocks), blocks[0].problem.dimensions()
-    earlier = earlier_outcomes(
-        resume, problem=problem, algorithm=None, settings=settings, shape=shape, coordinates=coordinates, rows=rows
+    work = Work(
+        f"solve {type(problem).__name__}",
+        problem,
+        kind="theory",
+        shape=grid.lengths,
+        coordinates=grid.coordinates(),
+        rows=index_rows(grid, blocks),
+        dimensions=blocks[0].problem.dimensions(),
+        batches=[_PointsToSolve(block, start, tolerance) for block in blocks],
+        settings={"start": start, "tolerance": tolerance},
     )
-    table = _Table(rows.taken(earlier, dimensions))
-    with table.running(progress, f"solve {type(problem).__name__}") as bar:
-        for block in blocks:
-            left = [i for i, position in enumerate(block.positions) if not is_finished(table.earlier[position])]
+    return run(work, progress=progress, resume=resume)
 
-            # The loop variables are bound now: a failed batch calls this again, point by point.
-            def work(chosen: Sequence[int], block=block, left=left) -> Iterator[tuple[int, Outcome]]:
-                points = [block.points[left[i]] for i in chosen]
-                for i, outcome in block.problem.solve_points(
-                    points, start=start, tolerance=tolerance, progress=bar
-                ):
-                    yield chosen[i], outcome
 
-            table.fill([block.positions[i] for i in left], work, bar)
-    ds = assemble(
-        table.outcomes,
-        grid=shape,
-        coordinates=coordinates,
-        dimensions=dimensions,
-        missing=table.missing,
-        rows=rows,
-    )
-    return table.report(
-        Result(ds, problem=problem, kind="theory", settings=settings, provenance=table.provenance)
-    )
+@dataclass(frozen=True)
+class _PointsToSolve:
+    """The points of a block, one group each."""
+
+    block: Block
+    start: Any
+    tolerance: float
+
+    @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        return [[at] for at in self.block.positions]
+
+    def outcomes(
+        self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        points = dict(zip(self.block.positions, self.block.points, strict=True))
+        for i, outcome in self.block.problem.solve_points(
+            [points[at] for at in chosen], start=self.start, tolerance=self.tolerance, progress=progress
+        ):
+            yield chosen[i], outcome
 
 
 def simulate(
@@ -140,60 +134,55 @@ def simulate(
         algorithm.check(block.problem)
     seed_list = _seed_list(seeds)
     sizes = _sizes(algorithm, dim)
-    runs = len(seed_list)
     several = dim is not None and np.ndim(dim) > 0
-    shape = (
-        dict(zip(grid.dims, grid.shape, strict=True))
-        | ({"dim": len(sizes)} if several else {})
-        | {"seed": runs}
-    )
     coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
-    rows = _rows(grid, blocks, copies=len(sizes) * runs)
-    dimensions = algorithm.dimensions(blocks[0].problem)
-    earlier = earlier_outcomes(
-        resume, problem=problem, algorithm=algorithm, settings={}, shape=shape, coordinates=coordinates, rows=rows
-    )
-    table = _Table(rows.taken(earlier, dimensions))
-    with table.running(progress, f"simulate {type(algorithm).__name__}") as bar:
-        for k, size in enumerate(sizes):
-            for block in blocks:
-                places = [[(p * len(sizes) + k) * runs + s for s in range(runs)] for p in block.positions]
-                # All runs of a point go together: what one of them says may rest on the others.
-                left = [i for i, own in enumerate(places) if not all(is_finished(table.earlier[at]) for at in own)]
-                points, positions = [block.points[i] for i in left], [at for i in left for at in places[i]]
-
-                def work(
-                    chosen: Sequence[int], block=block, size=size, points=points, positions=positions
-                ) -> Iterator[tuple[int, Outcome]]:
-                    # Either the whole batch of points x seeds, or the one run that a failed batch left over.
-                    one = len(chosen) == 1
-                    batch = [seed_list[chosen[0] % runs]] if one else seed_list
-                    wanted = [points[chosen[0] // runs]] if one else points
-                    before = [(divmod(n, len(batch)), table.earlier[positions[i]]) for n, i in enumerate(chosen)]
-                    for p, s, outcome in algorithm.resume_points(
-                        block.problem,
-                        wanted,
-                        dim=size,
-                        seeds=batch,
-                        earlier={place: outcome.values for place, outcome in before if outcome is not None},
-                        progress=bar,
-                    ):
-                        yield chosen[p * len(batch) + s], outcome
-
-                table.fill(positions, work, bar)
-    ds = assemble(
-        table.outcomes,
-        grid=shape,
+    work = Work(
+        f"simulate {type(algorithm).__name__}",
+        problem,
+        kind="experiment",
+        shape=grid.lengths | ({"dim": len(sizes)} if several else {}) | {"seed": len(seed_list)},
         coordinates=coordinates,
-        dimensions=dimensions,
-        missing=table.missing,
-        rows=rows,
+        rows=index_rows(grid, blocks, copies=len(sizes) * len(seed_list)),
+        dimensions=algorithm.dimensions(blocks[0].problem),
+        batches=[_Runs(algorithm, block, sizes, k, seed_list) for k in range(len(sizes)) for block in blocks],
+        algorithm=algorithm,
     )
-    return table.report(
-        Result(ds, problem=problem, kind="experiment", algorithm=algorithm, provenance=table.provenance)
-    )
+    return run(work, progress=progress, resume=resume)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a block at one of the sizes. Those of a point are a group: what one says may rest on the others."""
+
+    algorithm: Algorithm
+    block: Block
+    sizes: Sequence[int | None]
+    size: int  # position among the sizes
+    seeds: Sequence[int]
+
+    @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        firsts = [(p * len(self.sizes) + self.size) * len(self.seeds) for p in self.block.positions]
+        return [range(first, first + len(self.seeds)) for first in firsts]
+
+    def outcomes(
+        self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        places = {at: (p, s) for p, group in enumerate(self.groups) for s, at in enumerate(group)}
+        # Whole groups or a single run: in both cases all of some seeds at all of some points, in this order.
+        points, seeds = (list(dict.fromkeys(places[at][axis] for at in chosen)) for axis in (0, 1))
+        before = {divmod(n, len(seeds)): earlier[at] for n, at in enumerate(chosen)}
+        for p, s, outcome in self.algorithm.resume_points(
+            self.block.problem,
+            [self.block.points[p] for p in points],
+            dim=self.sizes[self.size],
+            seeds=[self.seeds[s] for s in seeds],
+            earlier={place: outcome.values for place, outcome in before.items() if outcome is not None},
+            progress=progress,
+        ):
+            yield chosen[p * len(seeds) + s], outcome
 
 
 def thresholds(
@@ -216,112 +205,35 @@ def thresholds(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, fields, own=())
     blocks = grid.blocks(problem)
-    rows = _rows(grid, blocks)
-    table = _Table([None] * grid.size)
-    with table.running(progress, f"thresholds of {type(problem).__name__}") as bar:
-        for block in blocks:
-
-            def work(chosen: Sequence[int], block=block) -> Iterator[tuple[int, Outcome]]:
-                yield chosen[0], block.problem.threshold_values(tolerance=tolerance, progress=bar)
-
-            table.fill(block.positions, work, bar)
-    ds = assemble(
-        table.outcomes,
-        grid=dict(zip(grid.dims, grid.shape, strict=True)),
+    work = Work(
+        f"thresholds of {type(problem).__name__}",
+        problem,
+        kind="thresholds",
+        shape=grid.lengths,
         coordinates=grid.coordinates(),
+        rows=index_rows(grid, blocks),
         dimensions=blocks[0].problem.dimensions(),
-        missing=table.missing,
-        rows=rows,
+        batches=[_ProblemWithThresholds(block, tolerance) for block in blocks],
+        settings={"tolerance": tolerance},
     )
-    settings = {"tolerance": tolerance}
-    return table.report(
-        Result(ds, problem=problem, kind="thresholds", settings=settings, provenance=table.provenance)
-    )
+    return run(work, progress=progress)
 
 
-class _Table:
-    """Collects outcomes, survives an interrupt and numerical failures, and says at the end what failed."""
+@dataclass(frozen=True)
+class _ProblemWithThresholds:
+    """One point: thresholds have no controls but fields, so that every block has one."""
 
-    def __init__(self, earlier: Sequence[Outcome | None]) -> None:
-        self.earlier = earlier
-        self.outcomes: list[Outcome | None] = [o if is_finished(o) else None for o in earlier]
-        self.interrupted = False
-        self.provenance: dict[str, Any] = {}
+    block: Block
+    tolerance: float
 
     @property
-    def missing(self) -> str:
-        return INTERRUPTED if self.interrupted else NO_RESULT
+    def groups(self) -> Sequence[Sequence[int]]:
+        return [self.block.positions]
 
-    def running(self, progress: ProgressOption, description: str) -> _Running:
-        return _Running(self, progress, description)
-
-    def fill(
-        self,
-        positions: Sequence[int],
-        work: Callable[[Sequence[int]], Iterator[tuple[int, Outcome]]],
-        bar: Progress,
-    ) -> None:
-        """Put what ``work`` yields at ``positions``.
-
-        Which point of a batch failed cannot be told, so what it left unfinished is worked on one by one.
-        """
-        waiting: list[Sequence[int]] = [range(len(positions))] if positions else []
-        while waiting:
-            chosen = waiting.pop()
-            try:
-                self._take(positions, chosen, work, bar)
-            except NUMERICAL_FAILURES as error:
-                unfinished = [i for i in chosen if self.outcomes[positions[i]] is None]
-                if len(unfinished) > 1:
-                    waiting = [[i] for i in reversed(unfinished)]
-                for i in unfinished if len(unfinished) == 1 else ():
-                    status = f"failed: {error or type(error).__name__}"
-                    self.outcomes[positions[i]] = Outcome({}, status=status, converged=False)
-                    bar.advance()
-
-    def _take(self, positions: Sequence[int], chosen: Sequence[int], work: Callable, bar: Progress) -> None:
-        for i, outcome in work(chosen):
-            self.outcomes[positions[i]] = outcome
-            bar.advance()
-
-    def restore(self) -> None:
-        """Put back what an earlier call left of points that this one did not come to."""
-        self.outcomes = [now or before for now, before in zip(self.outcomes, self.earlier, strict=True)]
-
-    def report(self, result: Result) -> Result:
-        finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
-        if self.interrupted:
-            text = f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-        failed = [outcome.status for outcome in finished if not outcome.converged]
-        if not self.interrupted:
-            failed += [self.missing] * (len(self.outcomes) - len(finished))
-        if failed:
-            count = f"{len(failed)} of {len(self.outcomes)} points"
-            text = f"{count} did not converge (see .status); the first: {failed[0]}"
-            warnings.warn(text, ConvergenceWarning, stacklevel=3)
-        return result
-
-
-class _Running:
-    """The scope of the work: a progress bar, the clock, and Ctrl-C turned into a note on the table."""
-
-    def __init__(self, table: _Table, progress: ProgressOption, description: str) -> None:
-        self.table = table
-        self.bar = as_progress(progress, len(table.outcomes), description)
-
-    def __enter__(self) -> Progress:
-        self.started = time.perf_counter()
-        bar = self.bar.__enter__()
-        bar.advance(sum(outcome is not None for outcome in self.table.outcomes))
-        return bar
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
-        self.bar.__exit__(kind, error, traceback)
-        self.table.interrupted = isinstance(error, KeyboardInterrupt)
-        self.table.restore()
-        self.table.provenance = provenance(time.perf_counter() - self.started)
-        return self.table.interrupted
+    def outcomes(
+        self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        yield chosen[0], self.block.problem.threshold_values(tolerance=self.tolerance, progress=progress)
 
 
 def _check_problem(problem: Any) -> None:
@@ -330,15 +242,6 @@ def _check_problem(problem: Any) -> None:
             "problem must be a Problem (a model with an estimator, such as BayesOptimal(model)), "
             f"got {_named(problem)}"
         )
-
-
-def _rows(grid: Grid, blocks: Sequence[Block], copies: int = 1) -> Rows:
-    """The indices of every point, each as often as it is run."""
-    labels: dict[int, tuple[str, ...]] = {}
-    for block in blocks:
-        labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
-    swept = [name for name in grid.dims if name not in blocks[0].problem.controls]
-    return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 
 
 def _named(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Checks of what a user gives.
 
-Each returns the cleaned value or raises, naming the argument, the value and what is accepted.
+Each returns the cleaned value or raises, naming the argument, the value and what is accepted. They live on the lowest
+floor because every floor uses them, the numerics beside them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small symmetric matrices and numbers in (0, 1): roots, projections, solves, logits.
+"""Small symmetric matrices and numbers in (0, 1): roots, projections, bases, logits.
 
 Matrix functions act on the last two axes, so that stacks (lanes, p, p) pass in one call.
 """
@@ -23,7 +23,10 @@ def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(_symmetric(name, matrix))
     bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
     if (values < -bound).any():
-        raise _not_definite(name, "positive semi-definite", values.min())
+        # LinAlgError is a ValueError too: bad input raises, and a grid point that meets it can be marked.
+        raise np.linalg.LinAlgError(
+            f"{name} must be positive semi-definite, got smallest eigenvalue {values.min():.3g}"
+        )
     return _rebuild(np.sqrt(np.maximum(values, 0.0)), vectors)
 
 
@@ -32,25 +35,6 @@ def psd_project(matrix: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
     checks.non_negative("floor", floor)
     values, vectors = np.linalg.eigh(symmetrise(matrix))
     return _rebuild(np.maximum(values, floor), vectors)
-
-
-def solve_psd(matrix: ArrayLike, right: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
-    """Solve A X = B by Cholesky for positive definite A; B has shape (..., p, k), or (p,) for a single A."""
-    factor = _cholesky(name, matrix)
-    b = np.asarray(right, dtype=np.float64)
-    if b.ndim == 1 and factor.ndim == 2:
-        return solve_psd(matrix, b[:, None], name=name)[:, 0]
-    if b.ndim < 2 or b.shape[-2] != factor.shape[-1]:
-        raise ValueError(f"right must have shape (..., {factor.shape[-1]}, k), got {b.shape}")
-    solution = np.linalg.solve(np.swapaxes(factor, -1, -2), np.linalg.solve(factor, b))
-    return np.asarray(solution, dtype=np.float64)
-
-
-def inv_psd(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
-    """Inverse of a positive definite matrix by Cholesky; exactly symmetric."""
-    factor = _cholesky(name, matrix)
-    inverse_factor = np.linalg.solve(factor, np.broadcast_to(np.eye(factor.shape[-1]), factor.shape))
-    return symmetrise(np.swapaxes(inverse_factor, -1, -2) @ inverse_factor)
 
 
 def symmetric_basis(size: int) -> NDArray[np.float64]:
@@ -109,19 +93,6 @@ def _symmetric(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
     if (gap > RELATIVE_TOLERANCE * np.abs(a).max(axis=(-1, -2), initial=0.0)).any():
         raise np.linalg.LinAlgError(f"{name} must be symmetric, got max |A - A^T| = {gap.max():.3g}")
     return symmetrise(a)
-
-
-def _cholesky(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
-    a = _symmetric(name, matrix)
-    try:
-        return np.asarray(np.linalg.cholesky(a), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        raise _not_definite(name, "positive definite", np.linalg.eigvalsh(a).min()) from None
-
-
-def _not_definite(name: str, wanted: str, smallest: float) -> np.linalg.LinAlgError:
-    """LinAlgError is a ValueError too: bad input raises, and a grid point that meets it can be marked."""
-    return np.linalg.LinAlgError(f"{name} must be {wanted}, got smallest eigenvalue {smallest:.3g}")
 
 
 def _rebuild(values: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, roots_hermitenorm, stdtrit
+from scipy.special import ndtri, roots_hermitenorm
 
 from . import checks
 
@@ -138,8 +138,7 @@ def randomised_average(
     -------
     Estimate
         Mean over all randomisations, and the standard error of that mean. With R randomisations that error is
-        itself uncertain by a relative 1/sqrt(2(R-1)), 41 % for R = 4; multiply it by `confidence_factor` for
-        an interval of stated coverage.
+        itself uncertain by a relative 1/sqrt(2(R-1)), 41 % for R = 4.
     """
     randomisations = checks.integer("randomisations", randomisations, 2)
     means = []
@@ -152,18 +151,6 @@ def randomised_average(
         means.append(values.mean(axis=0))
     table = np.stack(means)
     return Estimate(table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(randomisations))
-
-
-def confidence_factor(randomisations: int, level: float = 0.95) -> float:
-    """Student factor by which a standard error from few randomisations is multiplied.
-
-    ``value +- confidence_factor(R) * error`` covers the truth with probability `level` when the R averages
-    are normal: 12.7 for R = 2, 3.18 for R = 4, 2.36 for R = 8, and 1.96 for many.
-    """
-    randomisations = checks.integer("randomisations", randomisations, 2)
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie strictly between 0 and 1, got {level}")
-    return float(stdtrit(randomisations - 1, 0.5 * (1 + level)))
 
 
 def _refuse_large(entries: int, what: str, instead: str) -> None:

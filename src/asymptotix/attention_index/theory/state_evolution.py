@@ -231,21 +231,14 @@ class StateEvolution:
         return np.stack([(self.image(self.at(alpha, x + step * unit)) - here) / step for unit in np.eye(3)], axis=1)
 
     def _iterate(self, alpha: float, x: np.ndarray, tolerance: float, *, multi_start: bool) -> State:
-        def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-            return self.image(self.at(alpha, batch[0], multi_start=multi_start))[None]
+        def step(point: np.ndarray) -> np.ndarray:
+            return self.image(self.at(alpha, point, multi_start=multi_start))
 
         found = fixed_point(
-            step,
-            x,
-            tolerance=tolerance,
-            max_steps=40 if multi_start else 120,
-            anderson=4,
-            max_move=1.0,
-            keep_trace=False,
+            step, x, tolerance=tolerance, max_steps=40 if multi_start else 120, anderson=4, max_move=1.0
         )
-        end = self.at(alpha, np.asarray(found.x), multi_start=multi_start)
-        status, done = str(np.atleast_1d(found.status)[0]), bool(np.atleast_1d(found.converged)[0])
-        return replace(end, evaluations=int(np.atleast_1d(found.steps)[0]), status=status, converged=done)
+        end = self.at(alpha, found.x, multi_start=multi_start)
+        return replace(end, evaluations=found.steps, status=found.status, converged=found.converged)
 
     def replicon(self, alpha: float, state: State) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted."""

@@ -171,8 +171,8 @@ def _positive_root(w: Matrix, c: float) -> Matrix:
 
 def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]:
     """Sweeps with Anderson acceleration on the logarithms, which a safeguard turns back into plain ones if need be."""
-    lane, sizes, point = np.array([0]), [len(X) for X in inner], to_log(inner)
-    anderson = Anderson(1, len(point), MEMORY, 1.0, MAX_MOVE)
+    sizes, point = [len(X) for X in inner], to_log(inner)
+    anderson = Anderson(len(point), MEMORY, MAX_MOVE)
     least, stalled = np.inf, 0
     for _ in range(MAX_SWEEPS):
         swept = _sweep(U, inner, layers)
@@ -182,8 +182,7 @@ def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]
         least = min(least, change)
         if change < SWEEP_TOLERANCE or stalled >= STALL[1]:
             return swept
-        fine = anderson.accepts(lane, move[None])[0]
-        point = (anderson.advance(lane, point[None], move[None]) if fine else anderson.retreat(lane))[0]
+        point = anderson.advance(point, move) if anderson.accepts(move) else anderson.retreat()
         inner = from_log(point, sizes)
     return inner
 

@@ -122,8 +122,7 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
 
 
 def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
-    lane = np.array([0])
-    anderson = Anderson(1, action.size * (action.size + 1) // 2, MEMORY, 1.0, MAX_MOVE, STRIDE)
+    anderson = Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
     value, evaluations = action.at(U), 1
     least, stalled = np.inf, 0
     while True:
@@ -135,10 +134,10 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         plain = monotone_step(U, action, value)
         point = to_log([U])
         move = to_log([plain]) - point
-        (trial,) = from_log(anderson.advance(lane, point[None], move[None])[0], [action.size])
+        (trial,) = from_log(anderson.advance(point, move), [action.size])
         trial_value, evaluations = _try(action, trial, value), evaluations + 1
         if trial_value is None:
-            anderson.retreat(lane)
+            anderson.retreat()
             # A plain step lowers S, whatever the last digits of S say.
             trial, trial_value, evaluations = plain, _computed(action, plain, value), evaluations + 1
             fell = trial_value is not None and trial_value.value < value.value - ROUNDING * abs(value.value)

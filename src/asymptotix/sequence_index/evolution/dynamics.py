@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from ...numerics.iteration import fixed_point
+from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import to_logit
 from .coordinates import PRECISIONS
 from .overlap_map import MISALIGNED, OverlapMap
@@ -102,7 +102,7 @@ class Dynamics(OverlapMap):
         for _ in range(point.space.rank + 1):
             if point.space.rank == 0:
                 break
-            point, stopped, status = self._run(point)
+            point, stopped, found = self._run(point)
             if stopped is _Stop.LOST:
                 point = point.without(float(to_logit(NO_OVERLAP)))
             elif stopped is _Stop.KNOWN:
@@ -113,27 +113,26 @@ class Dynamics(OverlapMap):
                 words = f"exact recovery is marginal at alpha = {self.exact_recovery_bound:g}"
                 return DynamicsEnd(point, Ending.MARGINAL, f"{words}: 1-q falls algebraically only")
             else:
-                settled = status == "converged"
-                return DynamicsEnd(point, Ending.SETTLED if settled else Ending.UNSETTLED, status)
+                return DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
         return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
 
-    def _run(self, point: Point) -> tuple[Point, _Stop | None, str]:
-        """The end of the iteration, why it was left early (None: it was not), and its status in words."""
-        stopped: list[_Stop] = []
+    def _run(self, point: Point) -> tuple[Point, _Stop | None, FixedPoint]:
+        """The end of the iteration, why it was left early (None: it was not), and what the iteration says of it."""
+        stopped: _Stop | None = None
 
-        def step(batch: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-            return np.array([self.after(self.nodes.few, point.moved(row)) for row in batch])
+        def step(x: np.ndarray) -> np.ndarray:
+            return self.after(self.nodes.few, point.moved(x))
 
-        def stop(batch: np.ndarray, residual: np.ndarray, lanes: np.ndarray) -> list[str | None]:
-            stopped.extend(filter(None, [self._early_end(point.moved(batch[0]))]))
-            return [stopped[0].value if stopped else None]
+        def stop(x: np.ndarray, residual: float) -> str | None:
+            nonlocal stopped
+            stopped = self._early_end(point.moved(x))
+            return None if stopped is None else stopped.value
 
         found = fixed_point(
             step, point.x, tolerance=self._tolerance(point.alpha), max_steps=150 if self.channel.stochastic else 400,
-            anderson=2, max_move=1.0, stride=8.0, stop=stop, keep_trace=False,
+            anderson=2, max_move=1.0, stride=8.0, stop=stop,
         )  # fmt: skip
-        end = point.moved(np.atleast_2d(found.x)[0])
-        return end, stopped[0] if stopped else None, str(np.atleast_1d(found.status)[0])
+        return point.moved(found.x), stopped, found
 
     def _tolerance(self, alpha: float) -> float:
         """Deterministic averages are solved to the end; noisy ones as far as they carry information.

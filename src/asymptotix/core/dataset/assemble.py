@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .problem import Outcome, index_name
+from ..problem import Outcome, index_name
 from .rows import INDEX_DIMENSIONS, Rows, label_name, own_dimensions
 
 RESERVED = ("status", "converged")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .problem import Outcome
+from ..problem import Outcome
 
 INDEX_DIMENSIONS = ("index", "index_other")
 
@@ -37,7 +37,9 @@ class Rows:
         places = self.places[point]
         return np.ix_(*(places if dim in INDEX_DIMENSIONS else range(n) for dim, n in zip(dims, shape, strict=True)))
 
-    def taken(self, outcomes: Sequence[Outcome | None], dimensions: Mapping[str, tuple[str, ...]]) -> list:
+    def taken(
+        self, outcomes: Sequence[Outcome | None], dimensions: Mapping[str, tuple[str, ...]]
+    ) -> list[Outcome | None]:
         """Outcomes that were read from a dataset, with the entries of their own point only."""
         if self.places is None:
             return list(outcomes)

@@ -43,7 +43,7 @@ def _device_kind() -> str:
 @functools.cache
 def _commit() -> str | None:
     """The commit of the checkout that this package is run from, or None where it is installed."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     try:
         # An environment inside some other project's checkout must not report that project's commit.
         if Path(_git(package, "rev-parse", "--show-toplevel")).resolve() != package.parents[1]:
