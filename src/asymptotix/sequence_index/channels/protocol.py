@@ -104,8 +104,15 @@ class Channel(abc.ABC):
         return (groups[:, None] == groups).astype(float)
 
     @abc.abstractmethod
-    def observe(self, Z: Any) -> Any:
-        """The observation of index matrices Z (n, P, M), in the channel's token basis."""
+    def observe(self, Z: Any, noise: Any = None) -> Any:
+        """The observation of index matrices Z (n, P, M), in the channel's token basis.
+
+        ``noise`` (n, k) are the standard normals of a noisy channel, by default a hash of Z; others have no use for it.
+        """
+
+    def in_single_precision(self) -> Channel:
+        """The same channel for message passing, which is in single precision: itself, where that changes nothing."""
+        return self
 
     @abc.abstractmethod
     def posterior(self, observation: Any, omega: Any, V: Any, **accuracy: Any) -> Posterior:
@@ -149,7 +156,7 @@ class SignChannel(Channel):
     def __init__(self, tokens: int, activation: str) -> None:
         self.tokens, self.outputs, self._activation = tokens, tokens, activation
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return rank_one.canonical_sign(Z[:, 0])
 
     def output(self, Z: Any) -> Any:
@@ -186,7 +193,7 @@ class TwoLayerChannel(Channel):
         """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
         return TwoLayerChannel(self.skip, self._activation, self.backend, single=True)
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return rank_one.canonical_sign(rank_one.rotated_preactivation(Z, self.skip, self._activation))
 
     def output(self, Z: Any) -> Any:

@@ -121,7 +121,7 @@ class DeepChannel(MappedChannel):
     def __str__(self) -> str:
         return f"DeepChannel{self._parameters()}"
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         return rank_one.canonical_sign(rank_one.last_preactivation(Z, self.skip, self.activation))
 
     def output(self, Z: Any) -> Any:

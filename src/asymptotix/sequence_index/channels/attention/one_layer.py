@@ -106,7 +106,7 @@ class RotationChannel(LineFibreChannel):
         super().__init__(attention, 2 * M - 1)
         self.branches = 1 if M == 1 else 2
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         xp = _namespace(Z)
         first, second = Z[:, 0], Z[:, 1]
         radius = xp.maximum(xp.hypot(first[:, :1], second[:, :1]), _TINY)
@@ -142,7 +142,7 @@ class DirectionChannel(LineFibreChannel):
     def __init__(self, attention: DeepAttention) -> None:
         super().__init__(attention, 2)
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         xp = _namespace(Z)
         d, s = (Z[:, :, 0] - Z[:, :, 1]) / np.sqrt(2), (Z[:, :, 0] + Z[:, :, 1]) / np.sqrt(2)
         rho = xp.maximum(xp.hypot(d[:, 0], d[:, 1]), _TINY)
@@ -182,7 +182,7 @@ class ScaleChannel(LineFibreChannel):
         self._seen = M - 1 if softmax else M
         self._basis = np.roll(helmert(M, full=True), -1, axis=0) if softmax else np.eye(M)
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         xp = _namespace(Z)
         k, q = Z[:, 0] @ self._basis.T, Z[:, 1] @ self._basis.T
         difference = k[:, : self._seen]
@@ -232,7 +232,7 @@ class HeadsChannel(OneLayerChannel):
     def footprint(self, draws: int) -> int:
         return len(self._signs) * 2 * self.attention.heads * self.tokens + self.size**2
 
-    def observe(self, Z: Any) -> Any:
+    def observe(self, Z: Any, noise: Any = None) -> Any:
         u = self._sums @ Z
         return u * _namespace(Z).where(u[:, :, :1] < 0, -1.0, 1.0)
 
