@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import streams
 from ..channels.attention.two_layers_at_zero import curvature_at_zero
 from ..channels.protocol import Channel
 from ..evolution.averages import Averager, QuasiRandomAverager
@@ -93,7 +94,7 @@ def learning_stages(
     ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
     """
     P = evolution.channel.indices
-    nodes = QuasiRandomAverager(channel, evolution.affordable(2**12), 1, seed=6)
+    nodes = QuasiRandomAverager(channel, evolution.affordable(2**12), 1, seed=streams.SPECTRAL_NODES)
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:

@@ -104,9 +104,7 @@ def spectral_theory(
     M, N = found.M, linear.noise(found)
     gram = M @ M.T + N
     calibration = M.T @ np.linalg.inv(gram)
-    return SpectralTheory(
-        calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity
-    )
+    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity)
 
 
 class _Fixed(NamedTuple):
