@@ -5,7 +5,8 @@ G = Cov[z|y] - I the posterior of their indices. Solving the reaction term inste
 
     X^T T X / D,      T_mu = I - Cov[z|y_mu]^{-1},
 
-whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1. (With G in the place of T it stays inside the bulk.)
+whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1, the weak-recovery threshold of Troiani et al.,
+arXiv:2502.00901, Theorem 2.3, for one direction. (With G in the place of T it stays inside the bulk.)
 Directions that enter together have an eigenspace of several dimensions: one for each that may change its sign on its
 own, k^2 where k of them may be rotated into each other.
 
