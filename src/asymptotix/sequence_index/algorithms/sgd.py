@@ -1,7 +1,8 @@
 """Stochastic gradient descent on the weights of deep attention: what a trained network reaches on the same data.
 
-The experiment is that of Troiani et al., arXiv:2502.00901, section 3.3 and Fig. 2 (bottom). The step printed there lacks the
-weights that it starts from and takes the weight decay without the learning rate; ours is that of the authors' code.
+The experiment is that of Troiani et al., arXiv:2502.00901, section 3.3 and Fig. 2 (bottom). The step printed there
+lacks the weights that it starts from and takes the weight decay without the learning rate; ours is that of the
+authors' code.
 """
 
 from __future__ import annotations
