@@ -2,8 +2,8 @@
 
     python examples/gradient_descent.py [epochs] [dim]
 
-At the published size (1700 epochs, dim 500) this takes a quarter of an hour on two cores and 20 s on a GPU. It writes
-gradient_descent.png beside where it is called.
+The experiment of Troiani et al., arXiv:2502.00901, Fig. 2 (bottom). At the published size (1700 epochs, dim 500) this
+takes a quarter of an hour on two cores and 20 s on a GPU. It writes gradient_descent.png beside where it is called.
 """
 
 import sys

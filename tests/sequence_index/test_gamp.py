@@ -7,6 +7,7 @@ import pytest
 from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate, solve
 from asymptotix.numerics.quadrature import sobol_normals
 from asymptotix.sequence_index.algorithms import message_passing as mp
+from asymptotix.sequence_index.algorithms.data_sets import draw_data
 from asymptotix.sequence_index.algorithms.estimate_quality import estimation_error, fresh_errors, overlaps
 from asymptotix.sequence_index.algorithms.schedule import joint_stage
 from asymptotix.sequence_index.algorithms.spectral_start import spectral_start
@@ -142,13 +143,8 @@ def test_spectral_start_against_theory():
     expected = limit_of_spectral_start(channel, alpha)
     cosines, eigenvalues = [], []
     for seed in range(3):
-        data = mp.draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
-        state = mp.State(
-            W=jnp.zeros((1, 1, dim), jnp.float32),
-            g=jnp.zeros((1, round(alpha * dim), 1, 2), jnp.float32),
-            V=np.eye(1)[None],
-            reaction=np.eye(1)[None],
-        )
+        data = draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
+        state = mp.MessageState.unlearned(channel, data)
         covariance = mp.covariance_along(channel, data, state, np.eye(1), np.zeros((1, 1)))
         found = spectral_start(data.tokens, covariance[0], seed, np.eye(1), expected)
         teacher = np.asarray(data.teacher[0, 0], float)
@@ -253,13 +249,8 @@ def test_spectral_start_of_two_directions_against_theory():
     channel, alpha, dim = channel_of(MultiIndex(lambda z: z[0] * z[1], indices=2)), 3.0, 800
     Z, weights, _, posterior = QuasiRandomAverager(channel, 2**10, 1, seed=6).samples(np.eye(2))
     expected = spectral_theory(alpha, posterior.covariance, Z, weights)
-    data = mp.draw_data(channel, round(alpha * dim), dim, [0], 0.0)
-    state = mp.State(
-        W=jnp.zeros((1, 2, dim), jnp.float32),
-        g=jnp.zeros((1, data.samples, 2, 1), jnp.float32),
-        V=np.eye(2)[None],
-        reaction=np.eye(2)[None],
-    )
+    data = draw_data(channel, round(alpha * dim), dim, [0], 0.0)
+    state = mp.MessageState.unlearned(channel, data)
     covariance = mp.covariance_along(channel, data, state, np.eye(2), np.zeros((2, 2)))
     found = spectral_start(data.tokens, covariance[0], 0, np.eye(2), expected)
     assert np.allclose(found.vectors @ found.vectors.T / dim, expected.gram, atol=1e-5)  # single precision
@@ -285,7 +276,7 @@ def test_a_surplus_of_one_sign_hides_no_direction(seed):
     exact = (alpha - np.sqrt(alpha**2 - 4 * alpha + np.pi**2)) / 2
     assert expected.multiplicity == 2
     assert abs(expected.overlap - exact * np.eye(2)).max() < 0.03  # 1/sqrt(nodes)
-    data = mp.draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
+    data = draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
     y = np.prod(np.sign(data.tokens.fields(data.teacher)[0, :, :, 0]), axis=1)
     found = spectral_start(data.tokens, covariance(y), seed, np.eye(2), expected)
     cosines = overlaps(found.vectors[None], data.teacher, channel)[0]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from asymptotix import GAMP, SGD, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate
+from asymptotix import SGD, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate
 from asymptotix.core.problem import Algorithm, Outcome, Problem
-from asymptotix.sequence_index.algorithms import gamp
+from asymptotix.sequence_index.algorithms.gamp_batch import GampRecord
+from asymptotix.sequence_index.channels.protocol import channel_of
 
 DIM = 20
 
@@ -101,9 +102,8 @@ def test_gradient_descent_is_asked_about_what_it_runs_on(monkeypatch):
     ],
 )
 def test_spectral_start_is_named_as_the_result_names_it(model, name):
-    run: Any = object.__new__(gamp._Run)
-    run.options, run.labels = GAMP(), BayesOptimal(model).index_labels()
-    run.lost, run.on_their_own, run.spectral = np.zeros(1), np.zeros(1, bool), np.full((3, 1, 2), 0.01)
+    record = GampRecord(channel_of(model), np.zeros((1, 2, DIM)), BayesOptimal(model).index_labels())
+    record.overlap, record.gap = 4 * [np.zeros((1, 2, 2))], np.full((1, 2), 0.01)
     stages: Any = [SimpleNamespace(entering=np.array([False, True]), growth=2.0)]
-    status, _ = run._verdict(0, stages, {"overlap": np.zeros((4, 2, 2))})
+    status, _ = record.verdict(0, stages, contradicted=False)
     assert f"the spectral start of {name} is not detached from the bulk (gap 1.0%)" in status

@@ -6,6 +6,7 @@ import pytest
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
 from asymptotix.sequence_index.algorithms import message_passing as mp
+from asymptotix.sequence_index.algorithms.data_sets import DataSets, draw_data
 from asymptotix.sequence_index.algorithms.relaxed_bp import Messages, RelaxedBP
 from asymptotix.sequence_index.channels.choose import channel_of
 from toy import ToyLearning, ToyRegression
@@ -14,10 +15,10 @@ ONE_LAYER = DeepAttention(layers=1, tokens=2)
 SIDE, ALPHA, STEPS = 0.2, 0.4, 6
 
 
-def gamp_estimates(data: mp.Data, *, reaction: bool) -> list[np.ndarray]:
+def gamp_estimates(data: DataSets, *, reaction: bool) -> list[np.ndarray]:
     """Estimates (D,) after every iteration, the reaction term in omega being kept or left out."""
     channel, dim = channel_of(ONE_LAYER), data.tokens.shape[3]
-    state = mp.State(
+    state = mp.MessageState(
         W=np.float32(np.sqrt(SIDE)) * data.side,
         g=jnp.zeros((1, data.samples, 1, 2), jnp.float32),
         V=(1 - SIDE) * np.eye(1)[None],
@@ -28,7 +29,8 @@ def gamp_estimates(data: mp.Data, *, reaction: bool) -> list[np.ndarray]:
         state.reaction = state.reaction * reaction
         mp.iterate(
             channel, data, state,
-            active=np.eye(1), precision=np.full((1, 1, 1), np.nan), damping=np.ones(1), side_information=SIDE,
+            active=np.eye(1), precision=np.zeros((1, 1)), own_precision=np.ones(1, bool), damping=np.ones(1),
+            side_information=SIDE,
         )  # fmt: skip
         found.append(np.asarray(state.W, float).reshape(dim))
     return found
@@ -37,7 +39,7 @@ def gamp_estimates(data: mp.Data, *, reaction: bool) -> list[np.ndarray]:
 def distances(dim: int, seed: int, *, reaction: bool) -> np.ndarray:
     """Of the two algorithms' estimates, relative to their size, after every iteration."""
     channel = channel_of(ONE_LAYER)
-    data = mp.draw_data(channel, round(ALPHA * dim), dim, [seed], SIDE)
+    data = draw_data(channel, round(ALPHA * dim), dim, [seed], SIDE)
     messages, found = Messages(channel, data, SIDE), []
     for W in gamp_estimates(data, reaction=reaction):
         messages.iterate(None)
@@ -63,7 +65,7 @@ def test_the_distance_falls_with_the_dimension():
 def test_first_iteration_by_hand():
     """One coordinate's message from formulas of sums over single coordinates."""
     channel, dim = channel_of(ONE_LAYER), 12
-    data = mp.draw_data(channel, 5, dim, [1], SIDE)
+    data = draw_data(channel, 5, dim, [1], SIDE)
     messages = Messages(channel, data, SIDE)
     X, S = messages.X, messages.side[0]
     z, w, v = np.asarray(data.observation[0], float), np.sqrt(SIDE) * S, 1 - SIDE

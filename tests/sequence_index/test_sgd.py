@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, ConvergenceWarning, DeepAttention, simulate
-from asymptotix.sequence_index.algorithms.sgd import SGD, Rule, _Run, stepped
+from asymptotix.core.progress import Progress
+from asymptotix.sequence_index.algorithms.sgd import SGD, Rule, _SgdBatch, stepped
 from toy import ToyLearning, ToyRegression
 
 TWO_LAYERS = DeepAttention(layers=2, tokens=2)
@@ -60,27 +61,25 @@ def test_only_weight_decay_moves_the_teacher():
     np.testing.assert_allclose(moved, (1 - RATE * DECAY) * W, atol=1e-5)  # single precision
 
 
-class Quiet:
-    def message(self, text: str) -> None:
-        pass
+QUIET = Progress(None, "test", enabled=False)
 
 
 def test_batches_come_in_order_and_the_last_may_be_smaller():
     options = SGD(epochs=2, batch=8, reuse=2, learning_rate=2.0, weight_decay=0.1)
-    run = _Run(options, TWO_LAYERS, 21, 16, [4])
-    assert list(run.batches.counts) == [8, 8, 5]
-    W, teacher = run.W, run.teacher
-    X = run.batches.X.reshape(1, 24, 2, 16)
+    batch = _SgdBatch(options, TWO_LAYERS, 21, 16, [4])
+    assert list(batch.batches.counts) == [8, 8, 5]
+    W, teacher = batch.W, batch.teacher
+    X = batch.batches.X.reshape(1, 24, 2, 16)
     assert not np.asarray(X[0, 21:]).any()
-    outcome = run(Quiet(), "test")[0]
+    outcome = batch.run(QUIET, "test")[0]
     losses, numbers = [], np.array([2.0, 0.1 / 16], np.float32)
     for start in [0, 8, 16] * 2:
         part = X[:, start : min(start + 8, 21)]
         labels = jnp.asarray([[plain_output(np.asarray(teacher[0]), np.asarray(x), 1.0) for x in part[0]]])
-        losses.append(float(stepped(W, part, labels, numbers, run.rule)[1][0]) / part.shape[1])
+        losses.append(float(stepped(W, part, labels, numbers, batch.rule)[1][0]) / part.shape[1])
         for _ in range(2):
-            W = stepped(W, part, labels, numbers, run.rule)[0]
-    np.testing.assert_allclose(run.W, W, atol=1e-4)  # single precision after twelve steps
+            W = stepped(W, part, labels, numbers, batch.rule)[0]
+    np.testing.assert_allclose(batch.W, W, atol=1e-4)  # single precision after twelve steps
     np.testing.assert_allclose(outcome.values["loss_trace"], losses, rtol=1e-3)
     assert list(outcome.values["step_trace"]) == [2, 4, 6, 8, 10, 12]
     np.testing.assert_allclose(outcome.values["train_error"], np.dot(losses[3:], [8, 8, 5]) / 21, rtol=1e-3)
@@ -95,7 +94,7 @@ def test_batches_come_in_order_and_the_last_may_be_smaller():
 def test_online_batches_are_new_and_the_others_come_again():
     def losses(online: bool) -> np.ndarray:
         options = SGD(epochs=2, batch=8, reuse=2, learning_rate=1e-12, online=online)
-        return _Run(options, TWO_LAYERS, 21, 16, [1])(Quiet(), "test")[0].values["loss_trace"]
+        return _SgdBatch(options, TWO_LAYERS, 21, 16, [1]).run(QUIET, "test")[0].values["loss_trace"]
 
     again, new = losses(False), losses(True)
     np.testing.assert_allclose(again[:3], again[3:], rtol=1e-5)  # W does not move
@@ -119,15 +118,15 @@ def test_layer_2_is_learned_first():
 
 def test_a_seed_gives_the_same_run_in_any_batch():
     def last(seeds: list[int]) -> np.ndarray:
-        run = _Run(SGD(epochs=2, batch=8, reuse=2), TWO_LAYERS, 21, 16, seeds)
-        return run(Quiet(), "test")[-1].values["overlap"]
+        batch = _SgdBatch(SGD(epochs=2, batch=8, reuse=2), TWO_LAYERS, 21, 16, seeds)
+        return batch.run(QUIET, "test")[-1].values["overlap"]
 
     np.testing.assert_allclose(last([3]), last([2, 3]), rtol=1e-3)  # single precision
 
 
 def test_a_run_that_explodes_says_so():
-    run = _Run(SGD(epochs=3, batch=8, reuse=2, learning_rate=1e30), TWO_LAYERS, 21, 16, [0])
-    outcome = run(Quiet(), "test")[0]
+    batch = _SgdBatch(SGD(epochs=3, batch=8, reuse=2, learning_rate=1e30), TWO_LAYERS, 21, 16, [0])
+    outcome = batch.run(QUIET, "test")[0]
     assert not outcome.converged
     assert "learning_rate" in outcome.status
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, simulate
-from asymptotix.sequence_index.algorithms import message_passing as mp
 from asymptotix.sequence_index.algorithms import spectral_start as spectral
+from asymptotix.sequence_index.algorithms.data_sets import draw_data
 from asymptotix.sequence_index.algorithms.spectral_theory import preprocessing, uninformative
 from asymptotix.sequence_index.algorithms.tokens import TILE, DrawnTokens
 from asymptotix.sequence_index.channels.choose import channel_of
@@ -122,7 +122,7 @@ def test_a_streamed_run_never_keeps_the_tokens(monkeypatch, small_blocks):
         raise AssertionError("all tokens were asked for")
 
     monkeypatch.setattr(DrawnTokens, "kept", refuse)
-    data = mp.draw_data(channel_of(ONE_LAYER), 600, 50, [0], 0.0, stream=True)
+    data = draw_data(channel_of(ONE_LAYER), 600, 50, [0], 0.0, stream=True)
     assert max(X.shape[1] for _, X in data.tokens.blocks()) == TILE
     assert data.observation.shape == (1, 600, 2)
 

@@ -1,4 +1,7 @@
-"""The main job, end to end: theory against message passing for two layers of attention, as a table and a picture."""
+"""The main job, end to end: theory against message passing for two layers of attention, as a table and a picture.
+
+The model and the curves are those of Troiani et al., arXiv:2502.00901, Fig. 1 (left).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ def main(out: Path, quick: bool = False) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2, rank=1, skip=1.0))
-    measured = [0.4, 0.6, 1.2] if quick else [0.4, 0.6, 0.95, 1.2]
+    simulated = [0.4, 0.6, 1.2] if quick else [0.4, 0.6, 0.95, 1.2]
     below = [0.1, 0.18, 0.22, 0.26, 0.3, 0.45, 0.5, 0.65, 0.71]
-    curve = sorted({*measured, *below, 0.75, 0.8, 0.87, 0.98, 1.02, 1.4})
+    curve = sorted({*simulated, *below, 0.75, 0.8, 0.87, 0.98, 1.02, 1.4})
     print("Bayes-optimal learning of two attention layers (two tokens, rank one, skip 1), n = alpha D samples\n")
     theory = asx.solve(problem, alpha=curve, tolerance=1e-2)
     limits = asx.thresholds(problem, tolerance=3e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", asx.ConvergenceWarning)  # the table below shows every status
         algorithm, dim, seeds = asx.GAMP(iterations=40), (400 if quick else 600), (3 if quick else 4)
-        runs = asx.simulate(problem, algorithm, alpha=measured, dim=dim, seeds=seeds)
+        runs = asx.simulate(problem, algorithm, alpha=simulated, dim=dim, seeds=seeds)
     comparison = asx.compare(theory, runs)
     _print_thresholds(limits)
     print(f"\nTheory (D = infinity) against message passing at D = {dim}, {seeds} seeds, mean and standard error:\n")

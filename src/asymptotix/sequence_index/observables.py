@@ -9,6 +9,7 @@ import numpy as np
 
 from ..numerics.linear_algebra import psd_sqrt
 from ..numerics.quadrature import Estimate, randomised_average
+from . import streams
 from .channels.protocol import Averages, Channel
 
 _COUNT = 2**13
@@ -52,7 +53,7 @@ def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
         y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
         return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
 
-    return randomised_average(errors, _COUNT, 3 * P * M, randomisations=4, seed=7)
+    return randomised_average(errors, _COUNT, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
 
 
 def _squares(difference: np.ndarray) -> np.ndarray:

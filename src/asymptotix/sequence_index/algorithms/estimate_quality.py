@@ -1,4 +1,8 @@
-"""What is measured on an estimate of finite size: overlaps with the teacher, errors on fresh data."""
+"""What is measured on an estimate of finite size: overlaps with the teacher, its distance, errors on fresh data.
+
+In the limit of large D these are the order parameter Q and the errors of theory: Troiani et al., arXiv:2502.00901,
+eq. (11) for the prediction and the line after it for the estimation error.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import numpy as np
 
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_normals
+from .. import streams
 from ..channels.protocol import Channel
 
 
@@ -50,7 +55,7 @@ def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) 
 
 
 def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> float:
-    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2."""
+    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2 (the paper prints 1 in the place of P)."""
     pairs = ((teacher, teacher), (W, W), (W, teacher))
     grams = [a @ b.T / W.shape[1] * channel.same_part for a, b in pairs]
     return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
@@ -68,16 +73,24 @@ def fresh_fields(
     P = len(W)
     both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
     root = np.linalg.cholesky(both @ both.T * np.tile(same * np.ones((P, P)), (2, 2)) + 1e-12 * np.eye(2 * P))
-    nodes = sobol_normals(2**11, 2 * P * tokens, 11).reshape(-1, 2 * P, tokens)
+    nodes = sobol_normals(2**11, 2 * P * tokens, streams.FRESH_FIELDS).reshape(-1, 2 * P, tokens)
     projected = np.einsum("pq,nqm->npm", root, nodes)
     return projected[:, :P], projected[:, P:]
+
+
+def errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> dict[str, float]:
+    """The errors that a run reports, by their names: those of W (P, D) with posterior covariance V (P, P)."""
+    bayes, plugin = fresh_errors(channel, W, teacher, V)
+    own = estimation_error(W, teacher, channel)
+    return {"test_error": bayes, "plugin_error": plugin, "estimation_error": own}
 
 
 def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
     """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
     P, M = channel.indices, channel.tokens
     omega, Z = fresh_fields(W, teacher, M, channel.same_part)
-    noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), sobol_normals(2**4, P * M, 12).reshape(-1, P, M))
+    nodes = sobol_normals(2**4, P * M, streams.FRESH_POSTERIOR).reshape(-1, P, M)
+    noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), nodes)
     y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
     # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.
     first, second = (

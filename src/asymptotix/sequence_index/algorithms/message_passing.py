@@ -1,10 +1,12 @@
-"""Data of one size and one iteration of generalised approximate message passing, batched over seeds.
+"""One iteration of generalised approximate message passing, batched over seeds.
 
     omega = X W / sqrt(D) - C g_old,    g = g_out(y, omega, V),    A = -(alpha/N) sum (d g_out)_mm,
     b = X^T g / sqrt(D) + A W,          C = (I/(1-l) + A)^{-1},    W = C (b + sqrt(l)/(1-l) S).
 
-The reaction term takes g of the step before and C of the present one; the side information S = sqrt(l) W* +
-sqrt(1-l) noise enters exactly.
+This is Algorithm 1 of Troiani et al., arXiv:2502.00901 (their eq. (103)), with V = C in every step and the side
+information S = sqrt(l) W* + sqrt(1-l) noise. The reaction term takes g of the step before and C of the present one, as
+in Algorithm 1; eq. (99) there prints C of the step before. The side information enters exactly, by the prior of eq.
+(105) there; eq. (108), derived for small l, has a factor A beside S that does not belong there.
 """
 
 from __future__ import annotations
@@ -17,71 +19,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.linear_algebra import psd_project
-from ..channels.links.link_channel import LinkChannel
 from ..channels.protocol import Channel
+from .data_sets import DataSets
 from .schedule import SMALLEST_VARIANCE
-from .tokens import DrawnTokens, Tokens, joined
+from .tokens import joined
 
 
-class Data(NamedTuple):
-    """Data sets of several seeds: tokens, teachers (S, P, D), side information, observations (S, N, ...)."""
+@dataclass
+class MessageState:
+    """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""
 
-    tokens: Tokens
-    teacher: Any
-    side: Any
-    observation: Any
+    W: Any
+    g: Any
+    V: np.ndarray
+    reaction: np.ndarray
 
-    @property
-    def samples(self) -> int:
-        """Samples N of a data set."""
-        return self.tokens.shape[1]
-
-    @property
-    def alpha(self) -> float:
-        """Samples per dimension."""
-        return self.samples / self.tokens.shape[3]
-
-
-def draw_data(
-    channel: Channel, samples: int, dim: int, seeds: Any, side_information: float, *, stream: bool = False
-) -> Data:
-    """Draw the data of every seed; what a seed gives depends on (seed, samples, dim) only.
-
-    With ``stream`` the tokens are not kept but drawn anew in every pass.
-    """
-    keys, teacher, side = draw_weights(seeds, samples, channel.indices, dim, side_information)
-    tokens: Tokens = drawn_tokens(channel, keys, samples, dim)
-    tokens = tokens if stream else tokens.kept()
-    Z = np.asarray(tokens.fields(teacher))
-    flat, noise = Z.reshape(-1, *Z.shape[2:]), {}
-    if isinstance(channel, LinkChannel) and channel.noises:
-        sources = [np.random.default_rng([seed, samples, dim, 2]) for seed in seeds]
-        noise = {"noise": np.concatenate([source.normal(size=(samples, channel.noises)) for source in sources])}
-    observation = jnp.asarray(channel.observe(flat, **noise))
-    return Data(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
+    @classmethod
+    def unlearned(cls, channel: Channel, data: DataSets) -> MessageState:
+        """W = 0 with the variances of the prior."""
+        S, P = data.teacher.shape[:2]
+        return cls(
+            W=jnp.zeros(data.teacher.shape, jnp.float32),
+            g=jnp.zeros((S, data.samples, P, channel.tokens), jnp.float32),
+            V=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
+            reaction=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
+        )
 
 
-def drawn_tokens(channel: Channel, keys: Any, samples: int, dim: int) -> DrawnTokens:
-    """The tokens of data sets with the given keys (S,)."""
-    groups = None if channel.groups is None else tuple(int(group) for group in channel.groups)
-    parts = 1 if groups is None else max(groups) + 1
-    return DrawnTokens(keys, (len(keys), samples, parts * channel.tokens, dim), groups)
-
-
-def draw_weights(seeds: Any, samples: int, indices: int, dim: int, side_information: float) -> tuple[Any, Any, Any]:
-    """Keys (S,) of the tokens, teachers (S, P, D) and side information (S, P, D) of every seed."""
-    key_data, teachers, sides = [], [], []
-    for seed in seeds:
-        source = np.random.SeedSequence([seed, samples, dim])
-        key_data.append(source.generate_state(2, np.uint32))
-        W, extra = np.random.default_rng(source).standard_normal((2, indices, dim))
-        teachers.append(W)
-        sides.append(np.sqrt(side_information) * W + np.sqrt(1 - side_information) * extra)
-    keys = jax.random.wrap_key_data(jnp.asarray(np.array(key_data)), impl="threefry2x32")
-    return keys, jnp.asarray(np.array(teachers), jnp.float32), jnp.asarray(np.array(sides), jnp.float32)
-
-
-def compile_ahead(data: Data, state: State) -> None:
+def compile_ahead(data: DataSets, state: MessageState) -> None:
     """Compile what an iteration needs besides the channel; to be called in a thread of its own."""
     seeds, P = data.teacher.shape[:2]
     square, active = np.zeros((seeds, P, P), np.float32), np.zeros((P, P), np.float32)
@@ -92,17 +57,7 @@ def compile_ahead(data: Data, state: State) -> None:
     _moved(state.W, state.W, data.side, square, square, np.float32(0), share, active)
 
 
-@dataclass
-class State:
-    """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""
-
-    W: Any
-    g: Any
-    V: np.ndarray
-    reaction: np.ndarray
-
-
-class Moments(NamedTuple):
+class BlockPosterior(NamedTuple):
     """Posterior of the samples of a block: shift (S, n, P, M) and covariance (S, n, P, M, P, M)."""
 
     shift: Any
@@ -110,8 +65,14 @@ class Moments(NamedTuple):
 
 
 def posterior_at(
-    channel: Channel, data: Data, state: State, rows: slice, raw: Any, active: np.ndarray, jitter: float = 0.0
-) -> Moments:
+    channel: Channel,
+    data: DataSets,
+    state: MessageState,
+    rows: slice,
+    raw: Any,
+    active: np.ndarray,
+    jitter: float = 0.0,
+) -> BlockPosterior:
     """Posterior of some samples of all seeds at fields ``raw`` = X W / sqrt(D) less the reaction term.
 
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
@@ -122,10 +83,12 @@ def posterior_at(
     observation = data.observation[:, rows]
     found = channel.posterior(observation.reshape(seeds * samples, *observation.shape[2:]), omega.reshape(-1, *each), V)
     shape = (seeds, samples, *each)
-    return Moments(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
+    return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
 
-def covariance_along(channel: Channel, data: Data, state: State, frame: np.ndarray, active: np.ndarray) -> np.ndarray:
+def covariance_along(
+    channel: Channel, data: DataSets, state: MessageState, frame: np.ndarray, active: np.ndarray
+) -> np.ndarray:
     """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
@@ -169,15 +132,15 @@ def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active
     return share * new + (1 - share) * W
 
 
-def data_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens: int) -> np.ndarray:
-    """A = -alpha E sum_m (d g_out)_mm, (..., P, P), from the mean ``traced`` of sum_m Cov_mm."""
+def empirical_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens: int) -> np.ndarray:
+    """A = -alpha E sum_m (d g_out)_mm, (..., P, P), from the mean ``traced`` over the data of sum_m Cov_mm."""
     inverse = np.linalg.inv(V)
     A = alpha * (tokens * inverse - inverse @ traced @ inverse)
     return 0.5 * (A + A.swapaxes(-1, -2))
 
 
 def weight_covariance(A: np.ndarray, side_information: float) -> np.ndarray:
-    """C = (I/(1-l) + A)^{-1}, (..., P, P).
+    """C = (I/(1-l) + A)^{-1}, (..., P, P), l the overlap of the side information.
 
     A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
     """
@@ -185,7 +148,7 @@ def weight_covariance(A: np.ndarray, side_information: float) -> np.ndarray:
     return np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
 
 
-class Step(NamedTuple):
+class IterationReport(NamedTuple):
     """What an iteration measured on the data of every seed.
 
     Attributes
@@ -205,42 +168,54 @@ class Step(NamedTuple):
 
 def iterate(
     channel: Channel,
-    data: Data,
-    state: State,
+    data: DataSets,
+    state: MessageState,
     *,
     active: np.ndarray,
     precision: np.ndarray,
+    own_precision: np.ndarray,
     damping: np.ndarray,
     side_information: float,
     jitter: float = 0.0,
-) -> Step:
+) -> IterationReport:
     """One iteration, in place.
 
-    ``active`` (P, P) projects on the directions that are iterated. ``precision`` (S, P, P) prescribes A; where it is
-    nan the data's own is taken.
+    Parameters
+    ----------
+    active : array (P, P)
+        Projector on the directions that are iterated.
+    precision : array (P, P) or (S, P, P)
+        Prescribed A.
+    own_precision : array of bool (S,)
+        Data sets that take the A measured on themselves instead.
+    damping : array (S,)
+        Share of the new iterate.
+    side_information : float
+        Its overlap l with the teacher.
+    jitter : float
+        Added to V inside g_out.
     """
     V = np.asarray(state.V, float)
-    seen = V + jitter * np.eye(len(active))
-    gain = np.float32(active @ np.linalg.inv(seen))  # in double precision: directions may be known to 1e-6
+    V_seen = V + jitter * np.eye(len(active))
+    gain = np.float32(active @ np.linalg.inv(V_seen))  # in double precision: directions may be known to 1e-6
     scores, sums = [], []
 
     def score(rows: slice, raw: Any) -> Any:
-        moments = posterior_at(channel, data, state, rows, raw, active, jitter)
-        g, *parts = _scores(*moments, np.float32(seen), gain)
+        posterior = posterior_at(channel, data, state, rows, raw, active, jitter)
+        g, *parts = _scores(*posterior, np.float32(V_seen), gain)
         scores.append(g)
         sums.append([np.asarray(x, float) for x in parts])
         return g
 
     b = data.tokens.sweep(state.W, score)
     traced, squares, lost = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
-    measured = data_precision(data.alpha, seen, traced / data.samples, channel.tokens)
-    measured = active @ (measured * channel.overlap_mask) @ active
-    own = np.isnan(precision).any(axis=(1, 2), keepdims=True)
-    A = np.where(own, measured, np.nan_to_num(precision))
+    data_precision = empirical_precision(data.alpha, V_seen, traced / data.samples, channel.tokens)
+    data_precision = active @ (data_precision * channel.overlap_mask) @ active
+    A = np.where(own_precision[:, None, None], data_precision, precision)
     C = weight_covariance(A, side_information)
     side, share = np.sqrt(side_information) / (1 - side_information), damping[:, None, None]
     state.W = _moved(state.W, b, data.side, *map(np.float32, (A, C, side, share)), np.float32(active))
     state.V = psd_project(share * C + (1 - share) * V, SMALLEST_VARIANCE)
     state.reaction, state.g = state.V, joined(scores)
-    own_variance = np.einsum("spp->sp", weight_covariance(measured, side_information))
-    return Step(own_variance, squares / data.tokens.shape[3], lost.astype(int))
+    data_variance = np.einsum("spp->sp", weight_covariance(data_precision, side_information))
+    return IterationReport(data_variance, squares / data.tokens.shape[3], lost.astype(int))

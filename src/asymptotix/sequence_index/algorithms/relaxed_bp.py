@@ -6,6 +6,9 @@ fields:
     omega_{mu->i} = sum_{j != i} x_{mu j} w_{j->mu} / sqrt(D),    g_{mu->i} = g_out(y_mu, omega_{mu->i}, V),
     b_{i->mu} = sum_{nu != mu} x_{nu i} g_{nu->i} / sqrt(D),      w_{i->mu} = C (b_{i->mu} + sqrt(l)/(1-l) S_i).
 
+This is Troiani et al., arXiv:2502.00901, eq. (76), with the covariance of all messages replaced by that of the estimate
+(the difference is of order 1/sqrt(D)) and the side information S of eq. (104) there taken exactly.
+
 Message passing (GAMP) is what remains of this for large D: all messages of a sample are its omega less a small
 difference, whose sums are the reaction terms - C g in omega and + A W in b. Nothing of that is used here, so the two
 agree up to O(1/sqrt(D)) only if the reaction terms are right. N D posteriors per iteration are the price.
@@ -20,14 +23,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.problem import Algorithm, Outcome, Problem
+from ...core.progress import Progress
+from ...core.runs import point_runs
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
+from .. import streams
 from ..channels.protocol import Channel
 from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
-from . import message_passing as mp
-from .estimate_quality import estimation_error, fresh_errors, overlaps
-from .gamp import VARIANCES
+from .data_sets import DataSets, draw_data
+from .estimate_quality import errors, overlaps
+from .gamp import VARIANCES, theory_of
+from .message_passing import empirical_precision, weight_covariance
 from .schedule import SMALLEST_VARIANCE, joint_stage
 
 #: Largest dimension: N D messages of P M numbers each, every one with a posterior of its own.
@@ -62,9 +69,7 @@ class RelaxedBP(Algorithm):
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
-        theory = getattr(problem, "theory", None)
-        if not isinstance(theory, SequenceIndexTheory):
-            raise TypeError(f"RelaxedBP runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        theory = theory_of(problem, "RelaxedBP runs on BayesOptimal(DeepAttention(...))")
         if theory.channel.groups is not None:
             raise NotImplementedError(f"RelaxedBP does not cover several heads, got {theory.problem.model}")
         if theory.problem.side_information == 0:
@@ -79,34 +84,32 @@ class RelaxedBP(Algorithm):
 
     def run_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
         seeds: Sequence[int],
-        progress: Any,
+        progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
         """One run after the other."""
         assert dim is not None
         if dim > LARGEST_DIM:
             raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
-        theory: SequenceIndexTheory = problem.theory
-        channel, side = theory.channel, problem.side_information
-        for position, point in enumerate(points):
-            samples = max(round(float(point["alpha"]) * dim), 1)
-            needed = 8 * 6 * samples * dim * channel.indices * channel.tokens
-            refuse_beyond_memory(needed, f"one run (alpha={point['alpha']:g}, dim={dim})", "a smaller dim")
-            precision = self._precision(theory, samples / dim)
-            for k, seed in enumerate(seeds):
-                messages = Messages(channel, mp.draw_data(channel, samples, dim, [seed], side), side)
-                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
-                yield position, k, _run(messages, precision, progress, label)
+        theory = theory_of(problem)
+        channel, side = theory.channel, theory.problem.side_information
+        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim):
+            needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
+            refuse_beyond_memory(needed, f"one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
+            precision = self._precision(theory, runs.samples / dim)
+            for k, seed, label in runs.each():
+                messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
+                yield runs.position, k, _run(messages, precision, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
         """A of every iteration; None where the data's own is taken."""
         if self.variances == "empirical":
             return [None] * self.iterations
-        averages = averager(theory.channel, theory.state_evolution.nodes.affordable(2**11), 1, seed=5)
+        averages = averager(theory.channel, theory.state_evolution.nodes.affordable(2**11), 1, seed=streams.PLAN_NODES)
         stage = joint_stage(theory.state_evolution, averages, alpha, iterations=self.iterations, damping=1.0)
         return list(stage.precision)
 
@@ -124,7 +127,7 @@ class Messages:
         Its covariance C; up to O(1/sqrt(D)) that of every message.
     """
 
-    def __init__(self, channel: Channel, data: mp.Data, side_information: float) -> None:
+    def __init__(self, channel: Channel, data: DataSets, side_information: float) -> None:
         self.channel, self.data, self.side_information = channel, data, side_information
         self.X = np.concatenate([np.asarray(X[0], float) for _, X in data.tokens.blocks()])  # (N, M, D)
         self.side = np.asarray(data.side[0], float)
@@ -141,8 +144,9 @@ class Messages:
         b = said.sum(0)
         A = precision
         if A is None:
-            A = mp.data_precision(self.data.alpha, self.V, traced, self.channel.tokens) * self.channel.overlap_mask
-        C = mp.weight_covariance(A, self.side_information)
+            data_precision = empirical_precision(self.data.alpha, self.V, traced, self.channel.tokens)
+            A = data_precision * self.channel.overlap_mask
+        C = weight_covariance(A, self.side_information)
         known = np.sqrt(self.side_information) / (1 - self.side_information) * self.side
         self.W = C @ (b + known)
         self.w = C @ (b - said + known)
@@ -167,7 +171,7 @@ class Messages:
         return np.moveaxis(g.reshape(N, D, P, M), 1, 3), traced / (N * D)
 
 
-def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: Any, label: str) -> Outcome:
+def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: Progress, label: str) -> Outcome:
     teacher = np.asarray(messages.data.teacher, float)
     overlap, variance = [], []
     for t, A in enumerate(precision):
@@ -175,15 +179,12 @@ def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: A
         overlap.append(overlaps(messages.W[None], teacher, messages.channel)[0])
         variance.append(np.diag(messages.V))
         progress.message(f"{label}: iteration {t + 1} of {len(precision)}")
-    bayes, plugin = fresh_errors(messages.channel, messages.W, teacher[0], messages.V)
     values = {
         "overlap": overlap[-1],
         "overlap_trace": np.array(overlap),
         "variance": variance[-1],
         "variance_trace": np.array(variance),
-        "test_error": bayes,
-        "plugin_error": plugin,
-        "estimation_error": estimation_error(messages.W, teacher[0], messages.channel),
+        **errors(messages.channel, messages.W, teacher[0], messages.V),
     }
     if not np.isfinite(overlap).all():
         return Outcome(values, "failed: not finite", False)

@@ -5,6 +5,9 @@ V = I - Q while an index is not learned, and that mode outruns the growth of its
 Directions of the index space enter one after the other, as state evolution says that they become unstable: each from a
 spectral start that is conditional on what is learned already. And the variances, a deterministic sequence in the limit
 of large D, are prescribed by state evolution.
+
+State evolution is that of Troiani et al., arXiv:2502.00901, eq. (14), with side information eq. (18); the successive
+instabilities are those of Theorem 2.3 there ("grand staircase"). Learning in stages is not in the paper.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import streams
 from ..channels.protocol import Averager, Channel
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
@@ -48,7 +52,7 @@ class Stage:
     V : array (T+1, P, P)
         Posterior variance before every iteration and after the last.
     precision : array (T, P, P)
-        Prescribed A = Qhat of every iteration.
+        Prescribed A = Qhat = alpha E[g g^T] of every iteration.
     """
 
     frame: np.ndarray
@@ -93,7 +97,7 @@ def learning_stages(
     ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
     """
     P = evolution.channel.indices
-    nodes = QuasiRandomAverager(channel, evolution.nodes.affordable(2**12), 1, seed=6)
+    nodes = QuasiRandomAverager(channel, evolution.nodes.affordable(2**12), 1, seed=streams.SPECTRAL_NODES)
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:

@@ -1,4 +1,9 @@
-"""Stochastic gradient descent on the weights of deep attention: what a trained network reaches on the same data."""
+"""Stochastic gradient descent on the weights of deep attention: what a trained network reaches on the same data.
+
+The experiment is that of Troiani et al., arXiv:2502.00901, section 3.3 and Fig. 2 (bottom). The step printed there
+lacks the weights that it starts from and takes the weight decay without the learning rate; ours is that of the
+authors' code.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...core.problem import Algorithm, Outcome, Problem
+from ...core.progress import Progress
+from ...core.runs import point_runs
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
+from .. import streams
 from ..models import rank_one
 from ..models.deep_attention import DeepAttention
+from .data_sets import draw_weights
 from .estimate_quality import fresh_fields, overlap_matrices
-from .message_passing import draw_weights
 from .tokens import DrawnTokens, fields, gathered
 
 #: Seeds are run together as long as their tokens stay below this many bytes.
@@ -87,9 +95,7 @@ class SGD(Algorithm):
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not rank-one tied attention without side information."""
-        model = getattr(problem, "model", None)
-        if not isinstance(model, DeepAttention):
-            raise TypeError(f"SGD runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+        model = _model_of(problem)
         plain = model.tied and model.heads == 1 and model.output == "attention" and not callable(model.activation)
         if not plain or set(model.ranks) != {1}:
             raise NotImplementedError(
@@ -107,27 +113,31 @@ class SGD(Algorithm):
 
     def run_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
         seeds: Sequence[int],
-        progress: Any,
+        progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
         assert dim is not None
-        model: DeepAttention = problem.model
-        for position, point in enumerate(points):
-            alpha = float(point["alpha"])
-            samples = max(round(alpha * dim), 1)
-            one = 4 * model.tokens * dim * (min(self.batch, samples) if self.online else samples + self.batch)
-            refuse_beyond_memory(2 * one, f"the data of one run (alpha={alpha:g}, dim={dim})", "a smaller dim")
-            together = max(int(_BATCH_BYTES // one), 1)
-            for first in range(0, len(seeds), together):
-                chosen = seeds[first : first + together]
-                run = _Run(self, model, samples, dim, chosen)
-                for k, outcome in enumerate(run(progress, f"alpha = {alpha:.4g}")):
-                    yield position, first + k, outcome
+        model = _model_of(problem)
+        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim):
+            kept = min(self.batch, runs.samples) if self.online else runs.samples + self.batch
+            one = 4 * model.tokens * dim * kept
+            refuse_beyond_memory(2 * one, f"the data of one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
+            for first, chosen in runs.batches(max(int(_BATCH_BYTES // one), 1)):
+                batch = _SgdBatch(self, model, runs.samples, dim, chosen)
+                for k, outcome in enumerate(batch.run(progress, runs.label)):
+                    yield runs.position, first + k, outcome
+
+
+def _model_of(problem: Problem) -> DeepAttention:
+    model = getattr(problem, "model", None)
+    if not isinstance(model, DeepAttention):
+        raise TypeError(f"SGD runs on BayesOptimal(DeepAttention(...)), got {type(problem).__name__}")
+    return model
 
 
 class Rule(NamedTuple):
@@ -154,7 +164,7 @@ class Batches(NamedTuple):
     counts: np.ndarray
 
 
-class Record(NamedTuple):
+class BatchRecord(NamedTuple):
     """After every batch: W W*^T (..., P, P), |w_l|^2 (..., P); and the summed error before its first step."""
 
     cross: Any
@@ -162,8 +172,8 @@ class Record(NamedTuple):
     error: Any
 
 
-class _Run:
-    """One batch of seeds at one point."""
+class _SgdBatch:
+    """Runs of several seeds at one point."""
 
     def __init__(self, options: SGD, model: DeepAttention, samples: int, dim: int, seeds: Sequence[int]) -> None:
         self.options, self.model, self.dim = options, model, dim
@@ -171,8 +181,9 @@ class _Run:
         batches = -(-samples // size)
         self.rule = Rule(model.skip, str(model.activation), options.reuse, options.online, size, batches, model.tokens)
         keys, self.teacher, _ = draw_weights(seeds, samples, model.layers, dim, 0.0)
-        starts = [np.random.default_rng([seed, dim, samples, 2]).normal(size=(model.layers, dim)) for seed in seeds]
-        self.W = jnp.asarray(options.start_scale * np.array(starts), jnp.float32)
+        sources = [np.random.default_rng(streams.gradient_start_of_run(seed, samples, dim)) for seed in seeds]
+        starts = np.array([source.normal(size=(model.layers, dim)) for source in sources])
+        self.W = jnp.asarray(options.start_scale * starts, jnp.float32)
         counts = np.full(batches, size)
         X = None
         if not options.online:
@@ -182,7 +193,8 @@ class _Run:
             X = X.reshape(len(seeds), batches, size, model.tokens, dim)
         self.batches = Batches(X, keys, counts.astype(np.int32))
 
-    def __call__(self, progress: Any, label: str) -> list[Outcome]:
+    def run(self, progress: Progress, label: str) -> list[Outcome]:
+        """All epochs; one outcome per seed."""
         options, parts = self.options, []
         numbers = np.array([options.learning_rate, options.weight_decay / self.dim], np.float32)
         for epoch in range(options.epochs):
@@ -194,10 +206,10 @@ class _Run:
                 if not np.isfinite(error).any():
                     break
         columns = zip(*parts, strict=True)
-        record = Record(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
-        return [self._outcome(k, Record(*(x[k] for x in record))) for k in range(len(self.W))]
+        record = BatchRecord(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
+        return [self._outcome(k, BatchRecord(*(x[k] for x in record))) for k in range(len(self.W))]
 
-    def _outcome(self, k: int, record: Record) -> Outcome:
+    def _outcome(self, k: int, record: BatchRecord) -> Outcome:
         W, teacher = (np.asarray(x[k], float) for x in (self.W, self.teacher))
         square = (teacher**2).sum(1)
         overlap = overlap_matrices(record.cross, record.size, square)
@@ -244,10 +256,10 @@ def _output(Z: Any, rule: Rule) -> Any:
 
 
 @partial(jax.jit, static_argnames="rule")
-def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rule: Rule) -> tuple[Any, Record]:
+def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rule: Rule) -> tuple[Any, BatchRecord]:
     """All batches once, in their order."""
 
-    def one_batch(W: Any, number: Any) -> tuple[Any, Record]:
+    def one_batch(W: Any, number: Any) -> tuple[Any, BatchRecord]:
         if rule.online:
             X = _fresh(batches.keys, number + epoch * rule.batches, W.shape[-1], rule)
         else:
@@ -260,10 +272,10 @@ def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rul
 
         W, error = jax.lax.fori_loop(0, rule.reuse, again, (W, jnp.zeros(len(W), jnp.float32)))
         cross = jnp.einsum("spd,sqd->spq", W, teacher, precision="highest")
-        return W, Record(cross, (W**2).sum(-1), error)
+        return W, BatchRecord(cross, (W**2).sum(-1), error)
 
     W, record = jax.lax.scan(one_batch, W, jnp.arange(rule.batches))
-    return W, Record(*(jnp.moveaxis(x, 0, 1) for x in record))
+    return W, BatchRecord(*(jnp.moveaxis(x, 0, 1) for x in record))
 
 
 @partial(jax.jit, static_argnames="rule")

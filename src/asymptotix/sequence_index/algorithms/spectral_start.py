@@ -5,7 +5,8 @@ G = Cov[z|y] - I the posterior of their indices. Solving the reaction term inste
 
     X^T T X / D,      T_mu = I - Cov[z|y_mu]^{-1},
 
-whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1. (With G in the place of T it stays inside the bulk.)
+whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1, the weak-recovery threshold of Troiani et al.,
+arXiv:2502.00901, Theorem 2.3, for one direction. (With G in the place of T it stays inside the bulk.)
 Directions that enter together have an eigenspace of several dimensions: one for each that may change its sign on its
 own, k^2 where k of them may be rotated into each other.
 
@@ -27,6 +28,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from ...numerics.linear_algebra import psd_sqrt
+from .. import streams
 from .spectral_theory import SpectralTheory, linear_scores, preprocessing
 from .tokens import Tokens
 
@@ -76,7 +78,7 @@ def spectral_start(
     k = covariance.shape[1]
     operator = _Operator(tokens, covariance, frame, theory)
     wanted = 1 if k == 1 else min(k * k, _MOST)
-    rng = np.random.default_rng([seed, tokens.shape[-1]])
+    rng = np.random.default_rng(streams.spectral_start_of_run(seed, tokens.shape[-1]))
     values, vectors = top_eigenpairs(operator, rng.normal(size=(wanted, k * operator.dim)))
     count, estimate = _combined(values, vectors.reshape(wanted, k, -1), operator.mask, theory, rng)
     estimate = np.sqrt(operator.dim) * estimate
@@ -140,9 +142,7 @@ def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
     return jnp.einsum("pk,nbkm->nbpm", frame, g, precision="highest").reshape(1, n, rows, M)
 
 
-def top_eigenpairs(
-    product: Callable[[np.ndarray], np.ndarray], first: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def top_eigenpairs(product: Callable[[np.ndarray], np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The b + 1 largest eigenvalues of a symmetric operator and unit eigenvectors (b, dim) of the b largest.
 
     Block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because products are what

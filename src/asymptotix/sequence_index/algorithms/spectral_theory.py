@@ -1,4 +1,8 @@
-"""What the spectral start is worth in the limit of large D: its overlap, its Gram matrix and its reaction term."""
+"""What the spectral start is worth in the limit of large D: its overlap, its Gram matrix and its reaction term.
+
+The state evolution of message passing (Troiani et al., arXiv:2502.00901, eq. (14)) with scores that are linear in the
+fields, as they are around zero overlap.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +108,10 @@ def spectral_theory(
     M, N = found.M, linear.noise(found)
     gram = M @ M.T + N
     calibration = M.T @ np.linalg.inv(gram)
-    return SpectralTheory(
-        calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity
-    )
+    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity)
 
 
-class _Fixed(NamedTuple):
+class _LinearStep(NamedTuple):
     """Linear message passing with a reaction R: scores G, A, the signal M that grows most (and of how many), growth."""
 
     R: np.ndarray
@@ -152,7 +154,7 @@ class _LinearPassing:
         self.alpha, self.z, self.weights, self.mask = alpha, z, weights / n, mask * np.ones((self.k, self.k))
         self.t, self.vectors = preprocessing(covariance)
 
-    def at(self, R: np.ndarray) -> _Fixed:
+    def at(self, R: np.ndarray) -> _LinearStep:
         G = linear_scores(self.t, self.vectors, R)
         A = -self.alpha * np.einsum("n,nimjm->ij", self.weights, G) * self.mask
         # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
@@ -162,9 +164,9 @@ class _LinearPassing:
         moved = np.einsum("iljr,jr->il", K, M)
         square = (M * M).sum()
         growth = float(((R @ (moved + A @ M)) * M).sum() / square)
-        return _Fixed(R, G, A, M, multiplicity, float((moved * M).sum() / square), growth)
+        return _LinearStep(R, G, A, M, multiplicity, float((moved * M).sum() / square), growth)
 
-    def steady(self, shape: np.ndarray) -> _Fixed:
+    def steady(self, shape: np.ndarray) -> _LinearStep:
         """The reaction of a given shape at which the signal neither grows nor shrinks."""
         least = 1e-3
         while self.at(least * shape).growth > 1:
@@ -172,7 +174,7 @@ class _LinearPassing:
         size = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0)
         return self.at(float(size) * shape)  # type: ignore[arg-type]
 
-    def noise(self, found: _Fixed) -> np.ndarray:
+    def noise(self, found: _LinearStep) -> np.ndarray:
         """N, from a linear system."""
         k, G = self.k, found.G
         moved = np.einsum("nimju,jr,nru->nim", G, found.M, self.z, optimize=True)

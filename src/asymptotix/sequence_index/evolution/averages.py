@@ -17,6 +17,7 @@ import numpy as np
 from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_uniforms
+from .. import streams
 from ..channels.protocol import (
     MANY_EFFECTIVE_SAMPLES,
     Accuracy,
@@ -118,7 +119,7 @@ class QuasiRandomAverager(Averager):
         Q = np.eye(channel.indices) - V
         omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
         observation = channel.observe(Z)
-        lists = (0, 1) if channel.stochastic else (0,)
+        lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
         return Z, weights, observation, [self._posterior(observation, omega, V, seed) for seed in lists]
 
     def __call__(self, V: np.ndarray) -> Averages:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from .. import streams
 from ..channels.protocol import Channel
 from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, Dynamics, DynamicsEnd, Ending
@@ -37,7 +38,9 @@ class StateEvolution(Dynamics):
         Of the nodes.
     """
 
-    def __init__(self, channel: Channel, side_information: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, channel: Channel, side_information: float = 0.0, seed: int = streams.STATE_EVOLUTION_NODES
+    ) -> None:
         super().__init__(channel, side_information, Nodes(channel, seed))
 
     def uninformed(

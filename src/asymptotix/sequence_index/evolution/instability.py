@@ -25,6 +25,7 @@ from scipy.special import ndtri
 from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
+from .. import streams
 from ..channels.protocol import Channel, Posterior
 from .averages import QuasiRandomAverager, squares_and_operators
 
@@ -186,7 +187,7 @@ def instability_from_outputs(channel: Channel) -> Instability:
     of that.
     """
     P, M = channel.indices, channel.tokens
-    uniforms = [sobol_uniforms(_OUTPUTS, P * M, (11, r)) for r in range(_RANDOMISATIONS)]
+    uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
     Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
     y = np.asarray(channel.observe(Z), float)[:, 0]
     nodes = _quantiles(np.sort(y))

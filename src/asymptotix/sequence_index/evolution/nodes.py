@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from .. import streams
 from ..channels.protocol import Averager, Channel
 from .averages import QuasiRandomAverager, averager
 
@@ -28,7 +29,7 @@ class Nodes:
         Number of nodes that follow the dynamics.
     """
 
-    def __init__(self, channel: Channel, seed: int = 0, few: int | None = None) -> None:
+    def __init__(self, channel: Channel, seed: int = streams.STATE_EVOLUTION_NODES, few: int | None = None) -> None:
         self.channel, self._seed, self._few = channel, seed, FEW if few is None else few
         self._made: dict[tuple[int, int, int, bool], Averager] = {}
 

@@ -15,14 +15,13 @@ from scipy.integrate import solve_ivp
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.quadrature import sobol_normals
+from .. import streams
 from . import rank_one
 from .deep_attention import ACTIVATIONS
 
 LIMITS = ("ode", "first_order")
 #: Draws of the index rows of one layer; they leave an error of about 3e-5 in the average attention matrix.
 _DRAWS = 2**13
-#: Random stream of these draws.
-_STREAM = 13
 
 
 @dataclass(frozen=True)
@@ -127,4 +126,4 @@ def _average_on_differences(M: int, rank: int, b: np.ndarray) -> float:
 
 @lru_cache(maxsize=4)
 def _normals(rank: int, M: int) -> np.ndarray:
-    return sobol_normals(_DRAWS, rank * M, _STREAM).reshape(_DRAWS, rank, M)
+    return sobol_normals(_DRAWS, rank * M, streams.INFINITE_DEPTH_NODES).reshape(_DRAWS, rank, M)

@@ -13,9 +13,7 @@ import numpy as np
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.precision import double_precision
-
-#: Random stream of the index matrices at which a new link is tried.
-_TRIAL_STREAM = 0
+from .. import streams
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def _clean(model: LinkModel) -> None:
 def _try_link(model: LinkModel) -> None:
     """Trace the link, and evaluate it at a few index matrices."""
     shape = f"({model.indices}, {model.tokens})" if isinstance(model, SequenceIndex) else f"({model.indices},)"
-    Z = np.random.default_rng(_TRIAL_STREAM).standard_normal((16, model.indices, model.tokens))
+    Z = np.random.default_rng(streams.LINK_TRIAL).standard_normal((16, model.indices, model.tokens))
 
     def flat(z: Any) -> Any:
         return jnp.ravel(jnp.asarray(model.evaluate(z)))

@@ -34,6 +34,7 @@ from scipy.special import ndtri
 
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
+from ... import streams
 from ...models import rank_one
 from ..mapped import MappedChannel
 from ..tools.mode_mixture import Mixture, log_sum, modes
@@ -45,8 +46,6 @@ from .mixing_layer import Vector, applied, determinant, dot, has_inverse, invert
 
 #: Normals that all samples share, each taking a block of its own and turning every layer by a rotation of its own.
 _LIST = 2**16
-#: Random streams, each with the seed of the list: of these normals, and of the blocks and rotations of every sample.
-_NORMALS_STREAM, _KEY_STREAM = 29, 31
 #: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
 _PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -151,7 +150,7 @@ class DeepChannel(MappedChannel):
         return draws * (3 * self.size + 4 * _PILOTS)
 
     def keys(self, n: int, seed: int) -> Key:
-        generator = np.random.default_rng([_KEY_STREAM, seed])
+        generator = np.random.default_rng([streams.DEEP_CHANNEL_ROTATIONS, seed])
         turns = random_rotations(generator, (n, 2, 2, 3 * (self.layers - 1)), self.tokens)
         return Key(generator.random((n, 2, 2)), turns, generator.gumbel(size=(n, 6 * _PILOT_DRAWS)))
 
@@ -342,4 +341,4 @@ def _program(
 @double_precision()
 def _normals(count: int, dim: int, seed: int) -> Any:
     """Evenly spread normals (dim, count) on the device."""
-    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (_NORMALS_STREAM, seed))).T))
+    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T))

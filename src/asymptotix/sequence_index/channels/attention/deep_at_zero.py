@@ -22,14 +22,13 @@ from scipy.special import ndtri
 from ....numerics.control_variates import hermite_polynomials
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
+from ... import streams
 from ...models import rank_one
 
 #: Outputs and draws per list of a randomisation; every randomisation has lists of its own.
 _OUTPUTS, _DRAWS, _RANDOMISATIONS = 2**15, 2**11, 8
 #: Outputs that are weighed against a list at once.
 _BLOCK = 2**10
-#: Random streams, each with the number of the randomisation: of the outputs, and of the two lists of draws.
-_OUTPUT_STREAM, _LIST_STREAMS = 17, (18, 19)
 
 
 @lru_cache(maxsize=64)
@@ -39,9 +38,9 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
     L, M = layers, tokens
     products, indices = [], []
     for r in range(_RANDOMISATIONS):
-        Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (_OUTPUT_STREAM, r))).reshape(-1, L, M)
+        Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (streams.DEEP_AT_ZERO_OUTPUTS, r))).reshape(-1, L, M)
         u = rank_one.last_preactivation(Z, skip, activation)
-        G, H = (_deviations(u, _mixing_list(L, M, skip, activation, (stream, r))) for stream in _LIST_STREAMS)
+        G, H = (_deviations(u, _mixing_list(L, M, skip, activation, (stream, r))) for stream in streams.DEEP_AT_ZERO_LISTS)
         products.append((G * H).sum((-1, -2)))
         indices.append(Z.reshape(len(Z), -1))
     variates = hermite_polynomials(np.concatenate(indices), _OUTPUTS // 16)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ... import streams
 from ...models.link import LinkModel
 from ..tools.line_intervals import first_places
 from ..tools.root_finding import monotone_root, projected
@@ -21,8 +22,6 @@ _NODES, _LINE_NODES = 384, 128
 _MOST_ROOTS, _MOST_EXTREMA = 6, 2
 _WINDOW = 8.5
 _LARGEST_NUMBER_OF_CENTRES = 8
-#: Random stream of the points from which critical points are searched.
-_START_STREAM = 3
 
 
 class CurveChannel(LinkChannel):
@@ -165,7 +164,7 @@ def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.n
     """
     link = partial(flat_link, model)
     gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
-    z = jnp.asarray(2 * np.random.default_rng(_START_STREAM).standard_normal((256, 2)))
+    z = jnp.asarray(2 * np.random.default_rng(streams.CRITICAL_POINT_STARTS).standard_normal((256, 2)))
 
     def newton(z: Any, _: Any) -> tuple[Any, None]:
         H, g = jax.vmap(hessian)(z), jax.vmap(gradient)(z)

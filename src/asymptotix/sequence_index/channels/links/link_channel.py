@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ... import streams
 from ...models.link import LinkModel
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
@@ -18,8 +19,6 @@ from ..mapped import MappedChannel
 _EXPENSIVE = ((4096, 8), (65536, 16))
 #: Outputs may have been rounded to single precision before they come back.
 ROUNDING = 2e-6
-#: Key of the hash that gives observations their noise (the letters "nois").
-_NOISE_KEY = 0x6E6F6973
 
 
 class LinkChannel(MappedChannel):
@@ -62,7 +61,7 @@ class LinkChannel(MappedChannel):
 
     def _hashed_noise(self, z: Any) -> Any:
         bits = jax.lax.bitcast_convert_type(z, jnp.uint32).ravel()
-        key = jax.random.PRNGKey(_NOISE_KEY)
+        key = jax.random.PRNGKey(streams.HASHED_NOISE)
         for i in range(bits.size):
             key = jax.random.fold_in(key, bits[i])
         return jax.random.normal(key, (self.noises,), z.dtype)

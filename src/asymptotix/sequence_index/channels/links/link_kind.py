@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ... import streams
 from ...models.link import LinkModel
 from .link_channel import flat_link
 
@@ -17,8 +18,6 @@ _PROBES = 64
 _VALUES = 4096
 #: More distinct values than this in 4096 draws is not taken for a finite number of values.
 LARGEST_ALPHABET = 256
-#: Random stream of the index matrices at which a link is examined.
-_PROBE_STREAM = 1
 
 
 class LinkKind(NamedTuple):
@@ -53,7 +52,7 @@ class LinkKind(NamedTuple):
 def link_kind(model: LinkModel) -> LinkKind:
     """Examine the link of a model at fixed random points."""
     n = model.indices * model.tokens
-    rng = np.random.default_rng(_PROBE_STREAM)
+    rng = np.random.default_rng(streams.LINK_PROBES)
     z = rng.standard_normal((_PROBES, n))
     link = partial(flat_link, model)
     differential = jax.jit(jax.vmap(jax.jacfwd(link)))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ... import streams
 from ...models.link import LinkModel
 from ..tools.root_finding import gauss_newton, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
@@ -19,8 +20,6 @@ _STARTS, _STEPS, _POLISH = 48, 20, 3
 #: The same for samples of which the first search finds no root, as happens near folds of the link, where undamped
 #: steps halve the distance only.
 _MORE_STARTS, _MORE_STEPS, _MORE_POLISH = 384, 80, 40
-#: Random stream of the starting points.
-_START_STREAM = 5
 
 
 class RootChannel(LinkChannel):
@@ -80,6 +79,6 @@ def _spread(count: int, n: int) -> np.ndarray:
     """Fixed, evenly spread normals (count, n)."""
     from scipy.stats import qmc
 
-    sequence = qmc.Sobol(n, scramble=True, rng=np.random.default_rng(_START_STREAM))
+    sequence = qmc.Sobol(n, scramble=True, rng=np.random.default_rng(streams.ROOT_STARTS))
     uniforms = sequence.random(1 << (count - 1).bit_length())[:count]
     return ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))

@@ -1,0 +1,233 @@
+"""A batch of GAMP runs: data sets of several seeds that go through the stages of one plan together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.problem import Outcome, index_name
+from ...core.progress import Progress
+from .. import streams
+from ..channels.protocol import Channel
+from . import message_passing as mp
+from .data_sets import DataSets
+from .estimate_quality import errors, overlaps
+from .schedule import SMALLEST_VARIANCE, Stage
+from .spectral_start import spectral_start
+
+#: Where alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG and four standard
+#: errors, a run goes on with variances from its own data, damped.
+_LAG, _TESTED, _OWN_DAMPING = 1.25, 0.95, 0.8
+#: A run counts as converged where no overlap moves by more than this per iteration, in its last ones.
+_STEADY, _LAST = 1e-2, 4
+#: Relative distance of the spectral eigenvalue from the next one below which the start may be noise.
+_DETACHED = 0.03
+
+
+class BatchOptions(NamedTuple):
+    """How the runs of a batch go; see :class:`GAMP`.
+
+    Attributes
+    ----------
+    staged : bool
+        Directions enter one after the other, each from a spectral start; otherwise all at once, from side information
+        or at random.
+    empirical : bool
+        Variances come from the data in all runs and iterations.
+    damping, jitter, start_scale, side_information : float
+    """
+
+    staged: bool
+    empirical: bool
+    damping: float
+    jitter: float
+    start_scale: float
+    side_information: float
+
+
+class GampBatch:
+    """Runs of several seeds at one point.
+
+    Attributes
+    ----------
+    state : MessageState
+    own_precision : array of bool (S,)
+        Runs that take A from their own data and not from the plan.
+    """
+
+    def __init__(
+        self, channel: Channel, labels: Sequence[str], data: DataSets, seeds: Sequence[int], options: BatchOptions
+    ) -> None:
+        self.channel, self.data, self.seeds, self.options = channel, data, seeds, options
+        self.state = mp.MessageState.unlearned(channel, data)
+        self.own_precision = np.full(len(seeds), options.empirical)
+        self.record = GampRecord(channel, data.teacher, labels)
+
+    def run(self, stages: Sequence[Stage], progress: Progress, label: str) -> list[Outcome]:
+        """All stages; one outcome per seed."""
+        if not self.options.staged:
+            self._start_jointly()
+        total = sum(stage.iterations for stage in stages)
+        done = 0
+        for number, stage in enumerate(stages):
+            if stage.frame.shape[1] > 0:
+                self._enter(stage)
+            for t in range(stage.iterations):
+                report = self._iterate(stage, t)
+                self._watch(stage, t, report.second_moment)
+                self.record.add_iteration(self.state, report, number)
+                done += 1
+                progress.message(f"{label}: iteration {done} of {total}")
+        contradicted = self.own_precision & (not self.options.empirical)
+        return [self.record.outcome(k, self.state, stages, bool(contradicted[k])) for k in range(len(self.seeds))]
+
+    def _start_jointly(self) -> None:
+        side = self.options.side_information
+        if side > 0:  # the start is that of the side information: a random one is refused
+            self.state.W = np.float32(np.sqrt(side)) * self.data.side
+            self.state.V = (1 - side) * self.state.V
+            return
+        _, *shape = self.state.W.shape
+        sources = [np.random.default_rng(streams.random_start_of_run(seed, shape[-1])) for seed in self.seeds]
+        draws = np.array([source.normal(size=shape) for source in sources])
+        self.state.W = jnp.asarray(self.options.start_scale * draws, jnp.float32)
+
+    def _enter(self, stage: Stage) -> None:
+        """Start what enters at its spectral estimate, scaled to the overlap that theory gives it."""
+        frame, start, state = stage.frame, stage.start, self.state
+        covariance = mp.covariance_along(self.channel, self.data, state, frame, stage.active - frame @ frame.T)
+        eigenvalues, gaps = np.full((2, len(self.seeds)), np.nan)
+        for k, seed in enumerate(self.seeds):
+            found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start)
+            state.W = _added(state.W, np.float32(frame @ start.calibration @ found.vectors), np.int32(k))
+            scores = np.einsum("pi,nim->npm", frame, found.scores)
+            state.g = _added(state.g, np.float32(scores), np.int32(k))
+            eigenvalues[k], gaps[k] = found.eigenvalue, found.gap
+        # What was not active had variance one and no reaction but that of the prior.
+        change = start.calibration @ start.reaction - np.eye(frame.shape[1])
+        state.reaction = state.reaction + frame @ change @ frame.T
+        state.V = state.V - frame @ start.overlap @ frame.T
+        self.record.add_start(state, stage.entering, eigenvalues, gaps)
+
+    def _iterate(self, stage: Stage, t: int) -> mp.IterationReport:
+        damping = self.options.damping
+        cautious = self.own_precision & self.options.staged
+        return mp.iterate(
+            self.channel,
+            self.data,
+            self.state,
+            active=stage.active,
+            precision=stage.precision[t],
+            own_precision=self.own_precision,
+            damping=np.where(cautious, np.minimum(_OWN_DAMPING, damping), damping),
+            side_information=self.options.side_information,
+            jitter=self.options.jitter,
+        )
+
+    def _watch(self, stage: Stage, t: int, second_moment: np.ndarray) -> None:
+        """Runs whose data contradict the prescribed variances go on with their own.
+
+        If V is smaller than the true error, alpha E|g|^2 exceeds A = Qhat(V). Small systems lag behind state
+        evolution now and then; to insist would drive them far off the Nishimori line.
+        """
+        if self.options.empirical or not self.options.staged:
+            return
+        v = np.diag(stage.V[t])
+        tested = (v < _TESTED) & (v > 10 * SMALLEST_VARIANCE)  # at the floor neither is state evolution's any more
+        # |g|^2 scatters by about 1.6 times its mean from sample to sample.
+        limit = _LAG + 4 * 1.6 / np.sqrt(self.data.samples)
+        self.own_precision |= (tested & (second_moment > limit * np.diag(stage.precision[t]))).any(1)
+
+
+@jax.jit
+def _added(arrays: Any, part: Any, seed: Any) -> Any:
+    return arrays.at[seed].add(part)
+
+
+class GampRecord:
+    """What the runs of a batch show on their way, and how each of them ended.
+
+    Attributes
+    ----------
+    overlap : list of arrays (S, P, P)
+        After every iteration, as the following ones.
+    variance, data_variance : lists of arrays (S, P)
+        Diagonals of V, and of what it would be with the A of the data.
+    stage : list of int
+    eigenvalue, gap, spectral_overlap : arrays (S, P)
+        Of the spectral start of every row; nan where it had none.
+    lost : array (S,)
+        Most samples whose posterior was not found in an iteration.
+    """
+
+    def __init__(self, channel: Channel, teacher: Any, labels: Sequence[str]) -> None:
+        self.channel, self.teacher, self.labels = channel, teacher, labels
+        self.overlap: list[np.ndarray] = []
+        self.variance: list[np.ndarray] = []
+        self.data_variance: list[np.ndarray] = []
+        self.stage: list[int] = []
+        self.eigenvalue, self.gap, self.spectral_overlap = np.full((3, *teacher.shape[:2]), np.nan)
+        self.lost = np.zeros(len(teacher), int)
+
+    def add_start(self, state: mp.MessageState, rows: np.ndarray, eigenvalues: np.ndarray, gaps: np.ndarray) -> None:
+        """The spectral start of some rows, a mask (P,), from eigenvalues (S,) with their distances from the next."""
+        found = np.einsum("spp->sp", overlaps(state.W, self.teacher, self.channel))
+        self.eigenvalue[:, rows], self.gap[:, rows] = eigenvalues[:, None], gaps[:, None]
+        self.spectral_overlap[:, rows] = found[:, rows]
+
+    def add_iteration(self, state: mp.MessageState, report: mp.IterationReport, stage: int) -> None:
+        """The state after an iteration of a stage."""
+        self.lost = np.maximum(self.lost, report.lost)
+        self.overlap.append(overlaps(state.W, self.teacher, self.channel))
+        self.variance.append(np.einsum("spp->sp", state.V).copy())
+        self.data_variance.append(report.empirical_variance)
+        self.stage.append(stage)
+
+    def outcome(self, k: int, state: mp.MessageState, stages: Sequence[Stage], contradicted: bool) -> Outcome:
+        """Of run k, whose data contradicted the prescribed variances or did not."""
+        W, teacher, V = (np.asarray(x[k], float) for x in (state.W, self.teacher, state.V))
+        traces = (self.overlap, self.variance, self.data_variance)
+        overlap, variance, data_variance = (np.array(trace)[:, k] for trace in traces)
+        values = {
+            "overlap": overlap[-1],
+            "overlap_trace": overlap,
+            **errors(self.channel, W, teacher, V),
+            "variance": variance[-1],
+            "empirical_variance": data_variance[-1],
+            "variance_trace": variance,
+            "empirical_variance_trace": data_variance,
+            "stage_trace": np.array(self.stage),
+            "eigenvalue": self.eigenvalue[k],
+            "eigenvalue_gap": self.gap[k],
+            "spectral_overlap": self.spectral_overlap[k],
+        }
+        return Outcome(values, *self.verdict(k, stages, contradicted))
+
+    def verdict(self, k: int, stages: Sequence[Stage], contradicted: bool) -> tuple[str, bool]:
+        """Status of run k and whether its numbers can be trusted."""
+        overlap = np.array(self.overlap)[:, k]
+        if not np.isfinite(overlap).all():
+            return "failed: not finite", False
+        if self.lost[k]:
+            return f"finished, but the channel lost up to {self.lost[k]} samples in an iteration", False
+        recent = np.einsum("tpp->tp", overlap[-_LAST:])
+        moving = abs(np.diff(recent, axis=0)).max() if len(recent) > 1 else np.inf
+        status = "converged" if moving < _STEADY else f"finished, still moving by {moving:.1e} per iteration"
+        status += "".join(self._doubts_on_start(k, stage) for stage in stages)
+        if contradicted:
+            status += "; its data contradicted the prescribed variances and it went on with their own"
+        return status, True
+
+    def _doubts_on_start(self, k: int, stage: Stage) -> str:
+        if not stage.entering.any():
+            return ""
+        row = int(stage.entering.argmax())
+        gap = self.gap[k, row]
+        if stage.growth > 1 and gap < _DETACHED:
+            name = index_name(self.labels, row)
+            return f"; the spectral start of {name} is not detached from the bulk (gap {gap:.1%})"
+        return ""

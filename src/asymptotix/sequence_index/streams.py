@@ -1,0 +1,80 @@
+"""The random streams of this theory: the number of every stream, and what is drawn from it.
+
+A stream is named by the integers that seed its generator. Draws of a run come from its own coordinates (seed, dim,
+samples), so that they do not depend on what else is run; nodes of averages come from a number of their own, so that
+every call takes the same ones. NumPy fills up short seeds with zeros: (s,) and (s, 0) are one stream. Where a stream
+occurs twice below, the draws of the two uses need not be independent of each other.
+"""
+
+# -- nodes of averages: scrambled Sobol points of the seed (number, r), r counting the randomisations ----------------
+
+#: Indices and noise of the fields in state evolution and in the curvature at zero overlap. One more where a single
+#: randomisation is asked for, two more for every independent repetition.
+STATE_EVOLUTION_NODES = 0
+#: The same in the plan of a message-passing run: its prescribed variances.
+PLAN_NODES = 5
+#: Indices and posteriors from which the worth of a spectral start is computed.
+SPECTRAL_NODES = 6
+#: Fields and two posterior draws in the prediction errors of theory.
+PREDICTION_NODES = 7
+#: Indices whose outputs are tabulated where the instability of zero overlap depends on one number only.
+INSTABILITY_OUTPUTS = 11
+#: Indices whose outputs are those in the curvature of deep attention at zero overlap.
+DEEP_AT_ZERO_OUTPUTS = 17
+#: Two independent lists of early indices, from which posteriors at those outputs are computed.
+DEEP_AT_ZERO_LISTS = (18, 19)
+
+# -- nodes of averages: scrambled Sobol points of the seed number ----------------------------------------------------
+
+#: Fields of an estimate and of its teacher on fresh data.
+FRESH_FIELDS = 11
+#: Posterior draws around the fields of the estimate.
+FRESH_POSTERIOR = 12
+#: Index matrices over which one layer of infinitely deep attention is averaged.
+INFINITE_DEPTH_NODES = 13
+
+# -- channels ---------------------------------------------------------------------------------------------------------
+
+#: Two independent lists of draws of a posterior that comes from draws.
+POSTERIOR_LISTS = (0, 1)
+#: Normals (number, list) that the posteriors of deep attention share.
+DEEP_CHANNEL_NORMALS = 29
+#: Rotations, shifts and choices (number, list) that give every sample its own draws from them.
+DEEP_CHANNEL_ROTATIONS = 31
+#: Index matrices at which a link is evaluated when a model is described.
+LINK_TRIAL = 0
+#: Indices at which the kind of a link is examined.
+LINK_PROBES = 1
+#: Starts of the search for the critical points of a link.
+CRITICAL_POINT_STARTS = 3
+#: Starts of the search for the roots of a link.
+ROOT_STARTS = 5
+#: Key ("nois") into which the bits of an index matrix are folded to give the noise of its observation.
+HASHED_NOISE = 0x6E6F6973
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def data_of_run(seed: int, samples: int, dim: int) -> list[int]:
+    """Key of the tokens; then the teacher and the noise of the side information."""
+    return [seed, samples, dim]
+
+
+def noise_of_run(seed: int, samples: int, dim: int) -> list[int]:
+    """Noise of the observations."""
+    return [seed, samples, dim, 2]
+
+
+def random_start_of_run(seed: int, dim: int) -> list[int]:
+    """Weights at which message passing starts at random."""
+    return [seed, dim, 1]
+
+
+def spectral_start_of_run(seed: int, dim: int) -> list[int]:
+    """First vectors of the Lanczos iteration; then combinations of the eigenvectors that it finds."""
+    return [seed, dim]
+
+
+def gradient_start_of_run(seed: int, samples: int, dim: int) -> list[int]:
+    """Weights at which gradient descent starts."""
+    return [seed, dim, samples, 2]
