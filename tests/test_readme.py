@@ -1,4 +1,4 @@
-"""What the README shows exists: its blocks are Python, and every public name in them is one."""
+"""What README and docs show exists and runs: blocks of Python, pictures, files, links and headings they point to."""
 
 import ast
 import re
@@ -9,11 +9,41 @@ import pytest
 import asymptotix as asx
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+BLOCKS = [(page, code) for page, text in TEXT.items() for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+FRONT = [code for page, code in BLOCKS if page == "README.md"]
+
+#: What makes the blocks of the README short enough to be run here, in the order of the blocks.
+SMALLER: list[dict[str, str]] = [
+    {
+        "np.linspace(0.05, 1.6, 32)": "[0.1, 0.3], tolerance=0.05",
+        "thresholds(problem)": "thresholds(problem, tolerance=0.1)",
+        "GAMP()": "GAMP(iterations=5)",
+        "[0.3, 0.6, 1.2], dim=1000, seeds=8": "[0.3], dim=50, seeds=2",
+    },
+    {
+        "np.geomspace(0.05, 40, 24)": "[0.2, 4.0]",
+        "Adam()": "Adam(steps=20)",
+        "[0.2, 1.0], dim=100, seeds=8": "[0.2], dim=10, seeds=2",
+    },
+    {
+        "examples=100": "examples=20",
+        "[10, 100, 1000, np.inf]": "[10, np.inf]",
+        "NUTS()": "NUTS(warmup=20, draws=20)",
+        "seeds=4": "seeds=1",
+    },
+]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_block_is_python_with_public_names(block):
+def headings(text: str) -> set[str]:
+    """Anchors of the headings of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_block_is_python_with_public_names(page, block):
     names = {
         node.attr
         for node in ast.walk(ast.parse(block))
@@ -21,10 +51,50 @@ def test_block_is_python_with_public_names(block):
     }
     assert names
     assert names <= set(asx.__all__)
+    assert "import asymptotix as asx" in block  # every block stands on its own
 
 
-def test_pictures_and_files_are_there():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    paths = re.findall(r"(?:docs|examples|tests)/[\w/.]+\.(?:png|py|toml)", text)
-    assert len(paths) > 5
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+def test_readme_has_a_block_and_a_picture_per_theory_and_stays_short():
+    assert len(FRONT) == len(SMALLER)
+    assert re.findall(r"\]\((docs/\w+\.png)\)", TEXT["README.md"]) == [
+        "docs/two_layers.png", "docs/training.png", "docs/hidden_markov.png"
+    ]  # fmt: skip
+    assert len(TEXT["README.md"].encode()) < 8000
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # too few steps and draws, on purpose
+@pytest.mark.parametrize("number", range(len(SMALLER)))
+def test_block_runs(number, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    block = FRONT[number]
+    for long, short in SMALLER[number].items():
+        assert long in block
+        block = block.replace(long, short)
+    exec(compile(block, f"block {number} of README.md", "exec"), {})
+    assert "theory" in capsys.readouterr().out  # the table of the comparison
+
+
+@pytest.mark.slow
+def test_accuracies_that_the_readme_prints():
+    (printed,) = re.findall(r"accuracy\.values\)\s+# ([\d. ]+)", TEXT["README.md"])
+    lines = FRONT[2].splitlines()
+    shown = next(k for k, line in enumerate(lines) if "accuracy" in line)
+    names: dict = {}
+    exec("\n".join(lines[:shown]), names)
+    found = names["theory"].evaluate(names["data"].test_inputs, names["data"].test_labels).accuracy.values
+    assert [f"{value:.3f}" for value in found] == printed.split()
+
+
+@pytest.mark.parametrize("page", TEXT)
+def test_links_pictures_and_files_are_there(page):
+    text, here = TEXT[page], (ROOT / page).parent
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (here / path).resolve() if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
+    named = re.findall(r"(?<![\w/])(?:docs|examples|tests|benchmarks)/[\w/.]+\.(?:png|py|toml|md)", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
