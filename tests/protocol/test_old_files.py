@@ -1,0 +1,136 @@
+"""Files that version 0.1 wrote: they load, they open in plain xarray, and today's code gives the same numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import asymptotix as asx
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "saved_by_0_1"
+#: Theory is computed in double precision from fixed nodes: another machine differs in the rounding, which iteration
+#: to a fixed point may amplify a little.
+EXACT = 1e-9
+#: Fixed points of state evolution that are iterated until a share of the tolerance (1e-2 in these files) is reached:
+#: another rounding may end an iteration earlier.
+ITERATED = 1e-5
+#: Experiments run in single precision, whose rounding of 6e-8 depends on the order of sums, which is the machine's
+#: own; a few iterations amplify it.
+SINGLE = 1e-4
+#: Sixty steps of Adam divide by the root of a small mean square, which amplifies the rounding further.
+ADAM = 1e-3
+#: What a run took is its own.
+CLOCK = ("cpu_seconds",)
+
+
+def square(z):
+    return z[0] ** 2
+
+
+# name: (kind, problem, algorithm, how the points ended, relative accuracy, slow)
+SAVED = {
+    "adam": ("experiment", "RiskMinimization", "Adam", "finished, loss still falling", ADAM, False),
+    "gamp": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, False),
+    "gamp_side_information": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, False),
+    "matrix_amp": ("experiment", "RiskMinimization", "MatrixAMP", "finished, S still moving", SINGLE, False),
+    "matrix_amp_bayes": ("experiment", "BayesOptimal", "MatrixAMP", "finished, S still moving", SINGLE, False),
+    # A chain is chaotic: its draws agree on one machine only, and are not compared.
+    "nuts": ("experiment", "PathPosterior", "NUTS", "R-hat", None, False),
+    "relaxed_bp": ("experiment", "BayesOptimal", "RelaxedBP", "finished", SINGLE, False),
+    "sgd": ("experiment", "BayesOptimal", "SGD", "finished, overlap still moving", SINGLE, False),
+    "theory_bayes_attention": ("theory", "BayesOptimal", None, "converged", EXACT, False),
+    "theory_infinite_depth": ("theory", "BayesOptimal", None, "converged", EXACT, False),
+    "theory_link": ("theory", "BayesOptimal", None, "converged", ITERATED, True),
+    "theory_one_layer": ("theory", "BayesOptimal", None, "converged|exact recovery", EXACT, False),
+    "theory_paths": ("theory", "PathPosterior", None, "converged|Gaussian-process limit", EXACT, False),
+    "theory_paths_attended": ("theory", "PathPosterior", None, "converged", EXACT, False),
+    "theory_rank_two": ("theory", "BayesOptimal", None, "converged: nothing is learned", ITERATED, True),
+    "theory_swept_layers": ("theory", "BayesOptimal", None, "converged: nothing is learned", ITERATED, True),
+    "theory_swept_skip": ("theory", "BayesOptimal", None, "converged: nothing is learned", ITERATED, True),
+    "theory_training": ("theory", "RiskMinimization", None, "converged", EXACT, False),
+    "theory_training_atoms": ("theory", "RiskMinimization", None, "converged", EXACT, False),
+    "theory_training_empirical": ("theory", "RiskMinimization", None, "converged", EXACT, False),
+    "theory_training_full": ("theory", "RiskMinimization", None, "converged", EXACT, False),
+    "theory_training_power_law": ("theory", "RiskMinimization", None, "converged", EXACT, True),
+    "theory_training_three_tokens": ("theory", "RiskMinimization", None, "converged", ITERATED, True),
+    "theory_two_layers": ("theory", "BayesOptimal", None, "converged", ITERATED, True),
+    "thresholds_linear": ("thresholds", "BayesOptimal", None, "converged", EXACT, False),
+    "thresholds_one_layer": ("thresholds", "BayesOptimal", None, "converged", EXACT, False),
+    "thresholds_training": ("thresholds", "RiskMinimization", None, "converged", EXACT, False),
+}
+#: How far a number may lie from the root that it approximates: minimisers are found where a gradient vanishes.
+AT_A_MINIMUM = {"gradient_norm": 1e-6}
+
+
+def read(name: str) -> asx.Result:
+    """A function of one's own is not in the file and must be given."""
+    problem = asx.BayesOptimal(asx.MultiIndex(square, indices=1)) if name == "theory_link" else None
+    return asx.load(FOLDER / f"{name}.nc", problem=problem)
+
+
+def computed_anew(old: asx.Result) -> asx.Result:
+    grids = {str(name): values.values for name, values in old.ds.coords.items() if values.dims == (name,)}
+    seeds = grids.pop("seed", np.zeros(0)).tolist()
+    if old.kind == "theory":
+        return asx.solve(old.problem, progress=False, **grids, **old.settings)
+    if old.kind == "thresholds":
+        return asx.thresholds(old.problem, progress=False, **grids, **old.settings)
+    assert old.algorithm is not None
+    size = {"dim": int(old.dim)} if "dim" in old.ds.coords else {}
+    return asx.simulate(old.problem, old.algorithm, seeds=seeds, progress=False, **size, **grids)
+
+
+def test_no_file_is_forgotten():
+    assert {path.stem for path in FOLDER.glob("*.nc")} == set(SAVED)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_file_is_understood(name):
+    kind, problem, algorithm, status, _, _ = SAVED[name]
+    old = read(name)
+    assert old.kind == kind
+    assert type(old.problem).__name__ == problem
+    assert algorithm == (None if old.algorithm is None else type(old.algorithm).__name__)
+    for words in old.status.values.ravel():
+        assert words.startswith(tuple(status.split("|")))
+    assert old.converged.dtype == bool
+    assert old.provenance["asymptotix"].startswith("0.1")
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_file_opens_in_plain_xarray(name):
+    with xr.open_dataset(FOLDER / f"{name}.nc") as plain:
+        assert plain.attrs["kind"] == SAVED[name][0]
+        old = read(name).ds
+        for variable in old.data_vars:
+            np.testing.assert_array_equal(plain[variable].values, old[variable].values)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_saved_again_it_stays_the_same(name, tmp_path):
+    old = read(name)
+    old.save(tmp_path / "again.nc")
+    again = asx.load(tmp_path / "again.nc", problem=old.problem)
+    assert again.ds.identical(old.ds)
+    assert (again.settings, again.provenance) == (old.settings, old.provenance)
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if row[5] else ()) for name, row in SAVED.items() if row[4] is not None],
+)
+def test_numbers_are_those_of_today(name):
+    old, relative = read(name), SAVED[name][4]
+    new = computed_anew(old)
+    assert set(new.ds.variables) == set(old.ds.variables)
+    for variable in old.ds.data_vars:
+        before, now = old[variable].values, new[variable].values
+        if variable in ("status", "converged"):
+            assert [str(s)[:20] for s in before.ravel()] == [str(s)[:20] for s in now.ravel()]
+        elif not str(variable).endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
+            finite = before[np.isfinite(before)]
+            scale = AT_A_MINIMUM.get(str(variable), float(abs(finite).max()) if finite.size else 1.0)
+            bound = scale if variable in AT_A_MINIMUM else relative * scale
+            np.testing.assert_allclose(now, before, rtol=relative, atol=bound, err_msg=str(variable))
