@@ -12,7 +12,7 @@ import xarray as xr
 from asymptotix import SGD, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate
 from asymptotix.core.problem import Algorithm, Outcome, Problem
 from asymptotix.sequence_index.algorithms.gamp_batch import GampRecord
-from asymptotix.sequence_index.channels.protocol import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of
 
 DIM = 20
 

@@ -40,7 +40,8 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
     for r in range(_RANDOMISATIONS):
         Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (streams.DEEP_AT_ZERO_OUTPUTS, r))).reshape(-1, L, M)
         u = rank_one.last_preactivation(Z, skip, activation)
-        G, H = (_deviations(u, _mixing_list(L, M, skip, activation, (stream, r))) for stream in streams.DEEP_AT_ZERO_LISTS)
+        lists = (_mixing_list(L, M, skip, activation, (stream, r)) for stream in streams.DEEP_AT_ZERO_LISTS)
+        G, H = (_deviations(u, one) for one in lists)
         products.append((G * H).sum((-1, -2)))
         indices.append(Z.reshape(len(Z), -1))
     variates = hermite_polynomials(np.concatenate(indices), _OUTPUTS // 16)
