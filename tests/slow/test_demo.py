@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 FILES = {
     "telling_chains_apart": ("hidden_markov.png", "hidden_markov.nc"),
     "training": ("training.png", "training_theory.nc", "training_runs.nc"),
-    "two_layers": ("two_layers.png", "theory.nc", "runs.nc", "thresholds.nc"),
+    "learning_in_turn": ("two_layers.png", "theory.nc", "runs.nc", "thresholds.nc"),
 }
 
 

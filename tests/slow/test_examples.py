@@ -35,6 +35,7 @@ def test_large_systems(capsys, monkeypatch, tmp_path):
     assert (tmp_path / "large_systems.png").stat().st_size > 10_000
 
 
+@pytest.mark.full  # its thresholds and a point of its curve are those of test_depth_three.py, the pictures take longest
 def test_depth_three(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     small = {"alphas": (0.3,), "tolerance": 0.01, "alpha": 0.6, "dim": 40, "seeds": 2, "iterations": 3}

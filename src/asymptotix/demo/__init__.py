@@ -7,8 +7,8 @@ from pathlib import Path
 
 def main(out: Path, quick: bool = False) -> None:
     """Run all demonstrations; tables are printed, pictures and results written to ``out``."""
-    from . import telling_chains_apart, training, two_layers
+    from . import learning_in_turn, telling_chains_apart, training
 
-    for part in (two_layers, training, telling_chains_apart):
+    for part in (learning_in_turn, training, telling_chains_apart):
         part.main(out, quick)
         print()
