@@ -21,8 +21,7 @@ import numpy as np
 from numba import njit
 
 from ..protocol import Accuracy
-from .activation_kinds import LINEAR as LINEAR
-from .activation_kinds import SOFTMAX
+from .activation_kinds import LINEAR, SOFTMAX
 
 _STACK = 4096
 _BATCH = 64  # cells examined together
