@@ -1,4 +1,4 @@
-"""Control variates: functions of known mean zero on which an average is regressed to lower its variance."""
+"""Control variates: functions of the nodes whose exact mean is known to be zero, regressed out of an average."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ import numpy as np
 
 
 class Control:
-    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them."""
+    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them.
+
+    The mean of values f (n, m) on randomisation r becomes mean_r(f) - means[r] @ (inverse @ f).
+
+    Parameters
+    ----------
+    variates : array (n, k)
+        On the nodes of all randomisations, one after the other, weights included.
+    randomisations : int
+        Into how many equal parts the nodes are divided.
+
+    Attributes
+    ----------
+    means : array (randomisations, k)
+    inverse : array (k, n)
+        Applied to values (n, m) it gives their least-squares slopes (k, m) on the variates.
+    """
 
     def __init__(self, variates: np.ndarray, randomisations: int) -> None:
         self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
