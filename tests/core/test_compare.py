@@ -171,6 +171,6 @@ def test_plots():
     with pytest.raises(ValueError, match="varies with alpha, iteration"):
         by_iteration.plot("overlap")
     ax = by_iteration.sel(alpha=0.5, dim=400).plot("overlap")
-    assert ax.lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
+    assert np.asarray(ax.lines[0].get_xdata()).tolist() == [1, 2, 3, 4, 5, 6]
     ax = runs.sel(dim=400).plot("test_error")
     assert ax.get_legend_handles_labels()[1] == ["experiment"]

@@ -110,7 +110,9 @@ def test_labels_are_those_of_the_largest_model_not_of_the_base():
 
 def test_lines_of_a_plot_have_the_labels_of_the_largest_model():
     result = solve(PROBLEM, alpha=[0.5, 1.0], layers=2, rank=[1, 2])
-    words = [text.get_text() for text in result.sel(rank=2).plot("overlap").get_legend().get_texts()]
+    legend = result.sel(rank=2).plot("overlap").get_legend()
+    assert legend is not None
+    words = [text.get_text() for text in legend.get_texts()]
     assert all(any(label in text for text in words) for label in LABELS)
 
 

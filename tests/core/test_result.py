@@ -201,7 +201,7 @@ def test_plot_theory_has_a_line_per_diagonal_entry_and_leaves_settings_alone():
     ax = solve(PROBLEM, alpha=np.linspace(0.1, 1.5, 5)).plot("overlap")
     assert dict(mpl.rcParams) == before
     assert [line.get_label() for line in ax.lines] == ["index 1, theory", "index 2, theory"]
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), np.minimum(np.linspace(0.1, 1.5, 5), 1))
+    np.testing.assert_allclose(np.asarray(ax.lines[0].get_ydata()), np.minimum(np.linspace(0.1, 1.5, 5), 1))
     assert len(ax.collections) == 2  # the error bands
     assert "alpha" in ax.get_xlabel()
     assert "overlap" in ax.get_ylabel()
@@ -216,7 +216,7 @@ def test_plot_labels_come_from_the_problem(monkeypatch):
 def test_plot_thresholds_marks_finite_places():
     limits = thresholds(PROBLEM, noise=1.0)
     ax = limits.plot()
-    assert sorted(line.get_xdata()[0] for line in ax.lines) == [0.2, 0.4]  # exact recovery is infinite
+    assert sorted(np.asarray(line.get_xdata())[0] for line in ax.lines) == [0.2, 0.4]  # exact recovery is infinite
     assert ax.texts[0].get_text() == "weak recovery, index 1"
     ax = solve(PROBLEM, alpha=[0.5, 1.0]).plot("test_error", reference=limits)
     assert len(ax.lines) == 3
@@ -228,7 +228,7 @@ def test_plot_crosses_out_what_did_not_converge_and_draws_infinity_as_a_level():
     ax = result.plot("mean")
     labels = [line.get_label() for line in ax.lines]
     assert labels == ["theory", "width = ∞", "not converged"]
-    assert ax.lines[2].get_xdata().tolist() == [100]
+    assert np.asarray(ax.lines[2].get_xdata()).tolist() == [100]
     assert ax.get_xscale() == "log"
 
 

@@ -209,7 +209,7 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     return [path.lstrip(".")]
 
 
-def _replaced(obj: S, changes: Mapping[tuple[str, ...], Any]) -> S:
+def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
     if not changes:
         return obj
     own = {path[0]: value for path, value in changes.items() if len(path) == 1}
