@@ -62,6 +62,7 @@ def test_readme_has_a_block_and_a_picture_per_theory_and_stays_short():
     assert len(TEXT["README.md"].encode()) < 8000
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # too few steps and draws, on purpose
 @pytest.mark.parametrize("number", range(len(SMALLER)))
 def test_block_runs(number, monkeypatch, tmp_path, capsys):
