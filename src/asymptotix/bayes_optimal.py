@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .attention_index.model import AttentionIndex
 from .core.problem import Outcome, Problem
 from .core.specification import Specification
 from .numerics import checks
@@ -40,7 +41,7 @@ class BayesOptimal(Problem):
     side_information: float = 0.0
 
     def __post_init__(self) -> None:
-        if not hasattr(self.model, "bayes_optimal_theory"):
+        if not (isinstance(self.model, AttentionIndex) or hasattr(self.model, "bayes_optimal_theory")):
             raise TypeError(f"model must have a Bayes-optimal theory, as DeepAttention has, got {self.model!r}")
         side = float(checks.probability("side_information", self.side_information))
         object.__setattr__(self, "side_information", side)
@@ -49,6 +50,10 @@ class BayesOptimal(Problem):
     @cached_property
     def theory(self) -> Any:
         """The theory object that implements the verbs for this model."""
+        if isinstance(self.model, AttentionIndex):
+            from .attention_index.theory.bayes import AttentionIndexTheory
+
+            return AttentionIndexTheory(self)
         return self.model.bayes_optimal_theory()(self)  # type: ignore[attr-defined]
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:

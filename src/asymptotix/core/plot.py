@@ -341,6 +341,9 @@ def _finish(ax: Axes) -> Axes:
     return ax
 
 
+axes_or_new, with_legend, style = _axes, _finish, _style
+
+
 def _words(name: str) -> str:
     return name.replace("_", " ")
 
