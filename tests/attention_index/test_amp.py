@@ -94,7 +94,7 @@ def test_coordinates_have_variance_q_and_tell_the_target(rng, kind, fields):
         np.testing.assert_allclose(noiseless.coordinates(target), noiseless.z0, atol=1e-4)
     S = symmetric(rng, dim)
     r = noiseless.coordinates(S)
-    assert r.shape == (samples, noiseless.model.visible)
+    assert r.shape == (samples, noiseless.model.visible_directions)
     covariance = r.T @ r / samples
     # 6000 samples leave 2 % (more with the heavy tails of tokens at this dim)
     np.testing.assert_allclose(covariance, (S**2).sum() / dim * np.eye(r.shape[1]), atol=0.1 * (S**2).sum() / dim)
@@ -108,7 +108,10 @@ def test_coordinates_have_variance_q_and_tell_the_target(rng, kind, fields):
 
 @pytest.mark.parametrize("parameterization", ["factorized", "full"])
 def test_variance_is_the_divergence_of_the_denoiser(rng, parameterization):
-    dim, estimator = 6, amp.Training(RiskMinimization(MODEL, weight_decay=0.2, parameterization=parameterization))
+    dim, estimator = (
+        6,
+        amp.PenalisedTraining(RiskMinimization(MODEL, weight_decay=0.2, parameterization=parameterization)),
+    )
 
     def denoised(Theta):
         values, vectors = np.linalg.eigh(Theta)
@@ -130,7 +133,7 @@ def test_bayes_denoiser_has_the_error_it_claims(rng):
     target = np.diag(MODEL.target.eigenvalues(dim))
     noise = symmetric(rng, dim) * np.sqrt(2)  # the Gaussian orthogonal ensemble
     values, vectors = np.linalg.eigh(Lambda * target + np.sqrt(Lambda) * noise)
-    shrunk, V = amp.Posterior(MODEL).denoise(values, Lambda)
+    shrunk, V = amp.PosteriorMean(MODEL).denoise(values, Lambda)
     error = (((vectors * shrunk) @ vectors.T - target) ** 2).sum() / dim
     np.testing.assert_allclose(error, V, rtol=0.03)  # fluctuations of order 1/d, and Q_0 - q = 0.19
 

@@ -11,7 +11,7 @@ import pytest
 from asymptotix import Adam, AttentionIndex, MarchenkoPastur, RiskMinimization, simulate
 from asymptotix.attention_index.algorithms import adam as training
 from asymptotix.attention_index.algorithms import training_data as data
-from asymptotix.attention_index.algorithms.adam import Settings
+from asymptotix.attention_index.algorithms.adam import AdamSettings
 from reference_numbers import reference
 from toy import ToyLearning, ToyRegression
 
@@ -143,7 +143,7 @@ def test_gradient_is_that_of_the_loss_as_written(rng, activation, tokens, output
         width = 7 if kind == "factorized" else DIM
         weights = rng.normal(size=(DIM, width)).astype(np.float32)
         strength = 0.3 * (np.sqrt(width / DIM) if kind == "factorized" else 1)
-        found = compiled(weights, samples, beta, strength, Settings(1, activation, kind))
+        found = compiled(weights, samples, beta, strength, AdamSettings(1, activation, kind))
         naive = partial(naive_loss, model=model, strength=0.3, kind=kind)
         assert_same(found, jax.jit(jax.value_and_grad(naive))(weights, x, y))
 
@@ -165,7 +165,7 @@ def test_gradient_of_other_losses_and_penalties(rng, given, loss):
         error = jax.vmap(loss)(y, pre_activations(x, S, "trace")).sum()
         return error / DIM**2 + 0.3 / DIM * (jnp.trace(S @ S) + jnp.trace(S @ S @ S))
 
-    settings = Settings(1, "softmax", "factorized", given, lambda t: t**2 + t**3)
+    settings = AdamSettings(1, "softmax", "factorized", given, lambda t: t**2 + t**3)
     samples = data.draw_samples(MODEL, DIM, SAMPLES, 0, differences=settings.differences)
     found = compiled(weights, samples, 1.0, 0.3, settings)
     assert_same(found, jax.jit(jax.value_and_grad(naive))(weights, *tokens_and_labels(samples, SAMPLES)))
@@ -177,7 +177,8 @@ def test_chunks_and_drawing_again_do_not_change_the_gradient(rng):
     cut, again = (data.draw_samples(MODEL, DIM, 700, 0, chunk=256, stored=stored) for stored in (True, False))
     assert again.tokens is None
     found = [
-        compiled(weights, samples, 1.0, 0.01, Settings(1, "softmax", "factorized")) for samples in (whole, cut, again)
+        compiled(weights, samples, 1.0, 0.01, AdamSettings(1, "softmax", "factorized"))
+        for samples in (whole, cut, again)
     ]
     assert_same(found[1], found[0])
     assert_same(found[2], found[0])

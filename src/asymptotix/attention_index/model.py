@@ -1,4 +1,7 @@
-"""Attention-indexed data: a teacher's attention matrix on Gaussian tokens."""
+"""Attention-indexed data: a teacher's attention matrix on Gaussian tokens.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The trace that is subtracted is of S_0 itself.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +96,14 @@ class AttentionIndex(Specification):
         return self.tokens * (self.tokens + 1) // 2
 
     @property
-    def visible(self) -> int:
+    def visible_directions(self) -> int:
         """Number N of directions that the output depends on: a softmax does not see a shift of all entries."""
         return self.pairs if self.activation == "linear" else self.pairs - 1
+
+    @property
+    def visible(self) -> int:
+        """The same as :attr:`visible_directions`."""
+        return self.visible_directions
 
     @property
     def signal(self) -> float:
@@ -106,9 +114,3 @@ class AttentionIndex(Specification):
     def noisy_signal(self) -> float:
         """Q_0' = Q_0 + noise/2, the variance per normalised entry of the noisy pre-activation."""
         return self.target.mean_square + 0.5 * self.noise
-
-    def bayes_optimal_theory(self) -> type:
-        """The theory that :class:`asymptotix.BayesOptimal` uses for this model."""
-        from .theory.bayes import AttentionIndexTheory
-
-        return AttentionIndexTheory

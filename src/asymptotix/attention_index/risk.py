@@ -1,4 +1,8 @@
-"""Regularised training of single-head attention: the problem that the verbs act on."""
+"""Regularised training of single-head attention: the problem that the verbs act on.
+
+Boncoraglio et al., arXiv:2509.24914, eq. (2), and eq. (20) with the factor d that its penalty lacks; S = W W^T / sqrt(m
+d) is that of eq. (1).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.problem import Outcome, Problem
+from ..core.specification import numeric_fields, with_fields
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
+    from ..core.progress import Progress
+    from ..core.result import Result
     from .spectra.learned import LearnedSpectrum
+    from .theory.state_evolution import OrderParameters
+    from .theory.training_theory import TrainingTheory
 
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
+INTEGER_FIELDS = ("tokens",)
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class RiskMinimization(Problem):
             raise NotImplementedError("weight_decay=0 is covered for the squared loss without a penalty of your own")
 
     @cached_property
-    def theory(self) -> Any:
+    def theory(self) -> TrainingTheory:
         """What solves the equations for this description; keeps its quadrature nodes between calls."""
         from .theory.training_theory import TrainingTheory
 
@@ -96,19 +106,19 @@ class RiskMinimization(Problem):
         return checks.positive_grid(name, values)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Points in order of decreasing alpha, each starting from the one before."""
         first = self.theory.check_start(start)
 
-        def solve_at(alpha: float, before: Any) -> tuple[Any, Outcome]:
+        def solve_at(alpha: float, before: OrderParameters | None) -> tuple[OrderParameters | None, Outcome]:
             progress.message(f"alpha = {alpha:.4g}")
             return self.theory.solve(alpha, before, tolerance)
 
         alphas = [point["alpha"] for point in points]
         yield from continuation_steps(solve_at, alphas, first, descending=True)
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         return self.theory.thresholds()
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
@@ -118,9 +128,27 @@ class RiskMinimization(Problem):
         """Value and derivative of an observable with respect to a numeric field or to alpha."""
         from .theory.implicit_derivatives import value_and_derivative
 
-        return value_and_derivative(self, observable, field, alpha=alpha, tolerance=tolerance)
+        at = alpha if field == "alpha" else self._differentiable(field)
 
-    def spectrum(self, result: Any) -> LearnedSpectrum:
+        def shifted(theta: float) -> tuple[TrainingTheory, float]:
+            return (self.theory, theta) if field == "alpha" else (with_fields(self, **{field: theta}).theory, alpha)
+
+        return value_and_derivative(self.theory, alpha, observable, theta=at, shifted=shifted, tolerance=tolerance)
+
+    def _differentiable(self, field: str) -> float:
+        """The value of a numeric field with respect to which a derivative exists."""
+        fields = numeric_fields(self)
+        accepted = [name for name in fields if name not in INTEGER_FIELDS]
+        if field not in accepted:
+            raise ValueError(f"field must be alpha or one of {', '.join(sorted(accepted))}, got {field!r}")
+        value = fields[field]
+        if value is None:
+            raise ValueError(f"{field} is not set; give it a number first")
+        if value == 0:
+            raise ValueError(f"{field} must not be 0, where only a one-sided derivative exists, got 0")
+        return float(value)
+
+    def spectrum(self, result: Result) -> LearnedSpectrum:
         """Law of the learned eigenvalues and singular values at one point of a theory result."""
         from .spectra.learned import LearnedSpectrum
 

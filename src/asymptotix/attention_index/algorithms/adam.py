@@ -1,25 +1,36 @@
-"""Training of the attention layer on finite data: full-batch Adam on the empirical risk, in single precision."""
+"""Training of the attention layer on finite data: full-batch Adam on the empirical risk, in single precision.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (2), (3) and (20), the last with a penalty times d, minimised as in Appendix
+E.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...core.problem import Algorithm, Outcome, Problem
+from ...core.runs import point_runs
 from ...numerics import checks
+from .. import streams
+from ..model import AttentionIndex
+from ..risk import RiskMinimization
+from ..theory.training_equations import Training, is_factorized
 from . import training_data as data
+from .learned_matrix import spectral_observables
 from .training_data import Chunk, Samples
+
+if TYPE_CHECKING:
+    from ...core.progress import Progress
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**14
-#: Eigenvalues of S beyond this count as learned: training leaves what the penalty removes slightly above zero.
-RANK_CUT = 1e-2
 #: Steps per call of the compiled loop; between calls progress is shown and the run may be interrupted.
 _STEPS_PER_CALL = 50
 #: The rate falls on a cosine to this share of itself.
@@ -75,45 +86,41 @@ class Adam(Algorithm):
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""
-        from ..risk import RiskMinimization
-
-        if not isinstance(problem, RiskMinimization):
-            raise TypeError(f"Adam runs on RiskMinimization(AttentionIndex(...)), got {type(problem).__name__}")
-        if problem.model.output == "sequence" and problem.loss != "squared":
-            raise TypeError(f"output='sequence' is trained with loss='squared', got loss={problem.loss!r}")
+        training = _training(problem)
+        if training.model.output == "sequence" and training.loss != "squared":
+            raise TypeError(f"output='sequence' is trained with loss='squared', got loss={training.loss!r}")
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
 
     def run_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
         seeds: Sequence[int],
-        progress: Any,
+        progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
         """One run after the other, each yielded when it is done; runs of equal size share their compiled programs."""
         assert dim is not None
-        for position, point in enumerate(points):
-            samples = max(round(float(point["alpha"]) * dim**2), 1)
-            for k, seed in enumerate(seeds):
-                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
-                yield position, k, self._run(problem, dim, samples, seed, progress, label)
+        training = _training(problem)
+        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim**2):
+            for k, seed, label in runs.each():
+                yield runs.position, k, self._run(training, dim, runs.samples, seed, progress, label)
 
-    def _run(self, problem: Any, dim: int, samples: int, seed: int, progress: Any, label: str) -> Outcome:
+    def _run(self, problem: Training, dim: int, samples: int, seed: int, progress: Progress, label: str) -> Outcome:
         model = problem.model
         width = round(problem.width_ratio * dim)
         if width < 1:
             raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
-        settings = Settings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
-        nuclear = problem.parameterization == "factorized" and problem.penalty is None
+        settings = AdamSettings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
+        nuclear = is_factorized(problem) and problem.penalty is None
         # |W|_F^2 = d sqrt(m/d) Tr S
         strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)
         numbers = np.array([model.beta, strength, self.learning_rate], np.float32)
         train = data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
-        state = _start(np.random.default_rng([seed, dim, samples]), dim, width, settings)
+        state = _start(np.random.default_rng(streams.initial_weights(seed, dim, samples)), dim, width, settings)
         for first in range(0, self.steps, _STEPS_PER_CALL):
             last = min(first + _STEPS_PER_CALL, self.steps)
             # The last call evaluates loss and gradient once more, with a step of size zero.
@@ -125,7 +132,13 @@ class Adam(Algorithm):
         return Outcome(*_report(model, samples, seed, state, train, strength, settings))
 
 
-class Settings(NamedTuple):
+def _training(problem: Problem) -> Training:
+    if not isinstance(problem, RiskMinimization):
+        raise TypeError(f"Adam runs on RiskMinimization(AttentionIndex(...)), got {type(problem).__name__}")
+    return problem
+
+
+class AdamSettings(NamedTuple):
     """What decides which program is compiled; see :class:`RiskMinimization`."""
 
     steps: int
@@ -140,7 +153,7 @@ class Settings(NamedTuple):
         return self.activation != "linear" and not callable(self.loss)
 
 
-class State(NamedTuple):
+class AdamState(NamedTuple):
     """Weights, running means of the gradient and its square, steps done, the loss before each, and the last slope.
 
     The slope is the norm of the gradient of L / d^2 times that of the weights.
@@ -154,22 +167,22 @@ class State(NamedTuple):
     slope: Any
 
 
-def _start(rng: np.random.Generator, dim: int, width: int, settings: Settings) -> State:
+def _start(rng: np.random.Generator, dim: int, width: int, settings: AdamSettings) -> AdamState:
     """Weights at random such that the eigenvalues of S are of order one."""
     if settings.parameterization == "factorized":
         weights = rng.normal(size=(dim, width))
     else:
         weights = rng.normal(size=(dim, dim)) / np.sqrt(dim)
     zero, trace = np.zeros(weights.shape, np.float32), np.zeros(settings.steps + 1, np.float32)
-    return State(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
+    return AdamState(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
 
 
 @partial(jax.jit, static_argnames="settings")
-def _train(state: State, samples: Samples, numbers: Any, last: Any, settings: Settings) -> State:
+def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
     """Adam until ``last`` steps are done; ``numbers`` are beta, the strength of the penalty and the initial rate."""
     beta, strength, rate = numbers
 
-    def step(t: Any, state: State) -> State:
+    def step(t: Any, state: AdamState) -> AdamState:
         loss, gradient = loss_and_gradient(state.weights, samples, beta, strength, settings)
         mean = 0.9 * state.mean + 0.1 * gradient
         square = 0.999 * state.square + 0.001 * gradient**2
@@ -178,12 +191,14 @@ def _train(state: State, samples: Samples, numbers: Any, last: Any, settings: Se
         count = t + jnp.float32(1)
         change = mean / (1 - 0.9**count) / (jnp.sqrt(square / (1 - 0.999**count)) + 1e-8)
         slope = jnp.linalg.norm(gradient) * jnp.linalg.norm(state.weights)
-        return State(state.weights - size * change, mean, square, t + 1, state.trace.at[t].set(loss), slope)
+        return AdamState(state.weights - size * change, mean, square, t + 1, state.trace.at[t].set(loss), slope)
 
     return jax.lax.fori_loop(state.step, last, step, state)
 
 
-def loss_and_gradient(weights: Any, samples: Samples, beta: Any, strength: Any, settings: Settings) -> tuple[Any, Any]:
+def loss_and_gradient(
+    weights: Any, samples: Samples, beta: Any, strength: Any, settings: AdamSettings
+) -> tuple[Any, Any]:
     """L / d^2 and its gradient with respect to the weights."""
     S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
     error, slope = risk_and_gradient(S, samples, beta, settings)
@@ -201,7 +216,7 @@ def learned_matrix(weights: Any, parameterization: str) -> Any:
     return 0.5 * (weights + weights.T)
 
 
-def penalty_and_gradient(S: Any, settings: Settings) -> tuple[Any, Any]:
+def penalty_and_gradient(S: Any, settings: AdamSettings) -> tuple[Any, Any]:
     """Tr r(S) and r'(S): r(t) is the problem's own, or t where |W|_F^2 is penalised, or t^2 where |S|_F^2 is."""
     if settings.penalty is None and settings.parameterization == "full":
         return (S**2).sum(), 2 * S
@@ -212,7 +227,7 @@ def penalty_and_gradient(S: Any, settings: Settings) -> tuple[Any, Any]:
     return jax.vmap(settings.penalty)(values).sum(), _times(vectors * slopes, vectors.T)
 
 
-def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: Settings) -> tuple[Any, Any]:
+def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> tuple[Any, Any]:
     """The summed error E of all samples and dE/dS, symmetric.
 
     With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T: one matrix product forward and one
@@ -231,7 +246,7 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: Settings) -
 
 
 @partial(jax.jit, static_argnames="settings")
-def risk(S: Any, samples: Samples, beta: Any, settings: Settings) -> Any:
+def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
     """The summed error of all samples."""
     shift, K = _shift(S, samples), samples.centre.shape[1]
 
@@ -245,7 +260,7 @@ def _shift(S: Any, samples: Samples) -> Any:
     return jnp.einsum("ckde,de->ck", samples.centre, S, precision="highest")
 
 
-def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: Settings) -> Any:
+def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: AdamSettings) -> Any:
     """The summed error of a chunk from the products P_ck, (T, K, size), of its tokens."""
     h = (P - shift[..., None]) / jnp.sqrt(jnp.float32(chunk.tokens.shape[-1]))
     if settings.differences:  # h_ab - h_aT of the tokens themselves
@@ -264,7 +279,13 @@ def _times(a: Any, b: Any) -> Any:
 
 
 def _report(
-    model: Any, samples: int, seed: int, state: State, train: Samples, strength: float, settings: Settings
+    model: AttentionIndex,
+    samples: int,
+    seed: int,
+    state: AdamState,
+    train: Samples,
+    strength: float,
+    settings: AdamSettings,
 ) -> tuple[dict[str, Any], str, bool]:
     """Observables of a trained layer, status and whether it converged."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
@@ -287,25 +308,13 @@ def _report(
     return values, status, False
 
 
-def _fresh_errors(model: Any, seed: int, S: Any, centre: Any, settings: Settings) -> dict[str, float]:
+def _fresh_errors(model: AttentionIndex, seed: int, S: Any, centre: Any, settings: AdamSettings) -> dict[str, float]:
     """Errors per sample on new data, centred as the training data were."""
-    drawn = data.draw_samples(model, len(S), FRESH_SAMPLES, seed, stream=data.FRESH, differences=settings.differences)
+    drawn = data.draw_samples(
+        model, len(S), FRESH_SAMPLES, seed, stream=streams.FRESH, differences=settings.differences
+    )
     fresh, beta = drawn._replace(centre=centre), np.float32(model.beta)
     error = label = float(risk(S, fresh, beta, settings)) / FRESH_SAMPLES
     if model.output == "sequence":
         label = float(risk(S, fresh._replace(gram=None), beta, settings)) / FRESH_SAMPLES
     return {"test_error": error, "label_error": label}
-
-
-def spectral_observables(S: np.ndarray, target: np.ndarray) -> dict[str, Any]:
-    """Overlaps with S_0 = diag(target), estimation error, eigenvalues and rank of a learned matrix."""
-    dim = len(target)
-    eigenvalues = np.linalg.eigvalsh(S)
-    m, q = float(np.diag(S) @ target / dim), float((S**2).sum() / dim)
-    return {
-        "m": m,
-        "q": q,
-        "estimation_error": q - 2 * m + float((target**2).mean()),
-        "eigenvalues": eigenvalues,
-        "rank": float((abs(eigenvalues) > RANK_CUT).mean()),
-    }

@@ -6,6 +6,9 @@ In visible coordinates r = A S of the pre-activations (A linear, z0 those of the
     S = phi(Theta, Lambda),    V = (2/d^2) sum_{i<=j} (T_i - T_j) / (D_i - D_j),
 
 where phi acts on the eigenvalues D of Theta and gives those, T, of S. State evolution: V = Sigma, Lambda = Sigmahat.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (41), (42), with r = Omega/sqrt2 in visible directions; the penalty in phi,
+eq. (39), is divided by d, where the paper prints d^2.
 """
 
 from __future__ import annotations
@@ -18,18 +21,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ...core.problem import Algorithm, Outcome, Problem
+from ...core.runs import point_runs
 from ...numerics import checks
 from ...numerics.quadrature import sobol_normals
+from .. import streams
 from ..loss.visible_directions import logit_matrix
-from .adam import spectral_observables
+from ..model import AttentionIndex
+from ..theory.amp_dynamics import FIRST_RESPONSE
+from ..theory.bayes import AttentionIndexTheory
+from ..theory.training_equations import Training, decay_of_matrix, is_factorized
+from ..theory.training_theory import TrainingTheory
+from .learned_matrix import spectral_observables
 from .sensing import GaussianSensing, Sensing, TokenSensing
 
 if TYPE_CHECKING:
-    from ..model import AttentionIndex
+    from ...core.progress import Progress
 
 SENSING = {"gaussian": GaussianSensing, "tokens": TokenSensing}
-#: V of regularised training before any data: large enough that the first proximal points are close to the target's.
-FIRST_RESPONSE = 20.0
 #: Variance of z0 - r that single precision resolves.
 _RESOLVED = 1e-10
 #: Draws from the posterior for a test sample.
@@ -78,24 +86,17 @@ class MatrixAMP(Algorithm):
 
     def check(self, problem: Problem) -> None:
         """Refuse other models than attention, other estimators, and an activation that hides the pre-activation."""
-        from ...bayes_optimal import BayesOptimal
-        from ..model import AttentionIndex
-        from ..risk import RiskMinimization
-
-        model = getattr(problem, "model", None)
-        if not isinstance(problem, RiskMinimization | BayesOptimal) or not isinstance(model, AttentionIndex):
-            raise TypeError(
-                "MatrixAMP runs on RiskMinimization(AttentionIndex(...)) and BayesOptimal(AttentionIndex(...)), got "
-                f"{type(problem).__name__} of {type(model).__name__}"
-            )
-        if model.activation == "hardmax":
+        theory = _theory(problem)
+        if theory.model.activation == "hardmax":
             raise TypeError("MatrixAMP needs activation='softmax' or 'linear', got 'hardmax'")
-        if isinstance(problem, RiskMinimization) and problem.weight_decay == 0:
-            raise ValueError("MatrixAMP needs weight_decay > 0: it does not take the limit of vanishing one, got 0")
-        if isinstance(problem, RiskMinimization) and (problem.loss != "squared" or problem.penalty is not None):
-            raise TypeError(
-                f"MatrixAMP needs loss='squared' and penalty=None, got {problem.loss!r}, {problem.penalty!r}"
-            )
+        if isinstance(theory, TrainingTheory):
+            training = theory.problem
+            if training.weight_decay == 0:
+                raise ValueError("MatrixAMP needs weight_decay > 0: it does not take the limit of vanishing one, got 0")
+            if training.loss != "squared" or training.penalty is not None:
+                raise TypeError(
+                    f"MatrixAMP needs loss='squared' and penalty=None, got {training.loss!r}, {training.penalty!r}"
+                )
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",)}
@@ -107,26 +108,24 @@ class MatrixAMP(Algorithm):
 
     def run_points(
         self,
-        problem: Any,
+        problem: Problem,
         points: Sequence[Mapping[str, float]],
         *,
         dim: int | None,
         seeds: Sequence[int],
-        progress: Any,
+        progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
         """One run after the other."""
         assert dim is not None
-        estimator = _estimator(problem)
-        for position, point in enumerate(points):
-            samples = max(round(float(point["alpha"]) * dim**2), 1)
-            for k, seed in enumerate(seeds):
-                label = f"alpha = {point['alpha']:.4g}, seed {seed}"
-                sensing = SENSING[self.sensing](problem.model, dim, samples, seed)
-                yield position, k, self._run(estimator, sensing, progress, label)
+        estimator = _estimator(_theory(problem))
+        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim**2):
+            for k, seed, label in runs.each():
+                sensing = SENSING[self.sensing](estimator.model, dim, runs.samples, seed)
+                yield runs.position, k, self._run(estimator, sensing, progress, label)
 
-    def _run(self, estimator: Estimator, sensing: Sensing, progress: Any, label: str) -> Outcome:
+    def _run(self, estimator: Estimator, sensing: Sensing, progress: Progress, label: str) -> Outcome:
         target, dim = sensing.target, len(sensing.target)
-        state = State(*estimator.start(dim), np.zeros_like(sensing.z0), np.nan, np.inf)
+        state = MatrixIterate(*estimator.start(dim), np.zeros_like(sensing.z0), np.nan, np.inf)
         traces: dict[str, list[float]] = {name: [] for name in ("V", "Lambda", "m", "q")}
         for iteration in range(1, self.iterations + 1):
             state = iterate(estimator, sensing, state, self.damping)
@@ -145,7 +144,7 @@ class MatrixAMP(Algorithm):
         return Outcome(values, f"finished, S still moving by {100 * state.change:.2g} % per iteration", False)
 
 
-class State(NamedTuple):
+class MatrixIterate(NamedTuple):
     """The estimate S, its variance V, the last f (n, N), Lambda, and by how much S changed relative to its size."""
 
     S: np.ndarray
@@ -155,7 +154,7 @@ class State(NamedTuple):
     change: float
 
 
-def iterate(estimator: Estimator, sensing: Sensing, state: State, share: float) -> State:
+def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share: float) -> MatrixIterate:
     """One iteration; ``share`` is that of the new iterate."""
     S, V, z0 = state.S, state.V, sensing.z0
     dim = len(S)
@@ -168,7 +167,7 @@ def iterate(estimator: Estimator, sensing: Sensing, state: State, share: float) 
     change = np.linalg.norm(step) / max(np.linalg.norm(S + step), 1e-300)
     # Where the penalty leaves nothing of S nothing responds either; f is then the slope of the loss itself.
     V_new = max(share * V_new + (1 - share) * V, _NO_RESPONSE)
-    return State(S + step, V_new, f, Lambda, float(change))
+    return MatrixIterate(S + step, V_new, f, Lambda, float(change))
 
 
 class Estimator(abc.ABC):
@@ -190,7 +189,7 @@ class Estimator(abc.ABC):
         """The eigenvalues of S from those of Theta, and V."""
 
     @abc.abstractmethod
-    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+    def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
         """Errors of predictions."""
 
     def output(self, r: np.ndarray, beta: float) -> np.ndarray:
@@ -207,18 +206,16 @@ class Estimator(abc.ABC):
         return self.output(z0, self.model.teacher_beta)
 
 
-class Training(Estimator):
+class PenalisedTraining(Estimator):
     """Minimisation of the squared error with a penalty: f = (p - r) / V, p the proximal point.
 
     The penalty lt d Tr S on positive semi-definite matrices, lt = sqrt(width_ratio) weight_decay, cuts eigenvalues off:
     T = (D - 2 lt)_+ / Lambda. The penalty weight_decay d Tr S^2 shrinks them: T = D / (Lambda + 4 weight_decay).
     """
 
-    def __init__(self, problem: Any) -> None:
+    def __init__(self, problem: Training) -> None:
         super().__init__(problem.model)
-        self.factorized = problem.parameterization == "factorized"
-        scale = np.sqrt(problem.width_ratio) if self.factorized else 1.0
-        self.decay = float(scale * problem.weight_decay)
+        self.factorized, self.decay = is_factorized(problem), decay_of_matrix(problem)
 
     def start(self, dim: int) -> tuple[np.ndarray, float]:
         return np.zeros((dim, dim)), FIRST_RESPONSE
@@ -242,7 +239,7 @@ class Training(Estimator):
         ratio = np.where(apart, (shrunk[:, None] - shrunk) / np.where(apart, D[:, None] - D, 1), slope[:, None])
         return shrunk, float((ratio.sum() + np.trace(ratio)) / len(D) ** 2)
 
-    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+    def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
         S, dim = state.S, len(state.S)
         train = self._error(sensing.z0, sensing.coordinates(S))
         penalty = self.decay * float(np.trace(S) if self.factorized else (S**2).sum()) / dim
@@ -253,7 +250,7 @@ class Training(Estimator):
         return float(((self.target_output(z0) - self.output(r, self.model.beta)) ** 2).sum(1).mean())
 
 
-class Posterior(Estimator):
+class PosteriorMean(Estimator):
     """The posterior mean: f = (z0 - r) / (V + noise/2), T = x - (2/Lambda) Re g(x) with x = D / Lambda.
 
     g is the Stieltjes transform of the spectrum of S_0 + GOE / sqrt(Lambda), whose density mu gives V = 1/Lambda -
@@ -275,11 +272,12 @@ class Posterior(Estimator):
         V = 1 / Lambda - 4 * np.pi**2 / (3 * Lambda**2) * convolution.cube()
         return x - 2 / Lambda * np.real(convolution.stieltjes(x)), float(V)
 
-    def errors(self, sensing: Sensing, state: State) -> dict[str, float]:
+    def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
         """Of the mean label; two independent estimates of it leave no bias from the finite number of draws."""
         z0, r = sensing.fresh(state.S)
         spread = np.sqrt(state.V + self.model.noise / 2)
-        draws = np.split(sobol_normals(len(r), 2 * _POSTERIOR_DRAWS * r.shape[1], 1), 2 * _POSTERIOR_DRAWS, axis=1)
+        count = 2 * _POSTERIOR_DRAWS
+        draws = np.split(sobol_normals(len(r), count * r.shape[1], streams.POSTERIOR_DRAWS), count, axis=1)
         y = self.target_output(z0)
         first, second = (
             y - np.mean([self.target_output(r + spread * draw) for draw in half], axis=0)
@@ -288,7 +286,16 @@ class Posterior(Estimator):
         return {"test_error": float((first * second).sum(1).mean())}
 
 
-def _estimator(problem: Any) -> Estimator:
-    from ..risk import RiskMinimization
+def _theory(problem: Problem) -> TrainingTheory | AttentionIndexTheory:
+    theory = getattr(problem, "theory", None)
+    if not isinstance(theory, TrainingTheory | AttentionIndexTheory):
+        model = getattr(problem, "model", None)
+        raise TypeError(
+            "MatrixAMP runs on RiskMinimization(AttentionIndex(...)) and BayesOptimal(AttentionIndex(...)), got "
+            f"{type(problem).__name__} of {type(model).__name__}"
+        )
+    return theory
 
-    return Training(problem) if isinstance(problem, RiskMinimization) else Posterior(problem.model)
+
+def _estimator(theory: TrainingTheory | AttentionIndexTheory) -> Estimator:
+    return PenalisedTraining(theory.problem) if isinstance(theory, TrainingTheory) else PosteriorMean(theory.model)

@@ -2,13 +2,15 @@
 
 Coordinates r = A S are such that those of a fresh sample have variance Tr S^2 / d each. Those of the noisy target, z0 =
 A S_0 + sqrt(noise/2) N(0, 1), are all that labels tell.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (31)-(35): Gaussian matrices Z_a take the place of products of tokens.
 """
 
 from __future__ import annotations
 
 import abc
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +18,10 @@ import numpy as np
 
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.quadrature import sobol_normals
+from .. import streams
 from ..loss.visible_directions import logit_matrix, pair_weights, symmetric
+from ..model import AttentionIndex
 from . import training_data as data
-
-if TYPE_CHECKING:
-    from ..model import AttentionIndex
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**13
@@ -61,15 +62,15 @@ class GaussianSensing(Sensing):
     """
 
     def __init__(self, model: AttentionIndex, dim: int, samples: int, seed: int) -> None:
-        rows, entries = samples * model.visible, dim * (dim + 1) // 2
+        rows, entries = samples * model.visible_directions, dim * (dim + 1) // 2
         refuse_beyond_memory(
             8 * rows * entries, f"drawing {rows} Gaussian matrices of dim={dim}", "a smaller dim or sensing='tokens'"
         )
         self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
-        self.shape, self.upper = (samples, model.visible), np.triu_indices(dim)
+        self.shape, self.upper = (samples, model.visible_directions), np.triu_indices(dim)
         self.stretch = np.where(self.upper[0] == self.upper[1], 1.0, np.sqrt(2.0))
-        self.G = _normals(data.random_key(seed, dim, samples, data.TRAINING), rows, entries)
-        noise = np.random.default_rng([seed, dim, samples]).normal(size=self.shape)
+        self.G = _normals(data.random_key(seed, dim, samples, streams.TRAINING), rows, entries)
+        noise = np.random.default_rng(streams.sensing_noise(seed, dim, samples)).normal(size=self.shape)
         self.z0 = self.coordinates(np.diag(self.target)) + np.sqrt(model.noise / 2) * noise
 
     def coordinates(self, S: np.ndarray) -> np.ndarray:
@@ -87,7 +88,9 @@ class GaussianSensing(Sensing):
         """Given S and S_0 the two are Gaussian: drawing them is drawing new matrices."""
         dim, N = len(self.target), self.shape[1]
         m, q, signal = np.diag(S) @ self.target / dim, (S**2).sum() / dim, (self.target**2).mean()
-        first, second, noise = np.split(sobol_normals(FRESH_SAMPLES, 3 * N, self.seed), 3, axis=1)
+        first, second, noise = np.split(
+            sobol_normals(FRESH_SAMPLES, 3 * N, streams.fresh_coordinates(self.seed)), 3, axis=1
+        )
         z0 = np.sqrt(signal) * first
         r = m / np.sqrt(signal) * first + np.sqrt(max(q - m**2 / signal, 0.0)) * second
         return z0 + np.sqrt(self.model.noise / 2) * noise, r
@@ -112,7 +115,13 @@ class TokenSensing(Sensing):
     """The coordinates of pre-activations of tokens, from the data on which a layer would be trained."""
 
     def __init__(
-        self, model: AttentionIndex, dim: int, samples: int, seed: int, stream: int = data.TRAINING, centre: Any = None
+        self,
+        model: AttentionIndex,
+        dim: int,
+        samples: int,
+        seed: int,
+        stream: int = streams.TRAINING,
+        centre: Any = None,
     ) -> None:
         needed = 4 * 4 * samples * model.tokens * dim  # tokens, their images under S and intermediate results
         refuse_beyond_memory(needed, f"message passing on {samples} samples of dim={dim}", "a smaller dim")
@@ -134,7 +143,7 @@ class TokenSensing(Sensing):
         return np.asarray(_token_gathered(self.F, self.centre, self.readout, f.astype(np.float32)), float)
 
     def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        new = TokenSensing(self.model, len(self.target), FRESH_SAMPLES, self.seed, data.FRESH, self.centre)
+        new = TokenSensing(self.model, len(self.target), FRESH_SAMPLES, self.seed, streams.FRESH, self.centre)
         return new.z0, new.coordinates(S)
 
 

@@ -7,27 +7,27 @@ kept in the frame F = (x_1 - x_T, ..., x_{T-1} - x_T, x_T), in which the product
 
 hold all that a softmax sees. Where differences do not suffice, F = x and K = T. Tokens are Gaussian, hence invariant
 under rotations, and S_0 may be taken diagonal.
+
+The data of Boncoraglio et al., arXiv:2509.24914, eqs. (4), (5). Where learners are centred by the training set, eqs.
+(1) and (19), a T x T matrix is subtracted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.memory import physical_memory, refuse_beyond_memory
-
-if TYPE_CHECKING:
-    from ..model import AttentionIndex
+from ..model import AttentionIndex
+from ..streams import TRAINING
 
 #: Samples that share a key. Chunks are whole numbers of blocks, so that draws do not depend on the chunk size.
 BLOCK = 256
-#: Streams of random numbers of one seed.
-TRAINING, FRESH = 0, 1
 #: Tokens are kept up to this share of the memory, and drawn again in every pass beyond it.
 _KEPT_SHARE = 0.2
 #: Blocks that are drawn in one call, at most.
@@ -154,11 +154,11 @@ def _pieces(
         np.float32(model.noise),
         np.float32(model.teacher_beta),
     )
-    kind = Kind(model.tokens, size, model.activation, model.output == "sequence", stored, differences)
+    kind = DrawingKind(model.tokens, size, model.activation, model.output == "sequence", stored, differences)
     return [_piece(key, np.int32(index), *numbers, kind) for index in range(-(-samples // size))]
 
 
-class Kind(NamedTuple):
+class DrawingKind(NamedTuple):
     """What decides which program draws."""
 
     T: int
@@ -170,7 +170,7 @@ class Kind(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="kind")
-def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: Kind) -> tuple[Any, Any, Any]:
+def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: DrawingKind) -> tuple[Any, Any, Any]:
     dim = len(eigenvalues)
     x, xi = _gaussians(key, index, kind.size, kind.T, dim)
     forms = _inner_products(x * eigenvalues, x) - np.eye(kind.T, dtype=np.float32)[..., None] * eigenvalues.sum()

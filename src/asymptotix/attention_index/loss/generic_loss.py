@@ -1,4 +1,7 @@
-"""Averages of a loss that the user writes in JAX."""
+"""Averages of a loss that the user writes in JAX.
+
+The generic setting of Boncoraglio et al., arXiv:2509.24914, Appendix B.1, eqs. (25), (26).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import numpy as np
 from ...numerics import checks
 from ...numerics.precision import double_precision
 from .batched_newton import BatchedNewton
-from .loss_average import NodeAverage, sobol_nodes
+from .loss_average import NodeAverage
 from .proximal import ProximalMap
+from .quadrature_nodes import sobol_nodes
 from .visible_directions import pair_weights, symmetric
 
 
@@ -22,7 +26,7 @@ class GenericMap(ProximalMap):
     def __init__(self, tokens: int, loss: Callable, teacher: Callable) -> None:
         self.tokens = tokens
         self._matrix = symmetric(tokens, np.diag(pair_weights(tokens)))
-        self.visible = self._matrix.shape[1]
+        self.visible_directions = self._matrix.shape[1]
         self._output = jax.jit(jax.vmap(lambda r: teacher(self._preactivation(r))))
 
         def coordinate_loss(y: jax.Array, r: jax.Array) -> jax.Array:
@@ -101,4 +105,4 @@ class GenericLoss(NodeAverage):
             if not callable(function):
                 raise TypeError(f"{name} must be a JAX function, got {function!r}")
         proximal = GenericMap(checks.integer("tokens", tokens, 1), loss, teacher)
-        super().__init__(proximal, *sobol_nodes(count, proximal.visible, seed))
+        super().__init__(proximal, *sobol_nodes(count, proximal.visible_directions, seed))

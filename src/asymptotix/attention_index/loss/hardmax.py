@@ -6,6 +6,9 @@ signs is a bivariate normal distribution function, and the score f is the gradie
 
     P(y | z) = Phi_2(k_1, k_2; rho),  k_i = y_i u_i / sqrt(3 v),  rho = y_1 y_2 / 3,
     d Phi_2 / d k_1 = phi(k_1) Phi((k_2 - rho k_1)/sqrt(1 - rho^2)).
+
+The data are those of Boncoraglio et al., arXiv:2509.24914, eqs. (4), (5), at infinite target_beta; this channel is not
+in the paper.
 """
 
 from __future__ import annotations

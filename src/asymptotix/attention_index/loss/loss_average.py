@@ -4,6 +4,9 @@ The loss side of the state evolution is a function of three numbers (m, q, Sigma
 :mod:`.proximal`, averaged over coordinates (z0, z), independent for different ones, with covariance [[Q0', m], [m, q]]:
 
     z = (m/Q0') z0 + c_1 xi,    c_1^2 = q - m^2/Q0',    f = (p - z)/Sigma.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (8), (9), (11), (12). In the general form, eqs. (45), (48), (49), (54), the
+paper has Q0 for Q0' = Q0 + noise/2 and a sum over components in front of a loss that is the sum already.
 """
 
 from __future__ import annotations
@@ -15,11 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics import checks
-from ...numerics.quadrature import gauss_hermite, sobol_normals
 from .proximal import ProximalMap, softmax_map
-
-NEGLIGIBLE = 1e-9
-"""Gauss-Hermite nodes of less weight than this share of the largest are left out."""
+from .quadrature_nodes import sobol_nodes, two_token_nodes
 
 
 class LossAverages(NamedTuple):
@@ -48,15 +48,12 @@ class LossAverages(NamedTuple):
 class LossAverage(abc.ABC):
     """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma."""
 
-    visible: int
-    """Number of coordinates."""
+    visible_directions: int
+    """Number N of coordinates."""
 
     @abc.abstractmethod
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
         """Averages at one point; with ``multi_start`` the lowest of several minima is looked for."""
-
-    def reset(self) -> None:  # noqa: B027 - nothing to forget unless a subclass remembers
-        """Forget the proximal points from which the next call would start."""
 
 
 class NodeAverage(LossAverage):
@@ -67,19 +64,12 @@ class NodeAverage(LossAverage):
     """
 
     def __init__(self, proximal: ProximalMap, nodes: np.ndarray, weights: np.ndarray) -> None:
-        self.proximal, self.visible = proximal, proximal.visible
+        self.proximal, self.visible_directions = proximal, proximal.visible_directions
+        N = self.visible_directions
         self.weights = weights
-        self._target = np.ascontiguousarray(nodes[:, : self.visible])
-        self._noise = np.ascontiguousarray(nodes[:, self.visible :])
+        self._target = np.ascontiguousarray(nodes[:, :N])
+        self._noise = np.ascontiguousarray(nodes[:, N:])
         self._previous: np.ndarray | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.weights)
-
-    def reset(self) -> None:
-        self._previous = None
 
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
         spread = _spread(signal, m, q, Sigma)
@@ -93,7 +83,7 @@ class NodeAverage(LossAverage):
         return LossAverages(
             f_square=self._mean(_dot(f, f)),
             # E[f.xi]/c_1 is 0/0 without noise, where nothing can jump either
-            f_noise=self._mean(_dot(f, self._noise)) / spread if spread > 0 else (mean_trace - self.visible) / Sigma,
+            f_noise=self._mean(_dot(f, self._noise)) / spread if spread > 0 else (mean_trace - z.shape[1]) / Sigma,
             f_target=self._mean(_dot(f, z0)),
             test=self._mean(self.proximal.loss(points.y, z)),
             train=self._mean(self.proximal.loss(points.y, points.p)),
@@ -141,9 +131,10 @@ class SquaredSoftmax(NodeAverage):
             raise ValueError(f"order is for two tokens and no count, got order={order}, tokens={tokens}, count={count}")
         proximal = softmax_map(tokens, float(beta), float(target_beta))
         if tokens == 2 and count is None:
-            super().__init__(proximal, *_two_token_nodes(24 if order is None else order))
+            super().__init__(proximal, *two_token_nodes(24 if order is None else order))
         else:
-            super().__init__(proximal, *sobol_nodes(2**14 if count is None else count, proximal.visible, seed))
+            count = 2**14 if count is None else count
+            super().__init__(proximal, *sobol_nodes(count, proximal.visible_directions, seed))
 
 
 class QuadraticLinear(LossAverage):
@@ -155,11 +146,11 @@ class QuadraticLinear(LossAverage):
 
     def __init__(self, tokens: int) -> None:
         tokens = checks.integer("tokens", tokens, 1)
-        self.visible = tokens * (tokens + 1) // 2
+        self.visible_directions = tokens * (tokens + 1) // 2
 
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
         _spread(signal, m, q, Sigma)
-        L, shrink = self.visible, 1 / (1 + 4 * Sigma)
+        L, shrink = self.visible_directions, 1 / (1 + 4 * Sigma)
         error = 2 * L * (signal - 2 * m + q)
         return LossAverages(
             f_square=8 * error * shrink**2,
@@ -172,28 +163,6 @@ class QuadraticLinear(LossAverage):
             trace=L * shrink,
             jump_weight=0.0,
         )
-
-
-def sobol_nodes(count: int, visible: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scrambled Sobol nodes (count, 2 * visible) and weights for a :class:`NodeAverage`.
-
-    Every node comes with its partner of opposite xi: E[f.xi]/c_1 is then a difference of f, safe for small c_1, and the
-    spread between randomisations is smaller by up to two at equal count.
-    """
-    count = checks.integer("count", count, 2)
-    if count & (count - 1):
-        raise ValueError(f"count must be a power of two, got {count}")
-    half = sobol_normals(count // 2, 2 * visible, seed)
-    mirror = np.repeat([1.0, -1.0], visible)
-    return np.concatenate([half, half * mirror]), np.full(count, 1 / count)
-
-
-def _two_token_nodes(order: int) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = gauss_hermite(order, 4)
-    # exchanging the tokens changes the sign of s0 and s: the nodes with s0 > 0 stand for those with s0 < 0
-    weights = weights * (1.0 + np.sign(nodes[:, 0]))
-    kept = weights > NEGLIGIBLE * weights.max()
-    return nodes[kept], weights[kept] / weights[kept].sum()
 
 
 def _spread(signal: float, m: float, q: float, Sigma: float) -> float:

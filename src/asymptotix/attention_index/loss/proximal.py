@@ -7,6 +7,9 @@ In coordinates r of the pre-activation, with the target's z0 behind the label y 
 The objective need not be convex: for the squared loss of two softmax rows it always is for Sigma < 1.04/beta^2, beyond
 that p may jump. So several descents are made, by Newton's method with steps too short to leap from one minimum into
 another, and the lowest end is kept.
+
+Boncoraglio et al., arXiv:2509.24914, eq. (11), without the direction that a softmax does not see; eqs. (56), (58) and
+(59) have a further sqrt2 in the arguments of the softmax, which is a misprint.
 """
 
 from __future__ import annotations
@@ -47,9 +50,10 @@ def _row_curvature() -> tuple[np.ndarray, np.ndarray]:
 
 
 class ProximalMap(abc.ABC):
-    """A loss as seen through ``visible`` coordinates of the pre-activation; all arrays are batches of n samples."""
+    """A loss as seen through N coordinates of the pre-activation; all arrays are batches of n samples."""
 
-    visible: int
+    visible_directions: int
+    """Number N of coordinates."""
 
     @abc.abstractmethod
     def output(self, z0: np.ndarray) -> np.ndarray:
@@ -101,7 +105,7 @@ class SoftmaxMap(ProximalMap):
         rows = logit_matrix(tokens).reshape(tokens, tokens, -1)
         # the mean of a row is invisible to its softmax
         self.row_logits = (rows - rows.mean(axis=1, keepdims=True)).reshape(tokens * tokens, -1)
-        self.visible = self.row_logits.shape[1]
+        self.visible_directions = self.row_logits.shape[1]
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
         """The points nearest to z at which some rows have the target's outputs: all rows, none, one, all but one.
@@ -116,7 +120,7 @@ class SoftmaxMap(ProximalMap):
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
         """Projection of the coordinates onto what the chosen rows see."""
-        seen = self.row_logits.reshape(self.tokens, self.tokens, -1)[list(chosen)].reshape(-1, self.visible)
+        seen = self.row_logits.reshape(self.tokens, self.tokens, -1)[list(chosen)].reshape(-1, self.visible_directions)
         return np.linalg.pinv(seen) @ seen
 
 

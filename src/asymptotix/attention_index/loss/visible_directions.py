@@ -4,6 +4,8 @@ A symmetric T x T pre-activation is written h_ab = sqrt(1 + delta_ab) z_ab with 
 T(T+1)/2 numbers of equal variance. The softmax of its rows does not change under h -> h + c, which moves z along v_ab =
 1/sqrt(1 + delta_ab). No other direction is invisible, so r = E^T z with an orthonormal basis E of the N = L - 1
 dimensions orthogonal to v holds all that the softmax sees.
+
+Boncoraglio et al., arXiv:2509.24914, Appendix C, eqs. (60)-(63); in eq. (61) logarithms of the outputs are missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Free convolution of a spectrum with a semicircle: what every implementation offers, and the rule it integrates by."""
+"""Free convolution of a spectrum with a semicircle: what every implementation offers, and the rule it integrates by.
+
+mu_delta and J(delta, eps) are those of Boncoraglio et al., arXiv:2509.24914, Claim 1 and eq. (7); that J_delta is a
+single integral over mu_delta is not in the paper.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ SMALLEST_PANEL = 1e-13
 """Length of a panel, relative to the support, that is not halved any more."""
 
 
-class Moments(NamedTuple):
+class SpectralMoments(NamedTuple):
     """J(delta, eps) = int_eps^inf (x - eps)^2 mu_delta(dx) and what goes with it."""
 
     J: float
@@ -109,12 +113,12 @@ class Convolution(abc.ABC):
         x, weight, g = self._rule(low, order)
         return x, weight, g.real
 
-    def moments(self, eps: float) -> Moments:
+    def moments(self, eps: float) -> SpectralMoments:
         """J and its derivatives at the threshold ``eps``."""
         x, weight, h = self.nodes(checks.number("eps", eps))
         excess = weight * (x - eps)
         divergence = 2 * float(excess @ h)
-        return Moments(
+        return SpectralMoments(
             J=float(excess @ (x - eps)),
             J_delta=2 * self.delta * divergence,
             J_eps=-2 * float(excess.sum()),

@@ -1,4 +1,8 @@
-"""Spectrum of the learned matrix."""
+"""Spectrum of the learned matrix.
+
+Boncoraglio et al., arXiv:2509.24914, eq. (13), corrected: the density of singular values there lacks the factor
+Sigmahat/mhat = 1/scale, in front and in the argument, which is one only for vanishing weight decay below interpolation.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +123,7 @@ class LearnedSpectrum:
         return float(np.concatenate(distances).max())
 
     def printed(self) -> LearnedSpectrum:
-        """The law as it was published, with scale = 1; it agrees for vanishing weight decay below interpolation."""
+        """The law as it was printed, eq. (13) with scale = 1; right for vanishing weight decay below interpolation."""
         return dataclasses.replace(self, scale=1.0)
 
     def plot(self, histogram: Any = None, ax: Axes | None = None, singular_values: bool = True) -> Axes:
@@ -135,11 +139,11 @@ class LearnedSpectrum:
         singular_values : bool
             Draw the singular values of W/(m d)^{1/4}, or the eigenvalues of S; always the latter for kind "full".
         """
-        from ...core.plot import PALETTE, _axes, _finish, _style
+        from ...core.plot import PALETTE, axes_or_new, style, with_legend
 
         of_w = singular_values and self.kind == "factorized"
-        with _style():
-            ax = _axes(ax)
+        with style():
+            ax = axes_or_new(ax)
             peak, label = 0.0, f"theory, at zero: {self.atom:.3f}" if self.atom > 0 else "theory"
             for k, (x, density) in enumerate(self._curves(of_w)):
                 ax.plot(x, density, color=PALETTE[0], label=label if k == 0 else None)
@@ -151,7 +155,7 @@ class LearnedSpectrum:
             ax.set_xlabel(r"singular value $\rho$ of $W/(md)^{1/4}$" if of_w else r"eigenvalue $s$ of $S$")
             ax.set_ylabel("density")
             ax.set_ylim(0, 1.45 * peak)  # room for the legend
-            return _finish(ax)
+            return with_legend(ax)
 
     def _refuse_full(self, name: str) -> None:
         if self.kind == "full":

@@ -130,7 +130,7 @@ def _blockwise_atom_sums(u: Array, height: Array, values: Array, weights: Array)
     return sums
 
 
-class _Continuous(Measure):
+class Continuous(Measure):
     """A density, given by G_0 and its derivative off the real axis."""
 
     @abc.abstractmethod
@@ -150,76 +150,7 @@ class _Continuous(Measure):
         return Sums(F=total, H=g.real, A=fourth, B=slope.imag / (2 * v))
 
 
-class ChebyshevBulk(_Continuous):
-    """One interval with square-root edges: with y in [-1, 1] along it, the density is
-
-        sqrt(1 - y^2) sum_k c_k U_k(y),    for which    G_0 = pi sum_k c_k (zeta - sqrt(zeta^2 - 1))^{k+1}
-
-    at the point zeta of the same coordinate: exact down to the real axis.
-
-    Parameters
-    ----------
-    density : callable
-        On the interval.
-    low, high : float
-        Its ends.
-    degree : int
-        Number of terms c_k.
-    """
-
-    def __init__(self, density: Callable[[Array], Array], low: float, high: float, degree: int) -> None:
-        self._mid, self._half = 0.5 * (low + high), 0.5 * (high - low)
-        theta = np.pi * np.arange(1, degree + 1) / (degree + 1)
-        self._nodes = self._mid + self._half * np.cos(theta)
-        values = density(self._nodes)
-        sines = np.sin(np.outer(np.arange(1, degree + 1), theta))
-        self._coefficients = 2 / (degree + 1) * (sines @ values)
-        self._masses = np.pi / (degree + 1) * np.sin(theta) * values * self._half
-
-    @property
-    def islands(self) -> Array:
-        return np.array([[self._mid - self._half, self._mid + self._half]])
-
-    @property
-    def island_masses(self) -> Array:
-        return np.array([self._masses.sum()])
-
-    @property
-    def second_moment(self) -> float:
-        return float(self._masses @ self._nodes**2)
-
-    def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-        power, root = self._inward(w)
-        if kernels := compiled_kernels():
-            value, slope = kernels.power_series(power, self._coefficients)
-        else:
-            value, slope = _power_series(power, self._coefficients)
-        return np.pi * value, -np.pi * slope * power / (root * self._half)
-
-    def argument(self, u: Array, v: Array) -> Array:
-        """Im of the integral of log(w - s): with zeta = (p + 1/p)/2, int p^{k+1} dzeta is elementary."""
-        power, _ = self._inward(u + 1j * v)
-        total = self._coefficients[0] * (0.25 * power**2 - 0.5 * np.log(power))
-        for k, c in enumerate(self._coefficients[1:], start=1):
-            total = total + 0.5 * c * (power ** (k + 2) / (k + 2) - power**k / k)
-        return np.pi * self._half * total.imag
-
-    def _inward(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-        """The solution zeta - sqrt(zeta^2 - 1) of modulus below one, and the root."""
-        zeta = (w - self._mid) / self._half
-        root = np.sqrt(zeta - 1) * np.sqrt(zeta + 1)
-        return 1 / (zeta + root), root
-
-
-def _power_series(power: ComplexArray, coefficients: Array) -> tuple[ComplexArray, ComplexArray]:
-    value, slope = np.zeros_like(power), np.zeros_like(power)
-    for k in range(len(coefficients), 0, -1):
-        value = (value + coefficients[k - 1]) * power
-        slope = slope * power + k * coefficients[k - 1]
-    return value, slope
-
-
-class PiecewiseDensity(_Continuous):
+class PiecewiseDensity(Continuous):
     """A density on adjacent intervals, on each a polynomial of degree 24; it may jump to zero at both ends.
 
     With P_k along a piece, int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), the Legendre function of the second kind: exact down

@@ -26,19 +26,6 @@ def atom_sums(u: Array, height: Array, values: Array, weights: Array) -> Array: 
     return sums
 
 
-@njit(cache=True)
-def power_series(power: Array, coefficients: Array) -> Array:  # pragma: no cover (compiled)
-    """Rows sum_k c_k p^k and sum_k k c_k p^{k-1}, k = 1, 2, ..., at every p."""
-    sums = np.empty((2, len(power)), dtype=np.complex128)
-    for i in range(len(power)):
-        p, value, slope = power[i], 0j, 0j
-        for k in range(len(coefficients), 0, -1):
-            value = (value + coefficients[k - 1]) * p
-            slope = slope * p + k * coefficients[k - 1]
-        sums[0, i], sums[1, i] = value, slope
-    return sums
-
-
 @njit(cache=True, error_model="numpy")
 def piecewise_transform(
     w: Array, mid: Array, half: Array, nodes: Array, masses: Array, coefficients: Array, far: float

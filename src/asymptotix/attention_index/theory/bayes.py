@@ -7,6 +7,9 @@ eigenvectors and moves the eigenvalues. With mu_delta the law of what is seen, d
 
 where f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output y given a field z ~ N(0, q) in every visible
 direction, z_0 | z ~ N(z, Q_0' - q).
+
+The equations are those of "Bayes optimal learning of attention-indexed models" (Boncoraglio, Troiani, Erba, Zdeborova,
+2025), with which Boncoraglio et al., arXiv:2509.24914, Figure 3, compare training.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,8 +25,14 @@ from scipy.optimize import brentq
 from ...core.problem import Outcome
 from ...numerics import checks
 from ..loss.hardmax import hardmax_score_square
-from .counting import exact_recovery_bayes
+from ..model import AttentionIndex
+from .interpolation_and_recovery import exact_recovery_bayes
 from .prediction import prediction_error
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from ...core.progress import Progress
 
 #: Fields qhat between which fixed points are looked for, times Q_0; beyond the last one recovery counts as exact.
 _FIELDS = (1e-6, 1e9)
@@ -32,11 +41,21 @@ _STRIDE = 0.35
 _ROUNDING = 1e-9
 
 
+class Inference(Protocol):
+    """What the theory reads of a Bayes-optimal problem, which may hold any model: here an :class:`AttentionIndex`."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def side_information(self) -> float: ...
+
+
 class AttentionIndexTheory:
     """Theory of ``BayesOptimal(AttentionIndex(...))``."""
 
-    def __init__(self, problem: Any) -> None:
-        self.problem, self.model = problem, problem.model
+    def __init__(self, problem: Inference) -> None:
+        self.model: AttentionIndex = problem.model
         if problem.side_information > 0:
             raise NotImplementedError(
                 f"side information is covered for DeepAttention, not for AttentionIndex; got {problem.side_information}"
@@ -59,7 +78,8 @@ class AttentionIndexTheory:
         spread = error + 0.5 * self.model.noise
         if self.model.activation == "hardmax":
             return hardmax_score_square(self.model.signal - error, spread)
-        return self.model.visible / spread  # the output tells all visible directions of the noisy pre-activation
+        # the output tells all visible directions of the noisy pre-activation
+        return self.model.visible_directions / spread
 
     def _log_score_at(self, log_qhat: float) -> float:
         error = self.error(float(np.exp(log_qhat)))
@@ -100,14 +120,14 @@ class AttentionIndexTheory:
     def index_labels(self) -> Sequence[str]:
         return ()
 
-    def comparable(self, experiment: Any) -> Any:
+    def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         return experiment
 
     def check_control(self, name: str, values: Any) -> np.ndarray:
         return checks.positive_grid(name, values)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         start = checks.one_of("start", start, ("uninformed", "informed"))
         for position, point in enumerate(points):
@@ -133,11 +153,11 @@ class AttentionIndexTheory:
         value, numerical = prediction_error(self.model, q, total, beta=self.model.teacher_beta)
         return 0.5 * value, 0.5 * numerical
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         if self.model.noise > 0 or self.model.activation == "hardmax":
             exact = np.inf
         else:
-            exact = exact_recovery_bayes(self.model.target, self.model.visible)
+            exact = exact_recovery_bayes(self.model.target, self.model.visible_directions)
         return Outcome({"exact_recovery": exact, "exact_recovery_err": 0.0})
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:

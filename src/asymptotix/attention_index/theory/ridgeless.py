@@ -7,6 +7,10 @@ estimate is the interpolator of least trace (factorised) or of least norm (full)
     E (1 - a) = Q_0 (1 - a)^2 + noise/2,   E = Q_0' - 2m + q,   m = a Q_0,   a = 2 N alpha.      (full)
 
 With the learner's temperature 1/beta and the target's 1/beta_0 the estimate is beta_0/beta times that.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (57), (63), (64) and, for linear attention, (65). There lambda-tilde in front
+of the derivative of J in eps is a misprint for one, and Q_0 in the last line for Q_0'. The full case corrects eq. (68),
+whose 1 - 2 alpha is 1 - 2 N alpha.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from ..spectra.targets import Target
-from .counting import interpolation_width, recovery_ratio
+from ..spectra.target import Target
+from .interpolation_and_recovery import interpolation_width, recovery_ratio
 
 
 class Interpolator(NamedTuple):

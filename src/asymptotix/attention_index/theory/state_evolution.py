@@ -11,6 +11,10 @@ the variational potential
     Phi = (qhat Sigma + 2 mhat m - Sigmahat q)/4 + alpha E min_h{...} + envelope
 
 is stationary at the fixed point, where it equals the training loss L/d^2.
+
+Boncoraglio et al., arXiv:2509.24914: Phi is eq. (7), of which the fixed point is a saddle, not the minimum of Claim 1;
+the equations are (43), (55) and (66), where divisions by Sigma are printed as such by Sigmahat in eq. (43) and in the
+last line of eq. (55), and Q_0 stands for Q_0' = Q_0 + noise/2 in all denominators.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ import numpy as np
 from ...numerics.iteration import fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
 from ..loss.loss_average import LossAverage, LossAverages
-from ..spectra.targets import Target
-from .matrix_side import Estimate, Penalty
+from ..spectra.target import Target
+from .spectral_estimate import MatrixEstimate, Penalty
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
@@ -51,7 +55,7 @@ class Fields(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingSolution:
     """Where state evolution ended.
 
     Attributes
@@ -59,7 +63,7 @@ class State:
     parameters, fields : OrderParameters, Fields
     averages : LossAverages
         Loss side at ``parameters``.
-    estimate : Estimate
+    estimate : MatrixEstimate
         Matrix side at ``fields``.
     residual : float
         Largest change of a variable (logarithms, a logit) by one more iteration.
@@ -71,7 +75,7 @@ class State:
     parameters: OrderParameters
     fields: Fields
     averages: LossAverages
-    estimate: Estimate
+    estimate: MatrixEstimate
     residual: float = 0.0
     evaluations: int = 0
     status: str = "converged"
@@ -84,7 +88,7 @@ class State:
         return legendre + alpha * self.averages.moreau + self.estimate.envelope
 
 
-class StateEvolution:
+class TrainingEvolution:
     """State evolution of one loss with one penalty on one target.
 
     Parameters
@@ -104,7 +108,7 @@ class StateEvolution:
         mhat = 2 * alpha * (averages.f_target - parameters.m * averages.f_noise) / self.noisy_signal
         return Fields(mhat, 2 * alpha * averages.f_square, -2 * alpha * averages.f_noise)
 
-    def at(self, alpha: float, x: np.ndarray, *, multi_start: bool = False) -> State:
+    def at(self, alpha: float, x: np.ndarray, *, multi_start: bool = False) -> TrainingSolution:
         """Both sides at the variables x; ``residual`` says how far they are from agreeing."""
         parameters = self.parameters(x)
         averages = self.loss(self.noisy_signal, *parameters, multi_start=multi_start)
@@ -117,7 +121,7 @@ class StateEvolution:
         if not (estimate.q > 0 and estimate.Sigma > 0):
             raise FloatingPointError(f"the penalty leaves nothing of S at {_words(parameters)}: {_words(fields)}")
         residual = float(abs(self.variables(OrderParameters(*estimate[:3])) - x).max())
-        return State(parameters, fields, averages, estimate, residual)
+        return TrainingSolution(parameters, fields, averages, estimate, residual)
 
     def parameters(self, x: np.ndarray) -> OrderParameters:
         q, cosine, Sigma = np.exp(x[0]), from_logit(x[1])[0], np.exp(x[2])
@@ -134,21 +138,25 @@ class StateEvolution:
         Q0 = self.target.mean_square
         return OrderParameters(0.7 * Q0, 0.8 * Q0, 1.0)
 
-    def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> State:
+    def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> TrainingSolution:
         """Fixed point reached from ``start``, checked from several starts of the proximal map."""
         found = self.follow(alpha, start, tolerance=tolerance)
         return self._checked(alpha, found, None, tolerance)
 
-    def polish(self, alpha: float, start: OrderParameters, inverse: np.ndarray, *, tolerance: float = 1e-8) -> State:
+    def polish(
+        self, alpha: float, start: OrderParameters, inverse: np.ndarray, *, tolerance: float = 1e-8
+    ) -> TrainingSolution:
         """As :meth:`solve` from close to the end, with ``inverse`` = (1 - G')^{-1} of the map on other nodes."""
         found = self._refined(alpha, self.variables(start), inverse, tolerance)
         return self._checked(alpha, found, inverse, tolerance)
 
-    def follow(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> State:
+    def follow(
+        self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8
+    ) -> TrainingSolution:
         """The dynamics from ``start``, with one start of the proximal map: where it was before."""
         return self._iterate(alpha, self.variables(start or self.default_start), tolerance, multi_start=False)
 
-    def _refined(self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float) -> State:
+    def _refined(self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float) -> TrainingSolution:
         """Quasi-Newton steps as long as they halve the residual, then the dynamics."""
         best, first = np.inf, x
         for evaluation in range(1, _POLISH + 1):
@@ -161,7 +169,9 @@ class StateEvolution:
             x = x + (inverse @ (self.image(state) - x)).clip(-1, 1)
         return self._iterate(alpha, first, tolerance, multi_start=False)
 
-    def _checked(self, alpha: float, found: State, inverse: np.ndarray | None, tolerance: float) -> State:
+    def _checked(
+        self, alpha: float, found: TrainingSolution, inverse: np.ndarray | None, tolerance: float
+    ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
         evaluations = found.evaluations
         for _ in range(_CHECKS):
@@ -182,7 +192,7 @@ class StateEvolution:
         found = self._iterate(alpha, self.variables(found.parameters), tolerance, multi_start=True)
         return replace(found, evaluations=evaluations + found.evaluations)
 
-    def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> State:
+    def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> TrainingSolution:
         """The dynamics in short steps, shorter still where one would land on S = 0; one start of the proximal map."""
         x, state = self._first_state(alpha, self.variables(start))
         damping, best, before = 0.3, np.inf, np.inf
@@ -204,7 +214,7 @@ class StateEvolution:
         words = f"not converged after {_CAUTIOUS} steps (residual {state.residual:.1e})"
         return replace(state, evaluations=_CAUTIOUS, status=words, converged=False)
 
-    def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, State]:
+    def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, TrainingSolution]:
         """From x towards S = 0 until the data exert a field that the penalty does not cancel."""
         for _ in range(60):
             try:
@@ -213,14 +223,14 @@ class StateEvolution:
                 x = x - np.array([0.5, 0.0, 0.5])
         return x, self.at(alpha, x)
 
-    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, Estimate]:
+    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
         """Loss side, fields and estimate at S = 0, where the response vanishes."""
         nothing = OrderParameters(0.0, 0.0, 1e-9)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         fields = self.fields(alpha, nothing, averages)
         return averages, fields, self.penalty.estimate(self.target, fields.mhat, fields.qhat, abs(fields.Sigmahat))
 
-    def image(self, state: State) -> np.ndarray:
+    def image(self, state: TrainingSolution) -> np.ndarray:
         """Variables after one iteration."""
         return self.variables(OrderParameters(*state.estimate[:3]))
 
@@ -230,7 +240,7 @@ class StateEvolution:
         here = self.image(self.at(alpha, x))
         return np.stack([(self.image(self.at(alpha, x + step * unit)) - here) / step for unit in np.eye(3)], axis=1)
 
-    def _iterate(self, alpha: float, x: np.ndarray, tolerance: float, *, multi_start: bool) -> State:
+    def _iterate(self, alpha: float, x: np.ndarray, tolerance: float, *, multi_start: bool) -> TrainingSolution:
         def step(point: np.ndarray) -> np.ndarray:
             return self.image(self.at(alpha, point, multi_start=multi_start))
 
@@ -240,8 +250,11 @@ class StateEvolution:
         end = self.at(alpha, found.x, multi_start=multi_start)
         return replace(end, evaluations=found.steps, status=found.status, converged=found.converged)
 
-    def replicon(self, alpha: float, state: State) -> float:
-        """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted."""
+    def replicon(self, alpha: float, state: TrainingSolution) -> float:
+        """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.
+
+        Eq. (10), with mu at sqrt(qhat)/mhat, where the paper omits the hat of q; eq. (50) lacks a square.
+        """
         return 2 * alpha * state.averages.response * self.penalty.squared_response(self.target, *state.fields)
 
 

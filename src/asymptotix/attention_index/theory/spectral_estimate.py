@@ -11,6 +11,8 @@ where d Tr r(S) is the penalty. With g the Stieltjes transform of mu_delta,
 
 The second is E tr(S S_0)/d: what the noise contributes to E t x is delta^2 times the divergence of t, and that
 divergence is a single integral, the double one being the Hilbert transform 2 Re g.
+
+Boncoraglio et al., arXiv:2509.24914, eqs. (39), (43), (44), with the penalty divided by d, where the paper prints d^2.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..spectra.convolution import Convolution
-from ..spectra.targets import Target
+from ..spectra.target import Target
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
 
 
-class Estimate(NamedTuple):
+class MatrixEstimate(NamedTuple):
     """The order parameters of the estimate of S.
 
     Attributes
@@ -57,7 +59,7 @@ class Penalty(abc.ABC):
     """A rotation-invariant penalty d Tr r(S), possibly with a cone to which S belongs."""
 
     @abc.abstractmethod
-    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> Estimate:
+    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
         """Order parameters at a given field."""
 
     @abc.abstractmethod
@@ -73,17 +75,17 @@ class NuclearNorm(Penalty):
     """r(t) = strength t on positive semi-definite matrices: weight decay of a factor W of S = W W^T.
 
     t(x) = (mhat x - 2 strength)_+ / Sigmahat, and with J(delta, eps) = int_eps (x - eps)^2 mu_delta, eps = 2 strength
-    / mhat, all averages are derivatives of J.
+    / mhat, all averages are derivatives of J: the first three lines of eq. (55).
     """
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
 
-    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> Estimate:
+    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
         delta, eps = np.sqrt(qhat) / mhat, 2 * self.strength / mhat
         J, J_delta, J_eps, mass, divergence = target.convolution(delta).moments(eps)
         scale = mhat / Sigmahat
-        return Estimate(
+        return MatrixEstimate(
             m=scale * (J - 0.5 * eps * J_eps - 0.5 * delta * J_delta),
             q=scale**2 * J,
             Sigma=divergence / Sigmahat,
@@ -101,17 +103,20 @@ class NuclearNorm(Penalty):
 
 
 class SquaredNorm(Penalty):
-    """r(t) = strength t^2 on symmetric matrices; of the target only Q_0 matters."""
+    """r(t) = strength t^2 on symmetric matrices; of the target only Q_0 matters: the first three lines of eq. (66).
+
+    The penalty of eq. (20) lacks the factor d without which it vanishes in the limit.
+    """
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
 
-    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> Estimate:
+    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
         stiffness = Sigmahat + 4 * self.strength
         square = target.mean_square * mhat**2 + qhat
         q = square / stiffness**2
         m, envelope = target.mean_square * mhat / stiffness, -0.25 * square / stiffness
-        return Estimate(m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0)
+        return MatrixEstimate(m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0)
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return 0.0, mhat / (Sigmahat + 4 * self.strength)
@@ -152,14 +157,14 @@ class SpectralPenalty(Penalty):
         """Eigenvalue of the field below which the estimate is zero."""
         return 2 * float(self.derivative(np.zeros(1))[0]) / mhat if self.positive else -np.inf
 
-    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> Estimate:
+    def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
         delta = np.sqrt(qhat) / mhat
         x, weight, h = target.convolution(delta).nodes(self._cut(mhat))
         t = self.denoise(x, mhat, Sigmahat)
         at_zero = float(self.function(np.zeros(1))[0]) * (1 - weight.sum())
         penalty = float(weight @ self.function(t)) + at_zero
         q = float(weight @ t**2)
-        return Estimate(
+        return MatrixEstimate(
             m=float(weight @ (t * (x - 2 * delta**2 * h))),
             q=q,
             Sigma=2 / mhat * float(weight @ (t * h)),
@@ -192,7 +197,6 @@ def _squared_difference(target: Target, delta: float, cut: float, function: Elem
     slope = (function(x + step * (x > cut)) - f) / step
     ratio = np.where(close, slope[:, None], (f[:, None] - f[None, :]) / np.where(close, 1.0, difference))
     return float(w @ ratio**2 @ w)
-
 
 
 def _nodes_below(convolution: Convolution, cut: float) -> tuple[np.ndarray, np.ndarray]:

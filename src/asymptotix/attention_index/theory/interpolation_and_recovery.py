@@ -2,6 +2,10 @@
 
 All are counts: 2N alpha samples, N the number of visible directions of an output (T^2 + T - 2 = 2N for a softmax),
 against the dimension of what fits. kappa0 is the share of non-zero eigenvalues of the target.
+
+Boncoraglio et al., arXiv:2509.24914, Corollary 1, eqs. (16)-(18), where a bare c is the root. The paper's eq. (16) is
+0/0 without noise, its eq. (17) divides by zero at full rank, and its threshold 1/2 for a symmetric matrix, eq. (68),
+counts one visible direction in the place of N.
 """
 
 from __future__ import annotations
@@ -9,19 +13,20 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from ..spectra.targets import Target
+from ..spectra.target import Target
 
 
-def interpolation(target: Target, noise: float, visible: int) -> float:
+def interpolation(target: Target, noise: float, directions: int) -> float:
     """Largest alpha at which a positive semi-definite S fits noisy outputs exactly.
 
-    DIV(delta, 0)/(2N) at the root of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2. Without noise S_0 itself
-    fits at every alpha, and the limit noise -> 0, which depends on kappa0 alone, marks where it becomes the only one.
+    DIV(delta, 0)/(2N) at the root of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2, eq. (16). Without noise S_0
+    itself fits at every alpha, and the limit noise -> 0, which depends on kappa0 alone, marks where it becomes the only
+    one.
     """
     if noise == 0:
-        return (1 - 0.5 * target.zero_mass**2) / (2 * visible)
+        return (1 - 0.5 * target.zero_mass**2) / (2 * directions)
     delta = interpolation_width(target, target.mean_square + 0.5 * noise)
-    return target.convolution(delta).moments(0.0).divergence / (2 * visible)
+    return target.convolution(delta).moments(0.0).divergence / (2 * directions)
 
 
 def interpolation_width(target: Target, noisy_signal: float) -> float:
@@ -40,14 +45,14 @@ def interpolation_width(target: Target, noisy_signal: float) -> float:
     return float(brentq(excess, low, high, xtol=1e-13))  # type: ignore[arg-type]
 
 
-def exact_recovery(target: Target, visible: int) -> float:
+def exact_recovery(target: Target, directions: int) -> float:
     """Alpha above which the interpolator of least trace is S_0, without noise; 1/(2N) for a target of full rank.
 
     [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), M_k the k-th moment of a semicircle up to c and c the root of
-    M_1(c) - c M_0(c) + c/(1-kappa0) = 0. It tends to 6 kappa0/(2N) for low rank, slowly.
+    M_1(c) - c M_0(c) + c/(1-kappa0) = 0, eqs. (17), (18). It tends to 6 kappa0/(2N) for low rank, slowly.
     """
     zero, c = target.zero_mass, _recovery_cut(target)
-    return (1 - zero**2 * (_semicircle_moment(2, c) - c * _semicircle_moment(1, c))) / (2 * visible)
+    return (1 - zero**2 * (_semicircle_moment(2, c) - c * _semicircle_moment(1, c))) / (2 * directions)
 
 
 def recovery_ratio(target: Target) -> float:
@@ -69,18 +74,18 @@ def _recovery_cut(target: Target) -> float:
     return float(brentq(slope, 0.0, 2.0, xtol=1e-15))  # type: ignore[arg-type]
 
 
-def exact_recovery_full(visible: int) -> float:
+def exact_recovery_full(directions: int) -> float:
     """Alpha above which the outputs determine a symmetric matrix: 1/(2N)."""
-    return 1 / (2 * visible)
+    return 1 / (2 * directions)
 
 
-def exact_recovery_bayes(target: Target, visible: int) -> float:
+def exact_recovery_bayes(target: Target, directions: int) -> float:
     """Alpha above which the outputs determine a matrix whose spectrum is known, without noise.
 
     Matrices with eigenvalues of multiplicities w_i d have dimension (1 - sum w_i^2) d^2/2. Where only zero is
     repeated this is kappa0 (2 - kappa0)/(2N).
     """
-    return (1 - float(np.sum(np.square(target.atom_weights)))) / (2 * visible)
+    return (1 - float(np.sum(np.square(target.atom_weights)))) / (2 * directions)
 
 
 def _semicircle_moment(order: int, c: float) -> float:

@@ -1,0 +1,88 @@
+"""The target of Gaussian weights, S_0 = W_0 W_0^T / sqrt(m_0 d).
+
+The target of all figures of Boncoraglio et al., arXiv:2509.24914, Section 4, whose mu_MP is the law of W_0 W_0^T / d.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...numerics import checks
+from .target import Target
+
+if TYPE_CHECKING:
+    from .convolution import Convolution
+
+
+@dataclass(frozen=True)
+class MarchenkoPastur(Target):
+    """Spectrum of S_0 = W_0 W_0^T / sqrt(m_0 d), W_0 a d x m_0 matrix of independent entries of unit variance.
+
+    With s = sqrt(kappa0), an atom 1 - kappa0 at zero if kappa0 < 1 and the density
+
+        s sqrt((x - a)(b - x)) / (2 pi x)   on [a, b],    a, b = (1 -/+ s)^2 / s.
+
+    Parameters
+    ----------
+    kappa0 : float
+        Rank ratio m_0 / d > 0, above one too. The mean is sqrt(kappa0), the mean square 1 + kappa0.
+    """
+
+    kappa0: float = 0.5
+
+    def __post_init__(self) -> None:
+        kappa0 = float(checks.positive("kappa0", self.kappa0))
+        if not np.isfinite(kappa0):
+            raise ValueError(f"kappa0 must be finite, got {kappa0}")
+        object.__setattr__(self, "kappa0", kappa0)
+
+    @property
+    def mean(self) -> float:
+        return float(np.sqrt(self.kappa0))
+
+    @property
+    def mean_square(self) -> float:
+        return 1.0 + self.kappa0
+
+    @property
+    def zero_mass(self) -> float:
+        return max(0.0, 1.0 - self.kappa0)
+
+    @property
+    def bulk(self) -> tuple[float, float]:
+        """Edges a < b of the continuous part."""
+        s = np.sqrt(self.kappa0)
+        return float((1 - s) ** 2 / s), float((1 + s) ** 2 / s)
+
+    @property
+    def smallest(self) -> float:
+        return 0.0 if self.kappa0 < 1 else self.bulk[0]
+
+    @property
+    def largest(self) -> float:
+        return self.bulk[1]
+
+    def convolution(self, delta: float) -> Convolution:
+        from .cubic import CubicConvolution
+
+        return CubicConvolution(self.kappa0, delta)
+
+    def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
+        low, high = self.bulk
+        mid, half = 0.5 * (low + high), 0.5 * (high - low)
+        above = min(self.kappa0, 1.0) * (1 - levels)
+        left, right = np.zeros_like(levels), np.full_like(levels, np.pi)  # theta, x = mid - half cos(theta)
+        for _ in range(60):
+            theta = 0.5 * (left + right)
+            too_low = self._mass_above(mid - half * np.cos(theta)) > above
+            left, right = np.where(too_low, theta, left), np.where(too_low, right, theta)
+        return mid - half * np.cos(0.5 * (left + right))
+
+    def _mass_above(self, x: np.ndarray) -> np.ndarray:
+        """(1/pi) Im int g dx with x(g) = 1/g + kappa0/(s - g), the inverse of the Stieltjes transform g."""
+        s, linear = np.sqrt(self.kappa0), 1 - self.kappa0 + x * np.sqrt(self.kappa0)
+        g = (linear - 1j * np.sqrt(np.maximum(4 * x * s - linear**2, 0))) / (2 * x)
+        return np.imag(g * x - np.log(g) + self.kappa0 * np.log(s - g)) / np.pi

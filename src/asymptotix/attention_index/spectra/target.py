@@ -1,0 +1,74 @@
+"""A law of the eigenvalues of the target matrix S_0: what every one of them offers."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.specification import Specification
+from ...numerics import checks
+
+if TYPE_CHECKING:
+    from .convolution import Convolution
+
+
+class Target(Specification, abc.ABC):
+    """Law mu_0 of the eigenvalues of the positive semi-definite target S_0, an atom at zero included."""
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> float:
+        """Integral of x mu_0(dx)."""
+
+    @property
+    @abc.abstractmethod
+    def mean_square(self) -> float:
+        """Q_0 = int x^2 mu_0(dx)."""
+
+    @property
+    @abc.abstractmethod
+    def zero_mass(self) -> float:
+        """Weight of the atom at zero."""
+
+    @property
+    def atom_weights(self) -> np.ndarray:
+        """Weights of all atoms."""
+        return np.array([self.zero_mass] if self.zero_mass > 0 else [])
+
+    @property
+    @abc.abstractmethod
+    def smallest(self) -> float:
+        """Left end of the support; 0 where there is an atom at zero."""
+
+    @property
+    @abc.abstractmethod
+    def largest(self) -> float:
+        """Right end of the support."""
+
+    @abc.abstractmethod
+    def convolution(self, delta: float) -> Convolution:
+        """mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
+
+    @abc.abstractmethod
+    def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Quantiles of the law conditioned on x > 0."""
+
+    def eigenvalues(self, dim: int) -> np.ndarray:
+        """Deterministic spectrum of a matrix of size ``dim``, ascending.
+
+        round(zero_mass dim) entries are zero; the other r are the quantiles (i + 1/2)/r of the positive part, rescaled
+        by a common factor so that the mean square is exactly Q_0 at every size. The factor is 1 + O(1/dim) for a
+        bounded density; it is larger where a heavy tail carries Q_0 (1.05 for PowerLaw(3.5) at dim = 400).
+        """
+        dim = checks.integer("dim", dim, 1)
+        zeros = round(self.zero_mass * dim)
+        rank = dim - zeros
+        if rank == 0:
+            least = int(0.5 / (1 - self.zero_mass)) + 1
+            share = 1 - self.zero_mass
+            raise ValueError(f"dim must be at least {least} where a share {share:g} is positive, got {dim}")
+        positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank)
+        positive *= np.sqrt(self.mean_square * dim / np.sum(positive**2))
+        return np.concatenate([np.zeros(zeros), positive])

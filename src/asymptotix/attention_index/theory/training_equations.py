@@ -1,0 +1,151 @@
+"""Which equations describe a training problem: its loss, averaged on which nodes, and its penalty on the spectrum.
+
+The penalties are those of Boncoraglio et al., arXiv:2509.24914, eqs. (22) and (20), the latter times d; losses other
+than the squared one fall under the generic setting of Appendix B.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..loss.loss_average import LossAverage, QuadraticLinear, SquaredSoftmax
+from ..loss.quadrature_nodes import Nodes
+from ..model import AttentionIndex
+from ..streams import NODE_SCRAMBLINGS
+from .spectral_estimate import Elementwise, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
+from .state_evolution import TrainingEvolution
+
+#: Gauss-Hermite orders of the fine nodes; the others tell the numerical error of the first.
+_ORDERS = (28, 22)
+#: Sobol nodes per scrambling: for a tolerance above the bound, and below.
+_FEW, _MANY, _LOOSE = 2**12, 2**14, 5e-4
+
+
+class Training(Protocol):
+    """What the theory reads of a training problem; see :class:`asymptotix.RiskMinimization`."""
+
+    @property
+    def model(self) -> AttentionIndex: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @property
+    def width_ratio(self) -> float: ...
+
+    @property
+    def parameterization(self) -> str: ...
+
+    @property
+    def loss(self) -> str | Callable[..., Any]: ...
+
+    @property
+    def penalty(self) -> Callable[..., Any] | None: ...
+
+
+def is_factorized(problem: Training) -> bool:
+    """Whether S = W W^T / sqrt(m d) is learned, or a symmetric S."""
+    return problem.parameterization == "factorized"
+
+
+def decay_of_matrix(problem: Training) -> float:
+    """Strength of the penalty as one on S: weight_decay |W|_F^2 = sqrt(width_ratio) weight_decay d Tr S."""
+    scale = np.sqrt(problem.width_ratio) if is_factorized(problem) else 1.0
+    return float(scale * problem.weight_decay)
+
+
+class TrainingEquations:
+    """The equations of one problem on any nodes; keeps nodes and proximal points between calls."""
+
+    def __init__(self, problem: Training) -> None:
+        self.problem, self.model = problem, problem.model
+        self._losses: dict[Nodes | None, LossAverage] = {}
+
+    @property
+    def penalty(self) -> Penalty:
+        """The penalty on the spectrum, with its strength."""
+        if self.problem.penalty is not None:
+            return _user_penalty(self.problem.penalty, self.problem.weight_decay, is_factorized(self.problem))
+        return (NuclearNorm if is_factorized(self.problem) else SquaredNorm)(decay_of_matrix(self.problem))
+
+    @property
+    def in_closed_form(self) -> bool:
+        """Whether the loss needs no nodes."""
+        return self.model.activation == "linear" and self.problem.loss == "squared"
+
+    @property
+    def smooth(self) -> bool:
+        """Whether Gauss-Hermite nodes are at hand: two tokens and the squared loss."""
+        return self.model.tokens == 2 and self.problem.loss == "squared"
+
+    @property
+    def on_two_token_nodes(self) -> bool:
+        """Whether they are needed as well: a softmax."""
+        return self.smooth and self.model.activation == "softmax"
+
+    def evolution(self, nodes: Nodes | None = None) -> TrainingEvolution:
+        """State evolution on the nodes asked for; none are where the loss is known in closed form."""
+        if nodes not in self._losses:
+            self._losses[nodes] = self._loss(nodes)
+        return TrainingEvolution(self._losses[nodes], self.penalty, self.model.target, self.model.noisy_signal)
+
+    def _loss(self, nodes: Nodes | None) -> LossAverage:
+        model, loss = self.model, self.problem.loss
+        if self.in_closed_form:
+            return QuadraticLinear(model.tokens)
+        if nodes is None:
+            raise ValueError("nodes must be given where the loss is not known in closed form, got None")
+        if loss == "squared":
+            return SquaredSoftmax(
+                model.tokens, model.beta, model.teacher_beta, order=nodes.order, count=nodes.count, seed=nodes.seed
+            )
+        if nodes.count is None:
+            raise ValueError(f"nodes of order={nodes.order} are for the squared loss: give count and seed")
+        from ..loss.generic_loss import GenericLoss
+        from ..loss.losses import cross_entropy, teacher_output
+
+        own = loss if callable(loss) else cross_entropy(model.beta)
+        return GenericLoss(model.tokens, own, teacher_output(model), count=nodes.count, seed=nodes.seed)
+
+    def fine_nodes(self, tolerance: float) -> Nodes:
+        """The nodes of the first of the :meth:`replicas`."""
+        if self.smooth:
+            return Nodes(order=_ORDERS[0])
+        return Nodes(count=_sobol_count(tolerance), seed=NODE_SCRAMBLINGS[0])
+
+    def replicas(self, tolerance: float) -> list[TrainingEvolution]:
+        """The same equations on different nodes: their spread is the numerical error."""
+        if self.in_closed_form:
+            return [self.evolution()]
+        if self.smooth:
+            return [self.evolution(Nodes(order=order)) for order in _ORDERS]
+        return self.randomised(_sobol_count(tolerance))
+
+    def randomised(self, count: int = _MANY) -> list[TrainingEvolution]:
+        """The same equations on Sobol nodes, several times scrambled."""
+        return [self.evolution(Nodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
+
+
+def _sobol_count(tolerance: float) -> int:
+    return _FEW if tolerance > _LOOSE else _MANY
+
+
+def _user_penalty(function: Callable[..., Any], strength: float, positive: bool) -> SpectralPenalty:
+    import jax
+
+    from ...numerics.precision import double_precision
+
+    elementwise = jax.jit(jax.vmap(lambda t: strength * function(t)))
+    slope = jax.jit(jax.vmap(jax.grad(lambda t: strength * function(t))))
+
+    def in_double(f: Callable[..., Any]) -> Elementwise:
+        @double_precision()
+        def evaluate(t: np.ndarray) -> np.ndarray:
+            return np.asarray(f(np.asarray(t, float)))
+
+        return evaluate
+
+    return SpectralPenalty(in_double(elementwise), in_double(slope), positive=positive)

@@ -1,0 +1,104 @@
+"""Training at vanishing weight decay: thresholds, what is learned where the data are interpolated, and where to start.
+
+Boncoraglio et al., arXiv:2509.24914, Section 4 and Appendix C; the equations are in :mod:`.ridgeless` and
+:mod:`.interpolation_and_recovery`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...core.problem import Outcome
+from .interpolation_and_recovery import exact_recovery, exact_recovery_full, interpolation
+from .prediction import prediction_error
+from .ridgeless import Interpolator, least_norm, least_trace
+from .state_evolution import OrderParameters
+from .training_equations import Training, decay_of_matrix, is_factorized
+from .training_observables import too_narrow, without_error
+
+#: Weight decay of S below which the end point at vanishing weight decay is a good start.
+_SMALL_DECAY = 3e-3
+
+
+class TrainingThresholds(NamedTuple):
+    """Alphas up to which noisy data are interpolated, and from which on noiseless ones determine the target."""
+
+    interpolation: float
+    exact_recovery: float
+
+
+def training_thresholds(problem: Training) -> TrainingThresholds:
+    """Interpolation and exact recovery of this parameterisation; without noise only the second is a recovery."""
+    model = problem.model
+    if problem.loss != "squared" or problem.penalty is not None:
+        raise NotImplementedError("thresholds are covered for the squared loss without a penalty of your own")
+    if is_factorized(problem):
+        fits = interpolation(model.target, model.noise, model.visible_directions)
+        exact = exact_recovery(model.target, model.visible_directions)
+    else:
+        fits = exact = exact_recovery_full(model.visible_directions)
+    return TrainingThresholds(fits, exact if model.noise == 0 else np.inf)
+
+
+def interpolates(problem: Training, alpha: float) -> bool:
+    """Whether weight decay vanishes and all data are fitted: at any alpha without noise."""
+    if problem.weight_decay > 0:
+        return False
+    return problem.model.noise == 0 or alpha < training_thresholds(problem).interpolation
+
+
+def interpolating_outcome(problem: Training, alpha: float) -> Outcome:
+    """What the interpolator of least trace, or of least norm, has learned."""
+    model = problem.model
+    if model.noise == 0 and alpha >= training_thresholds(problem).exact_recovery:
+        return _exact(problem)
+    samples = 2 * model.visible_directions * alpha
+    if is_factorized(problem):
+        found = least_trace(model.target, model.noisy_signal, samples)
+    else:
+        found = least_norm(model.target, model.noise, samples)
+    return _judged(problem, _values(problem, found), "converged: interpolation at vanishing weight decay")
+
+
+def _values(problem: Training, found: Interpolator) -> dict[str, float]:
+    model, factor = problem.model, problem.model.beta_ratio
+    m, q = factor * found.m, factor**2 * found.q
+    test, test_err = prediction_error(model, m, q, beta=model.beta)
+    above = model.target.convolution(found.delta).mass_above(found.eps) if is_factorized(problem) else 1.0
+    values = {
+        "test_error": test, "train_error": 0.0, "train_loss": 0.0, "estimation_error": model.signal - 2 * m + q,
+        "rank": float(above), "m": m, "q": q, "Sigma": np.inf, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0,
+        "delta": found.delta, "eps": found.eps, "scale": factor * found.scale, "potential": 0.0,
+        "replicon": np.nan, "jump_weight": 0.0,
+    }  # fmt: skip
+    return without_error(values) | {"test_error_err": test_err}
+
+
+def _exact(problem: Training) -> Outcome:
+    model, factor, Q0 = problem.model, problem.model.beta_ratio, problem.model.signal
+    values = dict.fromkeys(("test_error", "train_error", "train_loss", "potential", "jump_weight"), 0.0) | {
+        "estimation_error": (1 - factor) ** 2 * Q0, "rank": 1 - model.target.zero_mass, "m": factor * Q0,
+        "q": factor**2 * Q0, "Sigma": np.nan, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0, "delta": 0.0, "eps": 0.0,
+        "scale": factor, "replicon": np.nan,
+    }  # fmt: skip
+    return _judged(problem, without_error(values), "exact recovery: the target is the only interpolator")
+
+
+def _judged(problem: Training, values: dict[str, float], status: str) -> Outcome:
+    doubts = too_narrow(problem, values["rank"])
+    return Outcome(values, doubts[0] if doubts else status, not doubts)
+
+
+def interpolating_start(problem: Training, alpha: float) -> OrderParameters | None:
+    """The end point at vanishing weight decay, where the present one is small and the data can be fitted."""
+    model, decay = problem.model, decay_of_matrix(problem)
+    if problem.penalty is not None or not (is_factorized(problem) and 0 < decay < _SMALL_DECAY):
+        return None
+    if model.noise == 0 or alpha > 0.9 * interpolation(model.target, model.noise, model.visible_directions):
+        return None
+    N, factor = model.visible_directions, model.beta_ratio
+    found = least_trace(model.target, model.noisy_signal, 2 * N * alpha)
+    Sigma = alpha * N * found.eps / (decay * factor)
+    return OrderParameters(found.m * factor, found.q * factor**2, Sigma * factor**2)
