@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_index.loss.quadrature_nodes import Nodes
+from asymptotix.attention_index.loss.quadrature_nodes import LossNodes
 
 TASK = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
 
@@ -82,7 +82,7 @@ def test_gradient_against_finite_differences(field):
 
         alpha = shifted if field == "alpha" else 1.0
         other = problem if field == "alpha" else with_fields(problem, **{field: shifted})
-        return other.theory.equations.evolution(Nodes(order=28)).solve(alpha, tolerance=1e-11).averages.test
+        return other.theory.equations.evolution(LossNodes(order=28)).solve(alpha, tolerance=1e-11).averages.test
 
     found = asx.gradient(problem, "test_error", field, alpha=1.0)
     expected = (value(at + step) - value(at - step)) / (2 * step)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.attention_index.loss.quadrature_nodes import Nodes
+from asymptotix.attention_index.loss.quadrature_nodes import LossNodes
 from asymptotix.attention_index.theory.state_evolution import OrderParameters
 from reference_numbers import reference
 
@@ -78,7 +78,7 @@ def test_two_tokens_against_reference(name):
         else:
             start = OrderParameters(row["m"], row["q"], row["Sigma"])
             assert_close(found, row)
-            evolution = problem.theory.equations.evolution(Nodes(order=28))
+            evolution = problem.theory.equations.evolution(LossNodes(order=28))
             again = evolution.solve(row["alpha"], start, tolerance=1e-9)
             values = problem.theory.observables(row["alpha"], again, evolution)
             # The reference stopped at a residual of 1e-9 to 1e-7 in the logarithms. With jumps on more than a hundredth
@@ -104,7 +104,7 @@ def test_atomic_target_against_reference():
 @pytest.mark.parametrize("parameterization", ["factorized", "full"])
 def test_potential_is_stationary_in_all_six_parameters(parameterization):
     problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), parameterization=parameterization)
-    alpha, evolution = 1.0, problem.theory.equations.evolution(Nodes(order=24))
+    alpha, evolution = 1.0, problem.theory.equations.evolution(LossNodes(order=24))
     state = evolution.solve(alpha, tolerance=1e-11)
 
     def potential(logs: np.ndarray) -> float:

@@ -14,7 +14,7 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
-class Nodes:
+class LossNodes:
     """Which nodes are asked for.
 
     Parameters

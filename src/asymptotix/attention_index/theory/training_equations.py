@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..loss.loss_average import LossAverage, QuadraticLinear, SquaredSoftmax
-from ..loss.quadrature_nodes import Nodes
+from ..loss.quadrature_nodes import LossNodes
 from ..model import AttentionIndex
 from ..streams import NODE_SCRAMBLINGS
 from .spectral_estimate import Elementwise, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
@@ -62,7 +62,7 @@ class TrainingEquations:
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model = problem, problem.model
-        self._losses: dict[Nodes | None, LossAverage] = {}
+        self._losses: dict[LossNodes | None, LossAverage] = {}
 
     @property
     def penalty(self) -> Penalty:
@@ -86,13 +86,13 @@ class TrainingEquations:
         """Whether they are needed as well: a softmax."""
         return self.smooth and self.model.activation == "softmax"
 
-    def evolution(self, nodes: Nodes | None = None) -> TrainingEvolution:
+    def evolution(self, nodes: LossNodes | None = None) -> TrainingEvolution:
         """State evolution on the nodes asked for; none are where the loss is known in closed form."""
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
         return TrainingEvolution(self._losses[nodes], self.penalty, self.model.target, self.model.noisy_signal)
 
-    def _loss(self, nodes: Nodes | None) -> LossAverage:
+    def _loss(self, nodes: LossNodes | None) -> LossAverage:
         model, loss = self.model, self.problem.loss
         if self.in_closed_form:
             return QuadraticLinear(model.tokens)
@@ -110,23 +110,23 @@ class TrainingEquations:
         own = loss if callable(loss) else cross_entropy(model.beta)
         return GenericLoss(model.tokens, own, teacher_output(model), count=nodes.count, seed=nodes.seed)
 
-    def fine_nodes(self, tolerance: float) -> Nodes:
+    def fine_nodes(self, tolerance: float) -> LossNodes:
         """The nodes of the first of the :meth:`replicas`."""
         if self.smooth:
-            return Nodes(order=_ORDERS[0])
-        return Nodes(count=_sobol_count(tolerance), seed=NODE_SCRAMBLINGS[0])
+            return LossNodes(order=_ORDERS[0])
+        return LossNodes(count=_sobol_count(tolerance), seed=NODE_SCRAMBLINGS[0])
 
     def replicas(self, tolerance: float) -> list[TrainingEvolution]:
         """The same equations on different nodes: their spread is the numerical error."""
         if self.in_closed_form:
             return [self.evolution()]
         if self.smooth:
-            return [self.evolution(Nodes(order=order)) for order in _ORDERS]
+            return [self.evolution(LossNodes(order=order)) for order in _ORDERS]
         return self.randomised(_sobol_count(tolerance))
 
     def randomised(self, count: int = _MANY) -> list[TrainingEvolution]:
         """The same equations on Sobol nodes, several times scrambled."""
-        return [self.evolution(Nodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
+        return [self.evolution(LossNodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
 
 
 def _sobol_count(tolerance: float) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.problem import Outcome
 from ...numerics import checks
-from ..loss.quadrature_nodes import Nodes
+from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, OrderParameters, TrainingEvolution, TrainingSolution
 from .training_equations import Training, TrainingEquations
@@ -16,12 +16,12 @@ from .training_observables import nothing_learned, training_outcome, without_err
 from .vanishing_weight_decay import interpolates, interpolating_outcome, interpolating_start, training_thresholds
 
 #: Gauss-Hermite nodes on which the dynamics are followed before the fine ones take over.
-_COARSE = Nodes(order=10)
+_COARSE = LossNodes(order=10)
 _RESIDUAL = 1e-8
 #: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.
 _JUMPING_RESIDUAL = 1e-6
 #: Share of the data on which the proximal map may jump before a third set of nodes is asked.
-_SMOOTH, _THIRD = 1e-5, Nodes(order=25)
+_SMOOTH, _THIRD = 1e-5, LossNodes(order=25)
 #: Accuracy of the averages behind the dynamics of message passing.
 _TRACE_TOLERANCE = 1e-3
 
