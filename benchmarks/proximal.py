@@ -71,7 +71,7 @@ def seconds(compute) -> float:
 
 
 def ours(m: float, q: float, Sigma: float) -> tuple[int, float, float]:
-    """LossNodes and CPU seconds of a warm and of a cold evaluation."""
+    """Nodes and CPU seconds of a warm and of a cold evaluation."""
     average, *fresh = (SquaredSoftmax(2, 1.0, 1.0) for _ in range(1 + REPEATS))
     average(SIGNAL, m, q, Sigma, multi_start=True)
     nudges = iter(1.01 ** np.arange(1, 100))

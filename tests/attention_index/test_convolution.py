@@ -249,7 +249,7 @@ def test_stieltjes_transform_outside_and_inside(target: Target) -> None:
     assert g.real == pytest.approx((weight / (outside[:, None] - x)).sum(axis=1), rel=1e-11)
     g = convolution.stieltjes(x)
     assert np.all(g.imag <= 0)
-    # LossNodes near an edge: the density is a root there, and a relative rounding error of x is magnified by its slope.
+    # Nodes near an edge: the density is a root there, and a relative rounding error of x is magnified by its slope.
     assert g.real == pytest.approx(h, abs=1e-8)
     assert convolution.density(x) == pytest.approx(-g.imag / np.pi)
     assert convolution.density(np.array(low - 1.0)) == 0

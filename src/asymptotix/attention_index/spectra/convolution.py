@@ -80,7 +80,7 @@ class Convolution(abc.ABC):
 
     @abc.abstractmethod
     def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
-        """LossNodes x > low, weights including the density, and g at the nodes."""
+        """Nodes x > low, weights including the density, and g at the nodes."""
 
     @property
     def bulks(self) -> int:
@@ -103,7 +103,7 @@ class Convolution(abc.ABC):
         low : float
             Left end of the integration.
         order : int, optional
-            LossNodes per panel; panels are halved until the density is resolved with so many.
+            Nodes per panel; panels are halved until the density is resolved with so many.
 
         Returns
         -------
@@ -155,7 +155,7 @@ def adaptive_rule(
     evaluate : callable
         Maps points t to x, density with respect to t, and g.
     order : int
-        LossNodes per panel.
+        Nodes per panel.
     size, delta : float
         Root mean square of x, and the width of the semicircle. Integrals of the law with 1 + (x/size)^2 and with
         sqrt(size delta) Re g are to be resolved, Re g being 1/delta at atoms and 1/size in a density.

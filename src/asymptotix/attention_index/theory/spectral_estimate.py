@@ -200,7 +200,7 @@ def _squared_difference(target: Target, delta: float, cut: float, function: Elem
 
 
 def _nodes_below(convolution: Convolution, cut: float) -> tuple[np.ndarray, np.ndarray]:
-    """LossNodes and weights of mu_delta below the cut; x = middle + half cos(theta) is smooth at the edges."""
+    """Nodes and weights of mu_delta below the cut; x = middle + half cos(theta) is smooth at the edges."""
     theta, weight = _legendre()
     angle = 0.5 * np.pi * (theta + 1)
     parts = [(a, min(b, cut)) for a, b in convolution.edges if a < cut]
