@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from .problem import Algorithm, Outcome, Problem
+from .progress import Progress
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,8 @@ class PointRuns:
     control, value
         Name and value of the control, such as alpha.
     seeds : sequence of int
-    samples : int
-        Number of samples of one run; 0 where the problem brings its own data.
+    samples, dim : int
+        Number of samples of one run and their dimension; 0 where the problem brings its own data.
     """
 
     position: int
@@ -26,6 +31,7 @@ class PointRuns:
     value: float
     seeds: Sequence[int]
     samples: int = 0
+    dim: int = 0
 
     @property
     def label(self) -> str:
@@ -49,6 +55,7 @@ def point_runs(
     *,
     control: str = "alpha",
     samples: Callable[[float], float] | None = None,
+    dim: int = 0,
 ) -> Iterator[PointRuns]:
     """The runs at every point, in the order of the points.
 
@@ -58,8 +65,40 @@ def point_runs(
         Control -> value.
     samples : callable, optional
         Number of samples at a value of the control, alpha D say; it is rounded, and at least one.
+    dim : int
+        Their dimension.
     """
     for position, point in enumerate(points):
         value = float(point[control])
         count = max(round(samples(value)), 1) if samples is not None else 0
-        yield PointRuns(position, control, value, seeds, count)
+        yield PointRuns(position, control, value, seeds, count, dim)
+
+
+class AlgorithmOnSamples(Algorithm):
+    """An algorithm that draws its data: alpha dim**samples_power samples of dimension ``dim`` for every run.
+
+    What is left to implement is the runs of one point.
+    """
+
+    #: Samples are counted in units of this power of the dimension.
+    samples_power: ClassVar[int] = 1
+
+    @abc.abstractmethod
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
+        """Run one point with every seed; yield (position among the seeds, outcome) as the runs end."""
+
+    def run_points(
+        self,
+        problem: Problem,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Progress,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """One point after the other."""
+        assert dim is not None  # the verb asks for it
+        unit = dim**self.samples_power
+        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * unit, dim=dim):
+            for k, outcome in self.run_point(problem, runs, progress):
+                yield runs.position, k, outcome

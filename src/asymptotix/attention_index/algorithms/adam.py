@@ -6,7 +6,7 @@ E.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.problem import Algorithm, Outcome, Problem
-from ...core.runs import point_runs
+from ...core.problem import Outcome, Problem
+from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from .. import streams
 from ..model import AttentionIndex
@@ -40,7 +40,7 @@ _STEADY = 0.02
 
 
 @dataclass(frozen=True)
-class Adam(Algorithm):
+class Adam(AlgorithmOnSamples):
     """Full-batch Adam on the regularised risk of a :class:`RiskMinimization` problem.
 
     What is minimised is L / d^2, with W of width m = round(width_ratio d) and S = W W^T / sqrt(m d),
@@ -77,6 +77,7 @@ class Adam(Algorithm):
     chunk: int | None = None
 
     needs_dim: ClassVar[bool] = True
+    samples_power: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", checks.integer("steps", self.steps, 1))
@@ -93,21 +94,11 @@ class Adam(Algorithm):
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
 
-    def run_points(
-        self,
-        problem: Problem,
-        points: Sequence[Mapping[str, float]],
-        *,
-        dim: int | None,
-        seeds: Sequence[int],
-        progress: Progress,
-    ) -> Iterator[tuple[int, int, Outcome]]:
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other, each yielded when it is done; runs of equal size share their compiled programs."""
-        assert dim is not None
         training = _training(problem)
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim**2):
-            for k, seed, label in runs.each():
-                yield runs.position, k, self._run(training, dim, runs.samples, seed, progress, label)
+        for k, seed, label in runs.each():
+            yield k, self._run(training, runs.dim, runs.samples, seed, progress, label)
 
     def _run(self, problem: Training, dim: int, samples: int, seed: int, progress: Progress, label: str) -> Outcome:
         model = problem.model

@@ -14,14 +14,14 @@ eq. (39), is divided by d, where the paper prints d^2.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...core.problem import Algorithm, Outcome, Problem
-from ...core.runs import point_runs
+from ...core.problem import Outcome, Problem
+from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.quadrature import sobol_normals
 from .. import streams
@@ -48,7 +48,7 @@ _NO_RESPONSE = 1e-9
 
 
 @dataclass(frozen=True)
-class MatrixAMP(Algorithm):
+class MatrixAMP(AlgorithmOnSamples):
     """Message passing for ``RiskMinimization`` and ``BayesOptimal`` problems with an :class:`AttentionIndex`.
 
     Parameters
@@ -75,6 +75,7 @@ class MatrixAMP(Algorithm):
     damping: float = 1.0
 
     needs_dim: ClassVar[bool] = True
+    samples_power: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
@@ -106,22 +107,12 @@ class MatrixAMP(Algorithm):
             raise ValueError(f"state evolution follows message passing without damping, got damping={self.damping}")
         return {"iterations": self.iterations, "damping": self.damping}
 
-    def run_points(
-        self,
-        problem: Problem,
-        points: Sequence[Mapping[str, float]],
-        *,
-        dim: int | None,
-        seeds: Sequence[int],
-        progress: Progress,
-    ) -> Iterator[tuple[int, int, Outcome]]:
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
-        assert dim is not None
         estimator = _estimator(_theory(problem))
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim**2):
-            for k, seed, label in runs.each():
-                sensing = SENSING[self.sensing](estimator.model, dim, runs.samples, seed)
-                yield runs.position, k, self._run(estimator, sensing, progress, label)
+        for k, seed, label in runs.each():
+            sensing = SENSING[self.sensing](estimator.model, runs.dim, runs.samples, seed)
+            yield k, self._run(estimator, sensing, progress, label)
 
     def _run(self, estimator: Estimator, sensing: Sensing, progress: Progress, label: str) -> Outcome:
         target, dim = sensing.target, len(sensing.target)

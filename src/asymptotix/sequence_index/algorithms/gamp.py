@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from ...core.problem import Algorithm, Outcome, Problem
+from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
-from ...core.runs import PointRuns, point_runs
+from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.memory import physical_memory, refuse_beyond_memory
 from .. import streams
@@ -39,7 +39,7 @@ _KEPT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class GAMP(Algorithm):
+class GAMP(AlgorithmOnSamples):
     """Message passing for ``BayesOptimal`` problems with a channel.
 
     Parameters
@@ -138,31 +138,21 @@ class GAMP(Algorithm):
             )
         return {"iterations": self.iterations, "damping": self.damping}
 
-    def run_points(
-        self,
-        problem: Problem,
-        points: Sequence[Mapping[str, float]],
-        *,
-        dim: int | None,
-        seeds: Sequence[int],
-        progress: Progress,
-    ) -> Iterator[tuple[int, int, Outcome]]:
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
-        assert dim is not None
         theory = theory_of(problem)
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim):
-            stream, together = self._memory_plan(theory.channel, runs.samples, dim)
-            firsts, parts = zip(*runs.batches(together), strict=True)
-            prepared = partial(self._batch, theory, runs, dim, stream)
-            with ThreadPoolExecutor(1) as pool:
-                first_batch = pool.submit(prepared, parts[0])  # draws and compiles while state evolution is computed
-                progress.message(f"{runs.label}: variances from state evolution")
-                stages = self._stages(theory, runs.samples / dim, runs.samples)
-                batches = chain([first_batch.result()], map(prepared, parts[1:]))
-                del first_batch  # or it would keep the first data alive beside those of later batches
-            for first, batch in zip(firsts, batches, strict=True):
-                for k, outcome in enumerate(batch.run(stages, progress, runs.label)):
-                    yield runs.position, first + k, outcome
+        stream, together = self._memory_plan(theory.channel, runs.samples, runs.dim)
+        firsts, parts = zip(*runs.batches(together), strict=True)
+        prepared = partial(self._batch, theory, runs, stream)
+        with ThreadPoolExecutor(1) as pool:
+            first_batch = pool.submit(prepared, parts[0])  # draws and compiles while state evolution is computed
+            progress.message(f"{runs.label}: variances from state evolution")
+            stages = self._stages(theory, runs.samples / runs.dim, runs.samples)
+            batches = chain([first_batch.result()], map(prepared, parts[1:]))
+            del first_batch  # or it would keep the first data alive beside those of later batches
+        for first, batch in zip(firsts, batches, strict=True):
+            for k, outcome in enumerate(batch.run(stages, progress, runs.label)):
+                yield first + k, outcome
 
     def _start(self, theory: SequenceIndexTheory) -> str:
         if self.start != "auto":
@@ -170,7 +160,7 @@ class GAMP(Algorithm):
         return "side_information" if theory.problem.side_information > 0 else "staged"
 
     def _batch(
-        self, theory: SequenceIndexTheory, runs: PointRuns, dim: int, stream: bool, seeds: Sequence[int]
+        self, theory: SequenceIndexTheory, runs: PointRuns, stream: bool, seeds: Sequence[int]
     ) -> GampBatch:
         """Some of the runs at a point, with their data drawn and their programs compiled."""
         side, channel = theory.problem.side_information, theory.channel
@@ -182,7 +172,7 @@ class GAMP(Algorithm):
             start_scale=self.start_scale,
             side_information=side,
         )
-        data = draw_data(channel, runs.samples, dim, seeds, side, stream=stream)
+        data = draw_data(channel, runs.samples, runs.dim, seeds, side, stream=stream)
         batch = GampBatch(channel, theory.index_labels(), data, seeds, options)
         compile_ahead(data, batch.state)
         return batch

@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.problem import Algorithm, Outcome, Problem
+from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
-from ...core.runs import point_runs
+from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
@@ -44,7 +44,7 @@ _BLOCK = 2**16
 
 
 @dataclass(frozen=True)
-class RelaxedBP(Algorithm):
+class RelaxedBP(AlgorithmOnSamples):
     """Relaxed belief propagation from side information: a slow, independent check of :class:`GAMP`.
 
     Parameters
@@ -82,28 +82,18 @@ class RelaxedBP(Algorithm):
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
         return {"iterations": self.iterations, "damping": 1.0}
 
-    def run_points(
-        self,
-        problem: Problem,
-        points: Sequence[Mapping[str, float]],
-        *,
-        dim: int | None,
-        seeds: Sequence[int],
-        progress: Progress,
-    ) -> Iterator[tuple[int, int, Outcome]]:
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
-        assert dim is not None
+        theory, dim = theory_of(problem), runs.dim
         if dim > LARGEST_DIM:
             raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
-        theory = theory_of(problem)
         channel, side = theory.channel, theory.problem.side_information
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim):
-            needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
-            refuse_beyond_memory(needed, f"one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
-            precision = self._precision(theory, runs.samples / dim)
-            for k, seed, label in runs.each():
-                messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
-                yield runs.position, k, _run(messages, precision, progress, label)
+        needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
+        refuse_beyond_memory(needed, f"one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
+        precision = self._precision(theory, runs.samples / dim)
+        for k, seed, label in runs.each():
+            messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
+            yield k, _run(messages, precision, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
         """A of every iteration; None where the data's own is taken."""

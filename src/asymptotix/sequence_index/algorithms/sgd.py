@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.problem import Algorithm, Outcome, Problem
+from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
-from ...core.runs import point_runs
+from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
@@ -39,7 +39,7 @@ _STEADY = 1e-2
 
 
 @dataclass(frozen=True)
-class SGD(Algorithm):
+class SGD(AlgorithmOnSamples):
     """Mini-batch gradient descent on a network of the teacher's own architecture.
 
     With y the output of the teacher and yhat that of the student, both on tokens x, the loss of a batch and the step
@@ -111,26 +111,16 @@ class SGD(Algorithm):
         scalars = dict.fromkeys(("step_trace", "loss_trace"), ("iteration",))
         return {**problem.dimensions(), **index, **traces, **scalars}
 
-    def run_points(
-        self,
-        problem: Problem,
-        points: Sequence[Mapping[str, float]],
-        *,
-        dim: int | None,
-        seeds: Sequence[int],
-        progress: Progress,
-    ) -> Iterator[tuple[int, int, Outcome]]:
+    def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
-        assert dim is not None
         model = _model_of(problem)
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * dim):
-            kept = min(self.batch, runs.samples) if self.online else runs.samples + self.batch
-            one = 4 * model.tokens * dim * kept
-            refuse_beyond_memory(2 * one, f"the data of one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
-            for first, chosen in runs.batches(max(int(_BATCH_BYTES // one), 1)):
-                batch = _SgdBatch(self, model, runs.samples, dim, chosen)
-                for k, outcome in enumerate(batch.run(progress, runs.label)):
-                    yield runs.position, first + k, outcome
+        kept = min(self.batch, runs.samples) if self.online else runs.samples + self.batch
+        one = 4 * model.tokens * runs.dim * kept
+        refuse_beyond_memory(2 * one, f"the data of one run (alpha={runs.value:g}, dim={runs.dim})", "a smaller dim")
+        for first, chosen in runs.batches(max(int(_BATCH_BYTES // one), 1)):
+            batch = _SgdBatch(self, model, runs.samples, runs.dim, chosen)
+            for k, outcome in enumerate(batch.run(progress, runs.label)):
+                yield first + k, outcome
 
 
 def _model_of(problem: Problem) -> DeepAttention:
