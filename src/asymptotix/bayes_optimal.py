@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from .core.problem import Outcome, Problem
+from .core.progress import Progress
 from .core.specification import Specification
 from .numerics import checks
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class Theory(Protocol):
@@ -22,14 +26,14 @@ class Theory(Protocol):
     def check_control(self, name: str, values: Any) -> np.ndarray: ...
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]: ...
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome: ...
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome: ...
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]: ...
 
-    def comparable(self, experiment: Any) -> Any: ...
+    def comparable(self, experiment: xr.Dataset) -> xr.Dataset: ...
 
     def index_labels(self) -> Sequence[str]: ...
 
@@ -77,17 +81,17 @@ class BayesOptimal(Problem):
         return self.theory.check_control(name, values)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         yield from self.theory.solve_points(points, start=start, tolerance=tolerance, progress=progress)
 
-    def threshold_values(self, *, tolerance: float, progress: Any) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         return self.theory.threshold_values(tolerance=tolerance, progress=progress)
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
 
-    def comparable(self, experiment: Any) -> Any:
+    def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         return self.theory.comparable(experiment)
 
     def index_labels(self) -> Sequence[str]:
@@ -96,19 +100,19 @@ class BayesOptimal(Problem):
 
 def theory_of(model: Any) -> Callable[[BayesOptimal], Theory]:
     """The class of the theory of a model; TypeError where it has none."""
-    # Imported here: what a model does not need is not loaded.
     if hasattr(model, "bayes_optimal_theory"):
         return model.bayes_optimal_theory()
-    from .sequence_index.channels.choose import covers
-
-    if covers(model):
-        from .sequence_index.theory import SequenceIndexTheory
-
-        return SequenceIndexTheory
+    # Imported here, the lighter theory first: what a model does not need is not loaded.
     from .attention_index.model import AttentionIndex
 
     if isinstance(model, AttentionIndex):
         from .attention_index.theory.bayes import AttentionIndexTheory
 
         return AttentionIndexTheory
+    from .sequence_index.channels.choose import covers
+
+    if covers(model):
+        from .sequence_index.theory import SequenceIndexTheory
+
+        return SequenceIndexTheory
     raise TypeError(f"model must have a Bayes-optimal theory, as DeepAttention has, got {model!r}")
