@@ -15,6 +15,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 import asymptotix as asx
@@ -95,8 +96,13 @@ class Case:
 
 
 def total(Z):
-    """A link of one's own, affine."""
+    """A link of one's own, affine: its channel is a closed form."""
     return Z.sum()
+
+
+def sign(z):
+    """A link of one's own with discrete outputs."""
+    return jnp.sign(z[0])
 
 
 OVERLAP = {"overlap": ("index", "index_other"), "test_error": (), "free_entropy": ()}
@@ -112,11 +118,12 @@ SIDE = asx.BayesOptimal(ONE_LAYER, side_information=0.1)
 def trained(target: asx.Target, target_fields: Mapping[str, tuple[float, float]] | None = None) -> Case:
     """Training with linear activation: the cheapest theory of a target."""
     task = asx.AttentionIndex(target=target, noise=0.5, activation="linear")
-    # Its errors are stated as zero, for no average is taken, but the equations are iterated to about 1e-9.
+    # Its errors are stated as zero, for no average is taken; but the equations are iterated, and what they end with
+    # depends on where the iteration came from by up to 4e-9.
     return Case(
         asx.RiskMinimization(task, weight_decay=0.05), {"alpha": (0.5, 1.0)},
         {"weight_decay": (0.05, 0.1), **NOISE, **(target_fields or {})}, TRAINED,
-        without_error=("jump_weight",), history=1e-7,
+        without_error=("jump_weight",), history=1e-8,
     )  # fmt: skip
 
 
@@ -133,7 +140,8 @@ def _paths() -> tuple[asx.PathPosterior, asx.PathPosterior]:
 
 PATHS, ATTENDED = _paths()
 TRAINING = asx.RiskMinimization(asx.AttentionIndex(noise=0.5, activation="linear"), weight_decay=0.05)
-#: The order parameter of attention paths is a minimiser: it is found where the gradient falls below the tolerance.
+#: The order parameter of attention paths is a minimiser and states no error. It is found where the gradient falls below
+#: a bound; how far below is chance.
 AT_A_MINIMUM: dict[str, Any] = {
     "without_error": ("order_parameter", "action", "gradient_norm"),
     "history": 1e-8,
@@ -149,15 +157,14 @@ CASES: dict[str, Case] = {
         asx.BayesOptimal(asx.InfiniteDepthAttention(tokens=2, beta=2.0)), ALPHA,
         {"side_information": (0.0, 0.1), "beta": (2.0, 3.0)}, OVERLAP,
     ),
-    # State evolution of a link ends at a share of the tolerance, wherever it comes from; the free entropy is an
-    # integral along the way and depends on it by more than the error that it states (7e-5 of 6e-5).
     "sequence index": Case(
         asx.BayesOptimal(asx.SequenceIndex(total, indices=1, tokens=2, noise=0.5)), {"alpha": (0.5, 1.0)}, NOISE,
-        OVERLAP, tolerance=5e-2, history=1e-5, history_of={"free_entropy": 1e-3},
+        OVERLAP, tolerance=5e-2,
     ),
+    # The free entropy depends on the way to the fixed point by more than the error that it states: 7e-5, stated 6e-5.
     "multi index": Case(
-        asx.BayesOptimal(asx.MultiIndex(total, indices=1, noise=0.5), side_information=0.1), {"alpha": (0.5, 1.0)},
-        {"side_information": (0.1, 0.2)}, OVERLAP, tolerance=5e-2, history=1e-5, history_of={"free_entropy": 1e-3},
+        asx.BayesOptimal(asx.MultiIndex(sign, indices=1)), {"alpha": (0.5, 1.0)}, {"side_information": (0.0, 0.1)},
+        OVERLAP, tolerance=5e-2, history_of={"free_entropy": 1e-3},
     ),
     "Bayes-optimal attention": Case(
         asx.BayesOptimal(asx.AttentionIndex(noise=0.5)), {"alpha": (0.5, 1.0)}, {**NOISE, "kappa0": (0.5, 0.6)},
@@ -175,11 +182,12 @@ CASES: dict[str, Case] = {
         ATTENDED, {"width": (10.0, np.inf)}, {"temperature": (0.1, 0.2)}, LEARNED_PATHS, **AT_A_MINIMUM
     ),
     # -- experiments -------------------------------------------------------------------------------------------
-    # Runs in single precision: a product of another batch sums in another order.
+    # The seeds of GAMP and SGD run together in single precision: with other seeds beside it a product may sum in
+    # another order. The statuses hold such numbers, and are then compared in their words. All others run one by one.
     "GAMP": Case(
         SIDE, {"alpha": (0.5, 0.8)}, {"side_information": (0.1, 0.2)},
         {"overlap": ("index", "index_other"), "overlap_trace": ("iteration", "index", "index_other"), "test_error": ()},
-        asx.GAMP(iterations=4), dim=30, rounding=1e-4,
+        asx.GAMP(iterations=4), dim=30, rounding=1e-5,
     ),
     "RelaxedBP": Case(
         SIDE, {"alpha": (0.5, 0.8)}, {"side_information": (0.1, 0.2)},
@@ -189,7 +197,7 @@ CASES: dict[str, Case] = {
     "SGD": Case(
         asx.BayesOptimal(ONE_LAYER), {"alpha": (1.0, 2.0)}, {"skip": (1.0, 2.0)},
         {"overlap": ("index", "index_other"), "cosine": ("index",), "loss_trace": ("iteration",), "test_error": ()},
-        asx.SGD(epochs=2, batch=20), dim=20, rounding=1e-4,
+        asx.SGD(epochs=2, batch=20), dim=20, rounding=1e-5,
     ),
     "Adam": Case(
         TRAINING, {"alpha": (0.5, 1.0)}, {"weight_decay": (0.05, 0.1)},

@@ -28,17 +28,17 @@ def square(z):
     return z[0] ** 2
 
 
-# name: (kind, problem, algorithm, how the points ended, relative accuracy, slow)
+# name: (kind, problem, algorithm, how the points ended, relative accuracy, whether it takes more than three seconds)
 SAVED = {
-    "adam": ("experiment", "RiskMinimization", "Adam", "finished, loss still falling", ADAM, False),
-    "gamp": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, False),
+    "adam": ("experiment", "RiskMinimization", "Adam", "finished, loss still falling", ADAM, True),
+    "gamp": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, True),
     "gamp_side_information": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, False),
     "matrix_amp": ("experiment", "RiskMinimization", "MatrixAMP", "finished, S still moving", SINGLE, False),
     "matrix_amp_bayes": ("experiment", "BayesOptimal", "MatrixAMP", "finished, S still moving", SINGLE, False),
     # A chain is chaotic: its draws agree on one machine only, and are not compared.
     "nuts": ("experiment", "PathPosterior", "NUTS", "R-hat", None, False),
     "relaxed_bp": ("experiment", "BayesOptimal", "RelaxedBP", "finished", SINGLE, False),
-    "sgd": ("experiment", "BayesOptimal", "SGD", "finished, overlap still moving", SINGLE, False),
+    "sgd": ("experiment", "BayesOptimal", "SGD", "finished, overlap still moving", SINGLE, True),
     "theory_bayes_attention": ("theory", "BayesOptimal", None, "converged", EXACT, False),
     "theory_infinite_depth": ("theory", "BayesOptimal", None, "converged", EXACT, False),
     "theory_link": ("theory", "BayesOptimal", None, "converged", ITERATED, True),
@@ -96,18 +96,13 @@ def test_file_is_understood(name):
         assert words.startswith(tuple(status.split("|")))
     assert old.converged.dtype == bool
     assert old.provenance["asymptotix"].startswith("0.1")
-
-
-@pytest.mark.parametrize("name", SAVED)
-def test_file_opens_in_plain_xarray(name):
-    with xr.open_dataset(FOLDER / f"{name}.nc") as plain:
-        assert plain.attrs["kind"] == SAVED[name][0]
-        old = read(name).ds
-        for variable in old.data_vars:
+    with xr.open_dataset(FOLDER / f"{name}.nc") as plain:  # what does not know of asymptotix reads the same numbers
+        assert plain.attrs["kind"] == kind
+        for variable in map(str, old.ds.data_vars):
             np.testing.assert_array_equal(plain[variable].values, old[variable].values)
 
 
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("name", ["theory_link", "theory_swept_layers", "theory_paths_attended", "gamp"])
 def test_saved_again_it_stays_the_same(name, tmp_path):
     old = read(name)
     old.save(tmp_path / "again.nc")
@@ -125,12 +120,12 @@ def test_numbers_are_those_of_today(name):
     old, relative = read(name), SAVED[name][4]
     new = computed_anew(old)
     assert set(new.ds.variables) == set(old.ds.variables)
-    for variable in old.ds.data_vars:
+    for variable in map(str, old.ds.data_vars):
         before, now = old[variable].values, new[variable].values
         if variable in ("status", "converged"):
             assert [str(s)[:20] for s in before.ravel()] == [str(s)[:20] for s in now.ravel()]
-        elif not str(variable).endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
+        elif not variable.endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
             finite = before[np.isfinite(before)]
-            scale = AT_A_MINIMUM.get(str(variable), float(abs(finite).max()) if finite.size else 1.0)
+            scale = AT_A_MINIMUM.get(variable, float(abs(finite).max()) if finite.size else 1.0)
             bound = scale if variable in AT_A_MINIMUM else relative * scale
-            np.testing.assert_allclose(now, before, rtol=relative, atol=bound, err_msg=str(variable))
+            np.testing.assert_allclose(now, before, rtol=relative, atol=bound, err_msg=variable)

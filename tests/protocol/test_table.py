@@ -76,4 +76,4 @@ def test_algorithm_refuses_a_problem_that_is_not_its_own(name):
     if name == "MatrixAMP":
         strange = CASES["one layer"]
     with pytest.raises(TypeError, match=f"{type(own.algorithm).__name__} runs on"):
-        asx.simulate(strange.problem, own.algorithm, seeds=1, dim=own.dim, **strange.controls)
+        dataclasses.replace(own, problem=strange.problem, controls=strange.controls).run()

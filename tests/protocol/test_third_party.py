@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import asymptotix as asx
 from asymptotix.core.specification import Specification
 from protocol import questions
-from protocol.cases import Case
+from protocol.cases import Case, sign
 from third_party.own_model import LinearTeacher
 from third_party.own_theory import NormalEquations, RidgeRegression
 
@@ -113,14 +112,9 @@ def channel_table() -> dict[type, Any]:
     raise AssertionError("choose.py has no table from model class to channel")
 
 
-def phase(z):
-    """y = z^2, of one index."""
-    return jnp.square(z[0])
-
-
 @dataclass(frozen=True)
-class PhaseRetrieval(Specification):
-    """The new file: a description, with the theory that it asks for."""
+class Perceptron(Specification):
+    """The new file: a description, y = sign(z) + sqrt(noise) N(0, 1), with the theory that it asks for."""
 
     noise: float = 0.0
 
@@ -134,18 +128,17 @@ class PhaseRetrieval(Specification):
 
 def test_new_model_is_one_line_in_the_table(monkeypatch):
     table = channel_table()
-    with pytest.raises(TypeError, match="PhaseRetrieval"):  # without the line it has no channel, and that is said
-        asx.BayesOptimal(PhaseRetrieval())
+    with pytest.raises(TypeError, match="Perceptron"):  # without the line it has no channel, and that is said
+        asx.BayesOptimal(Perceptron())
     channel_of_link = table[asx.MultiIndex]
 
-    def channel(model: PhaseRetrieval, *options: Any) -> Any:
-        return channel_of_link(asx.MultiIndex(phase, indices=1, noise=model.noise), *options)
+    def channel(model: Perceptron, *options: Any) -> Any:
+        return channel_of_link(asx.MultiIndex(sign, indices=1, noise=model.noise), *options)
 
-    monkeypatch.setitem(table, PhaseRetrieval, channel)
-    # Below the threshold nothing is learned, above it the same as by the model whose channel it has.
-    known = asx.BayesOptimal(asx.MultiIndex(phase, indices=1))
-    new = asx.solve(asx.BayesOptimal(PhaseRetrieval()), alpha=[0.3, 0.8], tolerance=5e-2, progress=False)
-    old = asx.solve(known, alpha=[0.3, 0.8], tolerance=5e-2, progress=False)
+    monkeypatch.setitem(table, Perceptron, channel)
+    known = asx.BayesOptimal(asx.MultiIndex(sign, indices=1))
+    new = asx.solve(asx.BayesOptimal(Perceptron()), alpha=[0.5, 1.0], tolerance=5e-2, progress=False)
+    old = asx.solve(known, alpha=[0.5, 1.0], tolerance=5e-2, progress=False)
     assert new.ok
     np.testing.assert_array_equal(new.status, old.status)
     for name in ("overlap", "test_error", "free_entropy"):
