@@ -11,6 +11,8 @@ import numpy as np
 from .drawing import panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ..core.result import Result
 
 PICTURE = "training.png"
@@ -53,7 +55,7 @@ def draw(theory: Result, best: Result, runs: Result, limits: Result, path: Path)
         _thresholds(axes[2])
 
 
-def _learning_curve(axis: Any, theory: Result, best: Result, runs: Result, limits: Result) -> None:
+def _learning_curve(axis: Axes, theory: Result, best: Result, runs: Result, limits: Result) -> None:
     for name, label, colour in (("test_error", "test", "#d55e00"), ("train_error", "training", "#0072b2")):
         axis.plot(theory.alpha, theory[name], "-", color=colour, label=f"{label} error, theory")
         mean, error = runs[name].mean("seed"), runs[name].std("seed", ddof=1) / np.sqrt(runs.ds.sizes["seed"])
@@ -68,7 +70,7 @@ def _learning_curve(axis: Any, theory: Result, best: Result, runs: Result, limit
     axis.legend(frameon=True, framealpha=0.9, loc="upper right", bbox_to_anchor=(1.0, 0.9))
 
 
-def _spectrum(axis: Any, runs: Result) -> None:
+def _spectrum(axis: Axes, runs: Result) -> None:
     import asymptotix as asx
 
     found = runs.ds["eigenvalues"].sel(alpha=SPECTRUM_AT, method="nearest").values.ravel()
@@ -77,7 +79,7 @@ def _spectrum(axis: Any, runs: Result) -> None:
     axis.set_title(rf"singular values of $W/(md)^{{1/4}}$ at $\alpha={SPECTRUM_AT:g}$", fontsize=10.5)
 
 
-def _thresholds(axis: Any) -> None:
+def _thresholds(axis: Axes) -> None:
     import asymptotix as asx
 
     kappa0, training = np.linspace(0.01, 1.2, 60), asx.RiskMinimization

@@ -352,7 +352,7 @@ def test_numpy_gives_the_compiled_numbers(monkeypatch: pytest.MonkeyPatch) -> No
 
     def numbers() -> list[float]:
         laws = [THREE_ATOMS.convolution(0.6), PowerLaw(2.0, cutoff=9.0, kappa0=0.5).convolution(0.2)]
-        return [*np.ravel([law.moments(0.1) for law in laws])]
+        return [number for law in laws for number in law.moments(0.1)]
 
     compiled = numbers()
     monkeypatch.setattr(measures, "compiled_kernels", lambda: None)
