@@ -32,7 +32,7 @@ def square(z):
 SAVED = {
     "adam": ("experiment", "RiskMinimization", "Adam", "finished, loss still falling", ADAM, True),
     "gamp": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, True),
-    "gamp_side_information": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, False),
+    "gamp_side_information": ("experiment", "BayesOptimal", "GAMP", "finished, still moving", SINGLE, True),
     "matrix_amp": ("experiment", "RiskMinimization", "MatrixAMP", "finished, S still moving", SINGLE, False),
     "matrix_amp_bayes": ("experiment", "BayesOptimal", "MatrixAMP", "finished, S still moving", SINGLE, False),
     # A chain is chaotic: its draws agree on one machine only, and are not compared.
