@@ -7,7 +7,6 @@ refuse. The questions that every case is asked are in `questions.py`.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -312,5 +311,5 @@ def public_specifications(module: ModuleType = asx) -> dict[str, type]:
     return {
         name: value
         for name, value in named.items()
-        if isinstance(value, type) and issubclass(value, Specification) and not inspect.isabstract(value)
+        if isinstance(value, type) and issubclass(value, Specification) and dataclasses.is_dataclass(value)
     }

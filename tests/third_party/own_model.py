@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import asymptotix as asx
-from asymptotix.core.specification import Specification
+from asymptotix import Specification
 
 
 @dataclass(frozen=True)
