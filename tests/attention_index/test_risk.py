@@ -91,6 +91,7 @@ def test_gradient_against_finite_differences(field):
     assert found.value == pytest.approx(float(solve(problem).test_error), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_optimal_weight_decay():
     best = asx.optimum(
         asx.RiskMinimization(TASK), "test_error", "weight_decay", bounds=(0.01, 0.3), alpha=1.0, tolerance=0.05

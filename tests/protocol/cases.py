@@ -16,6 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import asymptotix as asx
 from asymptotix.core.specification import Specification
@@ -303,6 +304,15 @@ def examples(cases: Mapping[str, Case] = CASES) -> dict[type, Specification]:
             for part in specifications_in(whole) if whole is not None else ():
                 found.setdefault(type(part), part)
     return found
+
+
+#: Cases whose programs take longest to compile: asked among the slow tests.
+LONG_TO_COMPILE = ("sequence index", "GAMP", "NUTS")
+
+
+def asked(cases: Mapping[str, Case]) -> list[Any]:
+    """The names of cases as parameters of a test."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in LONG_TO_COMPILE else ()) for name in cases]
 
 
 def public_specifications(module: ModuleType = asx) -> dict[str, type]:

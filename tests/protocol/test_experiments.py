@@ -3,9 +3,9 @@
 import pytest
 
 from protocol import questions
-from protocol.cases import EXPERIMENTS
+from protocol.cases import EXPERIMENTS, asked
 
-pytestmark = pytest.mark.parametrize("name", EXPERIMENTS)
+pytestmark = pytest.mark.parametrize("name", asked(EXPERIMENTS))
 
 
 def test_result(name):

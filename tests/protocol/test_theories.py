@@ -3,9 +3,9 @@
 import pytest
 
 from protocol import questions
-from protocol.cases import THEORIES
+from protocol.cases import THEORIES, asked
 
-pytestmark = pytest.mark.parametrize("name", THEORIES)
+pytestmark = pytest.mark.parametrize("name", asked(THEORIES))
 
 
 def test_result(name):

@@ -58,7 +58,7 @@ def test_first_thresholds(layers, tokens, first):
     assert f.error[-1] < 2e-3 * f.value[-1]
 
 
-@pytest.mark.parametrize("tokens", [2, 3])
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_first_thresholds_of_linear_layers(tokens):
     """The channel's draws against quadrature, which has no part in it."""
     channel = DeepChannel(2, tokens, 1.0, "linear")

@@ -171,6 +171,7 @@ def test_gradient_of_other_losses_and_penalties(rng, given, loss):
     assert_same(found, jax.jit(jax.value_and_grad(naive))(weights, *tokens_and_labels(samples, SAMPLES)))
 
 
+@pytest.mark.slow
 def test_chunks_and_drawing_again_do_not_change_the_gradient(rng):
     weights = rng.normal(size=(DIM, DIM)).astype(np.float32)
     whole = data.draw_samples(MODEL, DIM, 700, 0)
@@ -228,6 +229,7 @@ def test_an_unfinished_run_says_so():
     assert "still falling" in run.status.values.item()
 
 
+@pytest.mark.slow
 def test_symmetric_matrices_sequences_and_own_centring_train():
     model = replace(MODEL, output="sequence", centring="empirical")
     problem = RiskMinimization(model, parameterization="full")

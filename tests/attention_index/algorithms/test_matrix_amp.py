@@ -161,6 +161,7 @@ def test_training_reaches_the_fixed_point_of_state_evolution(alpha):
         assert abs(mean - theirs.mean()) < 2 * spread + 3 * theirs.std(ddof=1) + 0.02 * expected, name
 
 
+@pytest.mark.slow
 def test_on_tokens_it_reaches_the_minimum_of_training():
     options = {"alpha": 1.0, "dim": 24, "seeds": 2, "progress": False}
     passed = simulate(PROBLEM, MatrixAMP(iterations=60, sensing="tokens", damping=0.5), **options).ds

@@ -168,6 +168,7 @@ def test_width_enters_through_the_weight_decay_alone():
     assert float(a.test_error) == pytest.approx(float(b.test_error), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_jumps_of_the_proximal_map_are_never_silent():
     problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=1e-3)
     with pytest.warns(asx.ConvergenceWarning, match="proximal map jumps"):

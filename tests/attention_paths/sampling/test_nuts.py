@@ -41,6 +41,7 @@ def exact_moments(problem: asx.PathPosterior, width: int) -> tuple[float, float]
     return float(mean), float(np.sqrt(p @ np.exp(2 * grid) - mean**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("space", "width"), [("collapsed", WIDTH), ("weights", 4)])
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of single chains, for a test that is quick
 def test_one_path_against_quadrature(space, width):

@@ -47,6 +47,7 @@ def distances(dim: int, seed: int, *, reaction: bool) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_reaction_terms_are_right():
     right, none = (np.mean([distances(200, s, reaction=r) for s in range(3)], axis=0) for r in (True, False))
     assert right[0] < 2 / np.sqrt(200)  # messages differ from omega by O(1/sqrt(D))

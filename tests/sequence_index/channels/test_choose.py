@@ -104,6 +104,7 @@ def test_more_effective_draws_are_asked_for_where_there_are_enough_draws():
     assert Square([1.0]).careful_enough is None
 
 
+@pytest.mark.slow
 def test_only_channels_with_a_program_for_it_change_in_single_precision():
     one, two = channel_of(DeepAttention(1, 2)), channel_of(DeepAttention(2, 2), "jax")
     assert one.in_single_precision() is one

@@ -67,6 +67,7 @@ def test_layers_are_inverted_as_matrices(rng, tokens, activation):
         np.testing.assert_allclose(np.asarray(determinant(A)), abs(np.linalg.det(matrices)), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_mixture_of_a_linear_problem_is_its_posterior():
     with double_precision():
         slope, offset = jnp.asarray([[2.0, 0.5], [0.0, 3.0]]), jnp.asarray([1.0, -2.0])

@@ -235,6 +235,7 @@ def test_evidence_of_heads_is_a_mixture_of_gaussians():
         assert abs(found[i] - np.log(total)) < 1e-10
 
 
+@pytest.mark.slow
 def test_stability_of_zero_overlap_of_heads():
     here = channel(HEADS)
     found = instability([QuasiRandomAverager(here, 2**10, 8)], np.eye(4), np.eye(4))

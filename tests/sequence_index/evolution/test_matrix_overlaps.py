@@ -143,6 +143,7 @@ def test_one_direction_is_known_while_another_is_learned():
     assert evolution.uninformed(1.3, tolerance=TOLERANCE).exact
 
 
+@pytest.mark.slow
 def test_start_decides_where_two_fixed_points_are_stable():
     evolution = StateEvolution(Square(U))
     assert not evolution.uninformed(1.05, tolerance=TOLERANCE).exact
