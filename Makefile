@@ -11,7 +11,7 @@ STAMP = $(VENV)/.installed
 
 help:
 	@echo "make env        create $(VENV) with the package and its tools, at the versions in constraints.txt"
-	@echo "make demo       theory against message passing: a table and a picture, in a few minutes"
+	@echo "make demo       all three theories against experiments: tables and pictures, in a few minutes"
 	@echo "make test       the fast tests"
 	@echo "make test-slow  the slow tests: reference numbers, theory against simulation"
 	@echo "make test-full  all tests, also those that repeat another's proof at greater length: before a release"

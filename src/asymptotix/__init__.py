@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
-from pathlib import Path
+from importlib import import_module, resources
 from typing import Any
 
 from ._version import __version__ as __version__
@@ -18,7 +17,7 @@ from ._version import __version__ as __version__
 
 def _homes() -> dict[str, str]:
     """Public name -> module that holds it, from the table in ``__init__.pyi``."""
-    table = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    table = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in table.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names}
 
@@ -31,8 +30,9 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for: `import asymptotix` itself does not wait for JAX."""
     if name not in _HOME:
         raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
-    module = import_module(f".{_HOME[name]}" if _HOME[name] else ".", __name__)
-    value = import_module(f".{name}", module.__name__) if name in ("plot", "tasks") else getattr(module, name)
+    home = f"{__name__}.{_HOME[name]}".rstrip(".")
+    # A name is that of something in its home, or of a module there.
+    value = vars(import_module(home)).get(name) or import_module(f"{home}.{name}")
     globals()[name] = value
     return value
 

@@ -16,6 +16,7 @@ from .numerics import checks
 
 if TYPE_CHECKING:
     import xarray as xr
+    from numpy.typing import ArrayLike
 
 
 class Theory(Protocol):
@@ -23,7 +24,7 @@ class Theory(Protocol):
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
-    def check_control(self, name: str, values: Any) -> np.ndarray: ...
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray: ...
 
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
@@ -77,7 +78,7 @@ class BayesOptimal(Problem):
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return self.theory.dimensions()
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return self.theory.check_control(name, values)
 
     def solve_points(

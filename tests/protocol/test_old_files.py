@@ -123,7 +123,9 @@ def test_numbers_are_those_of_today(name):
     for variable in map(str, old.ds.data_vars):
         before, now = old[variable].values, new[variable].values
         if variable in ("status", "converged"):
-            assert [str(s)[:20] for s in before.ravel()] == [str(s)[:20] for s in now.ravel()]
+            # The words of an experiment hold numbers in single precision.
+            words = slice(None) if old.kind != "experiment" else slice(20)
+            assert [str(s)[words] for s in before.ravel()] == [str(s)[words] for s in now.ravel()]
         elif not variable.endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
             finite = before[np.isfinite(before)]
             scale = AT_A_MINIMUM.get(variable, float(abs(finite).max()) if finite.size else 1.0)

@@ -20,6 +20,8 @@ from ..numerics.iteration import continuation_steps
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from ..core.progress import Progress
     from ..core.result import Result
     from .spectra.learned import LearnedSpectrum
@@ -102,7 +104,7 @@ class RiskMinimization(Problem):
 
         return TrainingTheory(self)
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
     def solve_points(

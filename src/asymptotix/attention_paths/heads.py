@@ -136,10 +136,10 @@ def network_of(result: Result) -> AttentionPaths:
 
 def found_order_parameter(result: Result) -> xr.DataArray:
     """The order parameter of a result of a PathPosterior problem, or an error that says why there is none."""
+    if "order_parameter" in result.ds:
+        return result.ds["order_parameter"]
     network_of(result)
-    if "order_parameter" not in result.ds:
-        raise ValueError(f"result must have an order parameter at some point, got none: {result.status.values.flat[0]}")
-    return result.ds["order_parameter"]
+    raise ValueError(f"result must have an order parameter at some point, got none: {result.status.values.flat[0]}")
 
 
 def _of_array(given: ArrayLike, heads: Sequence[int] | AttentionPaths | None) -> tuple[xr.DataArray, tuple[int, ...]]:

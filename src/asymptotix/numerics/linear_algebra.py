@@ -1,6 +1,6 @@
 """Small symmetric matrices and numbers in (0, 1): roots, projections, bases, logits.
 
-Matrix functions act on the last two axes, so that stacks (lanes, p, p) pass in one call.
+Matrix functions act on the last two axes, so that stacks (n, p, p) pass in one call.
 """
 
 import numpy as np

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import xarray as xr
 
 from ..core.problem import Outcome
 from ..core.progress import Progress
@@ -17,6 +16,10 @@ from .evolution.fixed_points import StateEvolution
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import find_thresholds
 from .observables import free_entropy, prediction_errors
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from numpy.typing import ArrayLike
 
 STARTS = ("uninformed", "informed")
 #: Number of directions that a link depends on, with the link, under its identity, P and M. It takes seconds to find and
@@ -53,7 +56,7 @@ class SequenceIndexTheory:
     def index_labels(self) -> Sequence[str]:
         return getattr(self.problem.model, "row_labels", ())
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
     def solve_points(

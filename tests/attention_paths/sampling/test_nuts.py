@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 import asymptotix as asx
 from asymptotix.attention_paths.sampling import chain_pool, chains
 from asymptotix.attention_paths.sampling.nuts import NUTS
+from asymptotix.attention_paths.streams import chain_entropy
 from asymptotix.core.progress import Progress
 
 WIDTH, WARMUP = 10, 200
@@ -270,3 +271,8 @@ def test_bad_problems_and_widths():
     for width, message in ((np.inf, "width must be finite to be sampled"), (10.5, "whole numbers.*got 10.5")):
         with pytest.raises(ValueError, match=message):
             asx.simulate(one_path(), NUTS(), width=width, seeds=1, progress=False)
+
+
+def test_the_stream_of_a_chain_is_its_seed_and_its_widths():
+    """Other numbers would be other chains than those that were saved before."""
+    assert chain_entropy(0, (10, 12)) == (0, 10, 12)

@@ -144,7 +144,7 @@ def test_spectral_start_against_theory():
     cosines, eigenvalues = [], []
     for seed in range(3):
         data = draw_data(channel, round(alpha * dim), dim, [seed], 0.0)
-        state = mp.MessageState.unlearned(channel, data)
+        state = mp.MessageState.at_prior(channel, data)
         covariance = mp.covariance_along(channel, data, state, np.eye(1), np.zeros((1, 1)))
         found = spectral_start(data.tokens, covariance[0], seed, np.eye(1), expected)
         teacher = np.asarray(data.teacher[0, 0], float)
@@ -250,7 +250,7 @@ def test_spectral_start_of_two_directions_against_theory():
     Z, weights, _, posterior = QuasiRandomAverager(channel, 2**10, 1, seed=6).samples(np.eye(2))
     expected = spectral_theory(alpha, posterior.covariance, Z, weights)
     data = draw_data(channel, round(alpha * dim), dim, [0], 0.0)
-    state = mp.MessageState.unlearned(channel, data)
+    state = mp.MessageState.at_prior(channel, data)
     covariance = mp.covariance_along(channel, data, state, np.eye(2), np.zeros((2, 2)))
     found = spectral_start(data.tokens, covariance[0], 0, np.eye(2), expected)
     assert np.allclose(found.vectors @ found.vectors.T / dim, expected.gram, atol=1e-5)  # single precision

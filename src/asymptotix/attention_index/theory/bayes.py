@@ -31,6 +31,7 @@ from .prediction import prediction_error
 
 if TYPE_CHECKING:
     import xarray as xr
+    from numpy.typing import ArrayLike
 
     from ...core.progress import Progress
 
@@ -123,7 +124,7 @@ class AttentionIndexTheory:
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         return experiment
 
-    def check_control(self, name: str, values: Any) -> np.ndarray:
+    def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
     def solve_points(

@@ -116,7 +116,7 @@ class GAMP(AlgorithmOnSamples):
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem, and a start it cannot have."""
         accepted = "BayesOptimal(...) of DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex"
-        side = theory_of(problem, f"GAMP runs on {accepted}").problem.side_information
+        side = sequence_theory_of(problem, f"GAMP runs on {accepted}").problem.side_information
         if self.start == "side_information" and side == 0:
             raise ValueError("start='side_information' needs a problem with side_information > 0, got 0")
         if self.start in ("random", "staged") and side > 0:
@@ -131,7 +131,7 @@ class GAMP(AlgorithmOnSamples):
         return {**problem.dimensions(), **own, **spectral, "variance": ("index",), "empirical_variance": ("index",)}
 
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
-        if self._start(theory_of(problem)) != "side_information":
+        if self._start(sequence_theory_of(problem)) != "side_information":
             raise ValueError(
                 "state evolution follows message passing iteration by iteration from side information only; run "
                 "BayesOptimal(model, side_information=0.05), say"
@@ -140,7 +140,7 @@ class GAMP(AlgorithmOnSamples):
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
-        theory = theory_of(problem)
+        theory = sequence_theory_of(problem)
         stream, together = self._memory_plan(theory.channel, runs.samples, runs.dim)
         firsts, parts = zip(*runs.batches(together), strict=True)
         prepared = partial(self._batch, theory, runs, stream)
@@ -211,7 +211,7 @@ class GAMP(AlgorithmOnSamples):
         return [Stage.unplanned(channel.indices, self.iterations)]
 
 
-def theory_of(
+def sequence_theory_of(
     problem: Problem, accepted: str = "message passing runs on BayesOptimal(...) of sequence multi-index models"
 ) -> SequenceIndexTheory:
     """The theory behind a Bayes-optimal problem, or a TypeError that says what is ``accepted``."""

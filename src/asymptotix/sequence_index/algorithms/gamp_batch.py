@@ -63,7 +63,7 @@ class GampBatch:
         self, channel: Channel, labels: Sequence[str], data: DataSets, seeds: Sequence[int], options: BatchOptions
     ) -> None:
         self.channel, self.data, self.seeds, self.options = channel, data, seeds, options
-        self.state = mp.MessageState.unlearned(channel, data)
+        self.state = mp.MessageState.at_prior(channel, data)
         self.own_precision = np.full(len(seeds), options.empirical)
         self.record = GampRecord(channel, data.teacher, labels)
 

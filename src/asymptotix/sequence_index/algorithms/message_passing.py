@@ -35,7 +35,7 @@ class MessageState:
     reaction: np.ndarray
 
     @classmethod
-    def unlearned(cls, channel: Channel, data: DataSets) -> MessageState:
+    def at_prior(cls, channel: Channel, data: DataSets) -> MessageState:
         """W = 0 with the variances of the prior."""
         S, P = data.teacher.shape[:2]
         return cls(

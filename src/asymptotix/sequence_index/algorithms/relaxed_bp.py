@@ -33,7 +33,7 @@ from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
 from .data_sets import DataSets, draw_data
 from .estimate_quality import errors, overlaps
-from .gamp import VARIANCES, theory_of
+from .gamp import VARIANCES, sequence_theory_of
 from .message_passing import empirical_precision, weight_covariance
 from .schedule import SMALLEST_VARIANCE, joint_stage
 
@@ -69,7 +69,7 @@ class RelaxedBP(AlgorithmOnSamples):
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
-        theory = theory_of(problem, "RelaxedBP runs on BayesOptimal(DeepAttention(...))")
+        theory = sequence_theory_of(problem, "RelaxedBP runs on BayesOptimal(DeepAttention(...))")
         if theory.channel.groups is not None:
             raise NotImplementedError(f"RelaxedBP does not cover several heads, got {theory.problem.model}")
         if theory.problem.side_information == 0:
@@ -84,7 +84,7 @@ class RelaxedBP(AlgorithmOnSamples):
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
-        theory, dim = theory_of(problem), runs.dim
+        theory, dim = sequence_theory_of(problem), runs.dim
         if dim > LARGEST_DIM:
             raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
         channel, side = theory.channel, theory.problem.side_information

@@ -55,7 +55,13 @@ class QuasiRandomAverager(Averager):
     """
 
     def __init__(
-        self, channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+        self,
+        channel: Channel,
+        count: int,
+        randomisations: int,
+        seed: int = streams.STATE_EVOLUTION_NODES,
+        block: int = 0,
+        careful: bool = False,
     ) -> None:
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
@@ -99,7 +105,9 @@ class QuasiRandomAverager(Averager):
         variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
         return None if variates is None else Control(variates, self._randomisations)
 
-    def _posterior(self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, seed: int = 0) -> Posterior:
+    def _posterior(
+        self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, seed: int = streams.POSTERIOR_LISTS[0]
+    ) -> Posterior:
         """The posterior of every node, from the list of draws number ``seed`` where there are draws."""
         found = self.channel.posterior(observation, omega, V, replace(self._accuracy, seed=seed))
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
@@ -220,7 +228,12 @@ def _symmetric(matrices: np.ndarray) -> np.ndarray:
 
 
 def averager(
-    channel: Channel, count: int, randomisations: int, seed: int = 0, block: int = 0, careful: bool = False
+    channel: Channel,
+    count: int,
+    randomisations: int,
+    seed: int = streams.STATE_EVOLUTION_NODES,
+    block: int = 0,
+    careful: bool = False,
 ) -> Averager:
     """The best averager of a channel: its exact one, or so many nodes in each of several randomisations.
 

@@ -16,12 +16,10 @@ from ..channels.protocol import Channel
 from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, Dynamics, DynamicsEnd, Ending
 from .instability import Instability, diagonal_instability
-from .nodes import Nodes
+from .nodes import MORE, Nodes
 from .point import Point
 from .refinement import OverlapSolution, refined
 
-#: Nodes, in units of the few ones, that follow what dies out on few nodes although it grows on many.
-_MORE_NODES = 8
 #: Nodes in each of two randomisations that follow a trace.
 _TRACE_NODES = 2**12
 
@@ -118,7 +116,7 @@ class StateEvolution(Dynamics):
     @cached_property
     def _follower_on_more_nodes(self) -> Dynamics:
         """Follows what dies out on few nodes although it grows on many; from draws that takes too long."""
-        return self if self.channel.stochastic or self.nodes.exact else self.on_more_nodes(_MORE_NODES)
+        return self if self.channel.stochastic or self.nodes.exact else self.on_more_nodes(MORE)
 
     def outside(self, end: OverlapSolution, point: Point) -> Instability:
         """What grows outside the learned subspace at an end point, from its own averages where they tell."""

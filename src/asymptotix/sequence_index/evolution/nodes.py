@@ -8,8 +8,8 @@ from .. import streams
 from ..channels.protocol import Averager, Channel
 from .averages import QuasiRandomAverager, averager
 
-#: Nodes that follow the dynamics.
-FEW = 2**11
+#: Nodes that follow the dynamics, and by how much they are more where what few ones lose may be there.
+FEW, MORE = 2**11, 8
 #: Nodes are added in blocks, each with so many nodes in each of eight randomisations, until the error is small enough.
 BLOCK = 2**11
 #: Fewer would make the error, which decides when to stop, itself uncertain: by 40 % with four. From draws nodes are

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from ...core.specification import Specification
 from ...numerics import checks
@@ -107,6 +106,8 @@ def limiting_mixing(model: InfiniteDepthAttention) -> np.ndarray:
     if model.limit == "first_order":
         b = 1 + rates(np.ones(2)) / beta
     else:
+        from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
+
         found = solve_ivp(lambda s, b: rates(b) * b / beta, (0, 1), np.ones(2), method="DOP853", rtol=1e-8, atol=1e-10)
         b = found.y[:, -1]
     return b[0] * (np.eye(M) - mean) + b[1] * mean

@@ -18,7 +18,7 @@ import numpy as np
 from ....numerics.quadrature import Estimate
 from ...models import rank_one
 
-Nodes = tuple[np.ndarray, np.ndarray]
+NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
 
 @lru_cache(maxsize=256)
@@ -70,7 +70,7 @@ def _blocks(nodes: np.ndarray, weights: np.ndarray, size: int = 48):
         yield nodes[start : start + size], weights[start : start + size]
 
 
-def _log_half_plane(skip: float, resolution: float) -> Nodes:
+def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
     """z1- > 0 on a logarithmic grid (doubled: the integrand is even), z1+ on a linear one."""
     step_log, step = 0.14 / resolution, 0.2 / resolution
     lowest = -9.0 if skip >= 0.05 else -13.0
@@ -86,7 +86,7 @@ def _log_half_plane(skip: float, resolution: float) -> Nodes:
     return nodes[keep], weights[keep]
 
 
-def _softmax_outputs(skip: float, resolution: float) -> Nodes:
+def _softmax_outputs(skip: float, resolution: float) -> NodesAndWeights:
     """u- > 0 on a logarithmic grid (doubled: u and -u are one output), u+ on a linear one."""
     step_log = 0.2 / resolution
     log_m = np.arange(-14.0 if skip >= 0.05 else -24.0, np.log(6.5 * (skip + 1)), step_log)

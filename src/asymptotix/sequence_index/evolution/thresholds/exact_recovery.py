@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dynamics import Dynamics
+from ..nodes import MORE
 from ..point import Point
 from .threshold import NEVER, Threshold
 
@@ -14,8 +15,8 @@ _MARGIN = 0.005
 _NODE_SETS = 4
 #: Largest alpha that is tried, in units of p/r.
 _LARGEST = 16.0
-#: Largest 1-q at which more nodes, so many times as many, may still lead to full overlap.
-_ALMOST_FULL, _MORE_NODES = 0.1, 8
+#: Largest 1-q at which more nodes may still lead to full overlap.
+_ALMOST_FULL = 0.1
 
 
 class _FullOverlap:
@@ -64,7 +65,7 @@ def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
     if evolution.nodes.exact or partial or end.largest_variance > _ALMOST_FULL:
         return False
-    return _FullOverlap(evolution.on_more_nodes(_MORE_NODES), end)(end.alpha)
+    return _FullOverlap(evolution.on_more_nodes(MORE), end)(end.alpha)
 
 
 def exact_recovery(evolution: Dynamics, foot: Point | None = None) -> Threshold:

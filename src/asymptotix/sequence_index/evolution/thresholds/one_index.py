@@ -18,14 +18,10 @@ from ....numerics.linear_algebra import from_logit, to_logit
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
-from .threshold import NEVER, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
 
-#: Stands for zero where a logarithm is taken.
-_NOTHING = 1e-12
 #: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
 _CLOSE = 0.1
-#: Blocks of nodes at most for one number on posteriors that come from draws.
-_MOST_DRAWN = 4
 
 
 class OneIndexBranch:
@@ -41,8 +37,8 @@ class OneIndexBranch:
         nodes = self.evolution.nodes
         averages = (nodes.few if block is None else nodes.block(block, careful))(np.diag(v))
         log_alpha = x - _log_rows(averages.second_moment[:, self.learned, self.learned])
-        growth = log_alpha[:, None] + _log_rows(averages.curvature.clip(_NOTHING))
-        growth[:, self.learned] = np.log(_NOTHING)
+        growth = log_alpha[:, None] + _log_rows(averages.curvature.clip(NO_GROWTH))
+        growth[:, self.learned] = np.log(NO_GROWTH)
         return log_alpha, growth
 
 
@@ -75,7 +71,7 @@ def next_index(evolution: OverlapMap, learned: int, tolerance: float) -> Stairca
 def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> Threshold:
     """A crossing on more nodes."""
     index, x, slope_alpha, slope_growth = crossing
-    most = _MOST_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
+    most = MOST_BLOCKS_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
 
     def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Where it grows, as a logit, and alpha there, by a linear step from x."""

@@ -18,14 +18,12 @@ from ..instability import Instability, curvature_at_zero, sampled_instability_at
 from ..point import Point
 from ..refinement import refined
 from .one_index import next_index
-from .threshold import NEVER, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
 
 #: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
-#: Stands for zero where a logarithm is taken.
-_NOTHING = 1e-12
-#: Blocks of nodes at most for one number, and for one on posteriors that come from draws.
-_MOST, _MOST_DRAWN = 16, 4
+#: Blocks of nodes at most for one number on other posteriors.
+_MOST_BLOCKS = 16
 
 
 class Staircase(NamedTuple):
@@ -60,7 +58,7 @@ def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
         first = int(curvature.value.argmax())
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
         return along(alpha, first, channel.indices)
-    most = _MOST_DRAWN if channel.stochastic else _MOST
+    most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
     found = sampled_instability_at_zero(channel, evolution.nodes.random_block, 0.5 * tolerance, most)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
@@ -119,7 +117,7 @@ def _next_direction(
 def _log_growth(found: Instability, alpha: float) -> float:
     if found.starts_by_itself:
         return np.inf
-    return float(np.log(max(alpha * found.rate, _NOTHING)))
+    return float(np.log(max(alpha * found.rate, NO_GROWTH)))
 
 
 def _sudden(evolution: StateEvolution, low: float, above: Point, found: Instability) -> tuple[StaircaseStep, Point]:
@@ -168,7 +166,7 @@ def _on_more_nodes(
         _log_growth(evolution.growth(evolution.point(at.alpha, solution.Q - change, solution.V + change)), at.alpha)
         for change in (inside, np.zeros_like(inside))
     )
-    own = found.error / max(found.rate, _NOTHING)
+    own = found.error / max(found.rate, NO_GROWTH)
     bias = _bias_of_draws(evolution, here, found)
     growth -= bias[0]
     # A secant over a stretch of the branch may be a fifth off the slope at its end.

@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+#: Stands for zero where a logarithm of a growth is taken.
+NO_GROWTH = 1e-12
+#: Blocks of nodes at most for one number on posteriors that come from draws.
+MOST_BLOCKS_DRAWN = 4
 #: Share of a correction for the bias of few effective draws that counts as its error.
 UNCORRECTED_SHARE = 0.5
 
