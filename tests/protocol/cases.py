@@ -307,7 +307,7 @@ def examples(cases: Mapping[str, Case] = CASES) -> dict[type, Specification]:
 
 
 #: Cases whose programs take longest to compile: asked among the slow tests.
-LONG_TO_COMPILE = ("sequence index", "GAMP", "NUTS")
+LONG_TO_COMPILE = ("sequence index", "multi index", "GAMP", "NUTS", "Adam", "SGD")
 
 
 def asked(cases: Mapping[str, Case]) -> list[Any]:

@@ -79,6 +79,7 @@ def test_activation_that_jax_cannot_trace():
         BayesOptimal(model(activation=np.tanh))
 
 
+@pytest.mark.slow  # the rank of its differential is looked for first
 def test_what_is_not_covered_says_what_is():
     with pytest.raises(NotImplementedError, match="covered are the output sequences of one layer, and"):
         BayesOptimal(model(layers=2, tokens=3, output="sequence"))

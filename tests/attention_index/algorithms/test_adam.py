@@ -128,9 +128,9 @@ compiled = jax.jit(training.loss_and_gradient, static_argnums=4)
     [
         ("softmax", 2, "label", "trace", ("factorized", "full")),
         ("softmax", 2, "sequence", "empirical", ("full",)),
-        ("softmax", 3, "label", "empirical", ("full",)),
-        ("softmax", 3, "sequence", "trace", ("factorized", "full")),
-        ("linear", 2, "sequence", "trace", ("full",)),
+        pytest.param("softmax", 3, "label", "empirical", ("full",), marks=pytest.mark.slow),
+        pytest.param("softmax", 3, "sequence", "trace", ("factorized", "full"), marks=pytest.mark.slow),
+        pytest.param("linear", 2, "sequence", "trace", ("full",), marks=pytest.mark.slow),
         ("linear", 3, "label", "empirical", ("full",)),
     ],
 )

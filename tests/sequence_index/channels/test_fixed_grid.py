@@ -104,6 +104,7 @@ def test_posterior_is_calibrated(kind, precision, v1, v2):
     assert np.all(spread < 0.15)  # otherwise the line above says nothing
 
 
+@pytest.mark.slow  # every case compiles a program of its own
 @pytest.mark.parametrize(("kind", "precision"), PRECISIONS)
 def test_covariance_is_symmetric_and_positive(kind, precision):
     for v1, v2 in ((1.0, 1.0), (1.0, 1e-3), (1.0, 1e-5), (1e-5, 1e-5)):

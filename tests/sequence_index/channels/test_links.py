@@ -154,7 +154,7 @@ def test_one_index_with_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "indices", "noise"), [(cubic, 1, 0.0), (product, 2, 0.0)]
+    ("link", "indices", "noise"), [(cubic, 1, 0.0), pytest.param(product, 2, 0.0, marks=pytest.mark.slow)]
 )
 def test_log_evidence_gives_the_score_and_its_derivative_the_covariance(link, indices, noise) -> None:
     own, V = channel(link, indices, noise), CORRELATED[:indices, :indices]

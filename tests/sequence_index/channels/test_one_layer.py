@@ -160,6 +160,7 @@ def some_prior(P: int, scale: float) -> np.ndarray:
 
 @pytest.mark.parametrize("model", MODELS, ids=["direction", "rotation", "scale", "linear scale", "heads"])
 @pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-5])
+@pytest.mark.slow  # every model compiles a program of its own
 def test_moments_are_derivatives_of_the_log_evidence(model, scale):
     """Grad log Z_out = V^-1 shift, and the derivative of that is V^-1 Cov V^-1 - V^-1."""
     here = channel(model)
