@@ -71,8 +71,8 @@ class BayesOptimal(Problem):
         _ = self.theory  # what is not covered is said now, not when a verb is called
 
     @cached_property
-    def theory(self) -> Theory:
-        """The theory object that implements the verbs for this model."""
+    def theory(self) -> Any:
+        """The theory of this model, a :class:`Theory`; what else it has, such as a channel, is its own."""
         return theory_of(self.model)(self)
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:

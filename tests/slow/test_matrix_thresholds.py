@@ -1,12 +1,12 @@
 """Staircases of three directions, exact recovery after a jump, and known thresholds of links through the verbs."""
 
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, thresholds
+from asymptotix.core.progress import Progress
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.thresholds.exact_recovery import exact_recovery
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
@@ -15,7 +15,7 @@ from small_channels import RotatedSquares, Square
 
 pytestmark = pytest.mark.slow
 
-QUIET = SimpleNamespace(message=lambda text: None)
+QUIET = Progress(None, "thresholds", enabled=False)
 #: Standard errors come from 8 randomisations: Student's t with 7 degrees of freedom is beyond 6 once in 2000 times.
 LIMIT = 6.0
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
+from asymptotix.core.progress import Progress
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import curvature_at_zero
@@ -78,7 +79,7 @@ def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))
     found = find_thresholds(
-        evolution, tolerance=1e-2, progress=SimpleNamespace(message=lambda text: None)
+        evolution, tolerance=1e-2, progress=Progress(None, "thresholds", enabled=False)
     ).values
     row = next(row for row in REFERENCE["first_threshold_linear"] if row["skip"] == 1.0)
     assert found["staircase"][0] == found["weak_recovery"][LAYER_1]

@@ -1,10 +1,10 @@
 """Which directions leave zero overlap: against closed forms and the definition of the operator."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from asymptotix.core.progress import Progress
 from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
@@ -23,7 +23,7 @@ from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, SignOfProduct, Square
 
-QUIET = SimpleNamespace(message=lambda text: None)
+QUIET = Progress(None, "thresholds", enabled=False)
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])
 #: Differences are measured in standard errors from 8 randomisations: Student's t with 7 degrees of freedom is beyond
 #: 6 once in 2000 times; the seeds are fixed.
