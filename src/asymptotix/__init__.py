@@ -31,8 +31,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
     home = f"{__name__}.{_HOME[name]}".rstrip(".")
+    contents = vars(import_module(home))
     # A name is that of something in its home, or of a module there.
-    value = vars(import_module(home)).get(name) or import_module(f"{home}.{name}")
+    value = contents[name] if name in contents else import_module(f"{home}.{name}")
     globals()[name] = value
     return value
 
