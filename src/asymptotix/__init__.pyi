@@ -34,6 +34,7 @@ from .core.result import ConvergenceWarning as ConvergenceWarning
 from .core.result import Result as Result
 from .core.result import load as load
 from .core.specification import Specification as Specification
+from .core.status import Status as Status
 from .core.verbs import simulate as simulate
 from .core.verbs import solve as solve
 from .core.verbs import thresholds as thresholds

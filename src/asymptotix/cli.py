@@ -351,9 +351,11 @@ def _title(result: Result) -> str:
 
 def _variables(result: Result, limit: int) -> tuple[list[str], list[str]]:
     """The names of the variables that have at most `limit` numbers per point, and of the larger ones."""
+    from .core.dataset.assemble import RESERVED
+
     shown, left_out = [], []
     for name, variable in result.ds.data_vars.items():
-        if name in ("status", "converged") or str(name).endswith("_err"):
+        if name in RESERVED or str(name).endswith("_err"):
             continue
         numbers = variable.size // max(result.status.size, 1)
         (shown if numbers <= limit else left_out).append(str(name))

@@ -16,6 +16,7 @@ from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .problem import Outcome, Problem
 from .result import Result
 from .specification import describe, differences, numeric_fields, with_fields
+from .status import Status
 from .verbs import solve
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
         grid=shape,
         coordinates={},
         dimensions={name: tuple(str(d) for d in measured[name].dims if d not in taken) for name in traces},
-        missing="",
+        missing=Status.NO_RESULT,
         rows=common_rows([problem.index_labels() for problem, _ in points], list(shape)),
     )
     exact = in_rows(exact, row_labels(measured))

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..numerics import checks
 from .specification import Specification
+from .status import Status
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,23 +34,49 @@ class Outcome:
         Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
         dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
     status
-        "converged", or a sentence that says how the point ended; that of a run which can go on begins with
-        "interrupted".
+        How the point ended. A sentence is accepted in its place; its first word and ``converged`` then say which
+        value is meant.
     converged
-        Whether the numbers can be trusted; exact recovery counts as converged.
+        Follows from the status; to be given only with a sentence.
+    words
+        The sentence that people read, where there is more to say than the status itself does.
+
+    Examples
+    --------
+    >>> outcome = Outcome({"overlap": 0.5}, Status.NOT_CONVERGED, words="still moving by 1e-3 after 200 steps")
+    >>> outcome.converged, outcome.sentence
+    (False, 'still moving by 1e-3 after 200 steps')
     """
 
     values: Mapping[str, Any]
-    status: str = "converged"
-    converged: bool = True
+    status: Status | str = Status.CONVERGED
+    converged: bool | None = None
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.status, Status):
+            if self.converged not in (None, self.status.converged):
+                raise ValueError(f"converged must be left out, or be what {self.status} says, got {self.converged}")
+        else:
+            object.__setattr__(self, "words", self.status)
+            object.__setattr__(self, "status", Status.from_words(self.status, self.converged is not False))
+        object.__setattr__(self, "converged", self.how.converged)
+
+    @property
+    def how(self) -> Status:
+        """The status, always as a value."""
+        assert isinstance(self.status, Status)
+        return self.status
+
+    @property
+    def sentence(self) -> str:
+        """How the point ended, in words."""
+        return self.words or self.how.sentence
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run can go on from here: its status begins with "interrupted".
-
-        The one place where a decision is taken by the words of a status: a file keeps nothing else of how a run ended.
-        """
-        return self.status.startswith("interrupted")
+        """Whether the run can go on from here."""
+        return not self.how.finished
 
 
 class Problem(Specification, abc.ABC):
@@ -158,8 +185,8 @@ class Algorithm(Specification, abc.ABC):
         """As :meth:`run_points`, with the values that an interrupted call left of some of the runs.
 
         ``earlier`` is keyed by the positions in ``points`` and in ``seeds``. Default: all are run from the start. An
-        algorithm that can go on in the middle of a run yields, when it is interrupted, what it has under a status that
-        begins with "interrupted", and raises the KeyboardInterrupt when it is asked for more.
+        algorithm that can go on in the middle of a run yields, when it is interrupted, what it has under
+        ``Status.INTERRUPTED``, and raises the KeyboardInterrupt when it is asked for more.
         """
         return self.run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
 

@@ -13,7 +13,7 @@ from .grid import Block, expand, index_rows
 from .problem import Algorithm, Outcome, Problem
 from .progress import Progress
 from .result import Result
-from .run import ProgressOption, ResumeOption, Work, run
+from .driver.run import ProgressOption, ResumeOption, Work, run
 
 
 def solve(

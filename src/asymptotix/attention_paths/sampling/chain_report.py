@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.problem import Outcome
+from ...core.status import Status
 
 if TYPE_CHECKING:
     from .chains import Chain
@@ -48,10 +49,11 @@ def chain_outcomes(
         if interrupted:  # of a chain that is finished too: it will be compared with the others
             values["chain_state"] = chain.packed()
         if chain.finished:
-            status = _status(r_hat, float(values["effective_samples"]), chain)
+            doubts = _doubts(r_hat, float(values["effective_samples"]), chain)
+            found.append(Outcome(values, Status.WEAK_SAMPLE if doubts else Status.CONVERGED, words="; ".join(doubts)))
         else:
-            status = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
-        found.append(Outcome(values, status, status == "converged"))
+            words = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
+            found.append(Outcome(values, Status.INTERRUPTED, words=words))
     return found
 
 
@@ -99,7 +101,7 @@ def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
     return float(np.max(split_gelman_rubin(np.stack([draws[:common] for draws in U]))))
 
 
-def _status(r_hat: float, effective: float, chain: Chain) -> str:
+def _doubts(r_hat: float, effective: float, chain: Chain) -> list[str]:
     problems = []
     if chain.divergences:
         problems.append(
@@ -110,4 +112,4 @@ def _status(r_hat: float, effective: float, chain: Chain) -> str:
         problems.append(f"R-hat {r_hat:.4g} is above {LARGEST_R_HAT}: the chains have not mixed, raise warmup or draws")
     if not effective >= LEAST_EFFECTIVE_SAMPLES:
         problems.append(f"effective sample size {effective:.0f} is below {LEAST_EFFECTIVE_SAMPLES}: raise draws")
-    return "; ".join(problems) or "converged"
+    return problems

@@ -9,11 +9,10 @@ import numpy as np
 import xarray as xr
 
 from ..problem import Outcome, index_name
+from ..status import Status
 from .rows import INDEX_DIMENSIONS, Rows, label_name, own_dimensions
 
-RESERVED = ("status", "converged")
-INTERRUPTED = "interrupted before this point"
-NO_RESULT = "the method returned nothing for this point"
+RESERVED = ("status", "status_code", "converged")
 
 
 def assemble(
@@ -22,7 +21,7 @@ def assemble(
     grid: Mapping[str, int],
     coordinates: Mapping[str, Any],
     dimensions: Mapping[str, tuple[str, ...]],
-    missing: str,
+    missing: Status,
     rows: Rows,
 ) -> xr.Dataset:
     """Stack outcomes into a dataset.
@@ -58,10 +57,10 @@ def assemble(
         column = [None if values is None else values.get(name) for values in arrays]
         stacked = _stack(column, dims, lengths, rows)
         variables[name] = ((*grid, *dims), stacked.reshape(shape + stacked.shape[1:]))
-    statuses = np.array([missing if o is None else o.status for o in outcomes], dtype=str)
-    converged = np.array([o is not None and bool(o.converged) for o in outcomes], dtype=bool)
-    variables["status"] = (tuple(grid), statuses.reshape(shape))
-    variables["converged"] = (tuple(grid), converged.reshape(shape))
+    endings = [Outcome({}, missing) if o is None else o for o in outcomes]
+    variables["status"] = (tuple(grid), np.array([o.sentence for o in endings], dtype=str).reshape(shape))
+    variables["status_code"] = (tuple(grid), np.array([o.how.code for o in endings], dtype=str).reshape(shape))
+    variables["converged"] = (tuple(grid), np.array([o.converged for o in endings], dtype=bool).reshape(shape))
     return xr.Dataset(variables, coords=coordinates)
 
 

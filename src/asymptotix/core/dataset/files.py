@@ -18,6 +18,7 @@ import xarray as xr
 
 from ..problem import Algorithm, Problem
 from ..specification import build, decode, describe, differences, encode
+from ..status import Status
 
 SCHEMA_VERSION = 1
 
@@ -78,7 +79,7 @@ def read(path: str | os.PathLike, problem: Problem | None = None) -> Saved:
         settings = decode(attributes["settings"], arrays=arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    ds = ds.drop_vars(list(arrays))
+    ds = _with_codes(ds.drop_vars(list(arrays)))
     ds.attrs = {}
     return Saved(ds, saved, attributes["kind"], algorithm, settings, attributes["provenance"])
 
@@ -116,6 +117,15 @@ def _checked_attributes(path: Path, ds: xr.Dataset) -> dict[str, Any]:
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} is damaged: its attribute {name!r} is missing or is no JSON") from error
     return attributes
+
+
+def _with_codes(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with its status codes. Files of schema 1 hold words only, from which they are read here, once."""
+    if "status_code" in ds or not {"status", "converged"} <= set(ds.data_vars):
+        return ds
+    pairs = zip(ds["status"].values.ravel(), ds["converged"].values.ravel(), strict=True)
+    codes = np.array([Status.from_words(words, converged).code for words, converged in pairs], dtype=str)
+    return ds.assign(status_code=(ds["status"].dims, codes.reshape(ds["status"].shape)))
 
 
 def _array_names(described: Any) -> list[str]:

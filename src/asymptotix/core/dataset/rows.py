@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,4 +117,4 @@ def _taken(outcome: Outcome, places: np.ndarray, dimensions: Mapping[str, tuple[
         for axis, dim in enumerate(own_dimensions(name, dimensions)):
             if dim in INDEX_DIMENSIONS:
                 values[name] = values[name].take(places, axis)
-    return Outcome(values, outcome.status, outcome.converged)
+    return replace(outcome, values=values)

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .dataset.assemble import INTERRUPTED, NO_RESULT, assemble
-from .dataset.provenance import provenance
-from .dataset.rows import Rows
-from .problem import Algorithm, Outcome, Problem
-from .progress import Progress, as_progress
-from .result import ConvergenceWarning, Result
+from ..dataset.assemble import assemble
+from ..dataset.provenance import provenance
+from ..dataset.rows import Rows
+from ..problem import Algorithm, Outcome, Problem
+from ..progress import Progress, as_progress
+from ..result import ConvergenceWarning, Result
+from ..status import Status
 from .resume import earlier_outcomes, is_finished
 
 ProgressOption = bool | Progress | None
@@ -130,8 +131,8 @@ class _Table:
         self.interrupted = False
 
     @property
-    def missing(self) -> str:
-        return INTERRUPTED if self.interrupted else NO_RESULT
+    def missing(self) -> Status:
+        return Status.NOT_REACHED if self.interrupted else Status.NO_RESULT
 
     def fill(self, batch: Batch, bar: Progress) -> None:
         """Put what is left of a batch into the table.
@@ -152,8 +153,8 @@ class _Table:
                 if len(unfinished) > 1:
                     waiting = [[at] for at in reversed(unfinished)]
                 elif unfinished:
-                    status = f"failed: {error or type(error).__name__}"
-                    self.outcomes[unfinished[0]] = Outcome({}, status=status, converged=False)
+                    words = f"failed: {error or type(error).__name__}"
+                    self.outcomes[unfinished[0]] = Outcome({}, Status.FAILED, words=words)
                     bar.advance()
 
     def restore(self) -> None:
@@ -165,9 +166,9 @@ class _Table:
         finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
         if self.interrupted:
             yield f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished", RuntimeWarning
-        failed = [outcome.status for outcome in finished if not outcome.converged]
+        failed = [outcome.sentence for outcome in finished if not outcome.converged]
         if not self.interrupted:
-            failed += [self.missing] * (len(self.outcomes) - len(finished))
+            failed += [self.missing.sentence] * (len(self.outcomes) - len(finished))
         if failed:
             count = f"{len(failed)} of {len(self.outcomes)} points"
             yield f"{count} did not converge (see .status); the first: {failed[0]}", ConvergenceWarning

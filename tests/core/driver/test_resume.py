@@ -193,7 +193,7 @@ def test_resume_must_be_a_result():
 
 
 def test_example_keeps_what_an_interrupt_leaves_and_stops(monkeypatch, tmp_path):
-    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "depth_three.py"))["main"]
+    main = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "depth_three.py"))["main"]
     interrupted, whole = [], solve(Slow(), alpha=[0.5])
 
     def verb(name: str):

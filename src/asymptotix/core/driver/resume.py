@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .dataset.assemble import RESERVED
-from .dataset.rows import INDEX_DIMENSIONS, Rows, label_name
-from .problem import Algorithm, Outcome, Problem
-from .result import Result, at_fixed_values, load
-from .specification import Specification, describe, differences, encode
+from ..dataset.assemble import RESERVED
+from ..dataset.rows import INDEX_DIMENSIONS, Rows, label_name
+from ..problem import Algorithm, Outcome, Problem
+from ..result import Result, at_fixed_values, load
+from ..specification import Specification, describe, differences, encode
+from ..status import Status
 
 
 def earlier_outcomes(
@@ -51,9 +52,9 @@ def earlier_outcomes(
     _check_labels(resume, rows)
     ds = resume.ds.transpose(*shape, ...)
     names = [str(name) for name in ds.data_vars if name not in RESERVED]
-    status, converged = ds["status"].values, ds["converged"].values
+    words, codes = ds["status"].values, ds["status_code"].values
     return [
-        _outcome({name: ds[name].values[at] for name in names}, status[at], converged[at])
+        _outcome({name: ds[name].values[at] for name in names}, Status.from_code(codes[at]), str(words[at]))
         for at in np.ndindex(*shape.values())
     ]
 
@@ -63,9 +64,9 @@ def is_finished(outcome: Outcome | None) -> bool:
     return outcome is not None and not outcome.interrupted
 
 
-def _outcome(values: Mapping[str, Any], status: Any, converged: Any) -> Outcome | None:
+def _outcome(values: Mapping[str, Any], status: Status, words: str) -> Outcome | None:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
-    return Outcome(known, str(status), bool(converged)) if known else None
+    return Outcome(known, status, words=words) if known else None
 
 
 def _is_missing(value: np.ndarray) -> bool:

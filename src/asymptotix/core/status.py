@@ -1,0 +1,67 @@
+"""How a point ended: a value that code decides on, and the sentence that people read."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.Enum):
+    """How a point of a theory, a threshold, a derivative or a run of an algorithm ended.
+
+    A member is a value to decide on; ``sentence`` says it in words where the point has nothing to add. ``converged`` has
+    one meaning everywhere: the stated tolerance was met, and that was checked.
+
+    Examples
+    --------
+    >>> Status.AT_BOUND.converged, Status.AT_BOUND.sentence
+    (False, 'the search ended at its bound')
+    """
+
+    CONVERGED = "converged"
+    EXACT_RECOVERY = "exact recovery"
+    INACCURATE = "the numerical error exceeds the tolerance"
+    NOT_CONVERGED = "not converged"
+    AT_BOUND = "the search ended at its bound"
+    NOT_VALID = "the theory is not valid here"
+    WEAK_SAMPLE = "the sample is too weak to trust its errors"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    NOT_REACHED = "interrupted before this point"
+    NO_RESULT = "the method returned nothing for this point"
+
+    @property
+    def sentence(self) -> str:
+        """The value in words."""
+        return self.value
+
+    @property
+    def code(self) -> str:
+        """The name that files keep: lower case, such as "not_converged"."""
+        return self.name.lower()
+
+    @property
+    def converged(self) -> bool:
+        """Whether the stated tolerance was met, and checked."""
+        return self in (Status.CONVERGED, Status.EXACT_RECOVERY)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: false of what an interrupt left."""
+        return self not in (Status.INTERRUPTED, Status.NOT_REACHED)
+
+    @classmethod
+    def from_code(cls, code: str) -> Status:
+        """The member that a file means; raises a ValueError that names what is known."""
+        try:
+            return cls[str(code).upper()]
+        except KeyError:
+            known = ", ".join(status.code for status in cls)
+            raise ValueError(f"unknown status code {code!r}; known are {known}") from None
+
+    @classmethod
+    def from_words(cls, words: str, converged: bool) -> Status:
+        """The value behind a sentence: for files and theories that know sentences only, and nowhere else."""
+        if converged:
+            return cls.CONVERGED
+        begun = [status for status in cls if not status.converged and str(words).startswith(status.sentence)]
+        return max(begun, key=lambda status: len(status.sentence), default=cls.NOT_CONVERGED)

@@ -1,0 +1,123 @@
+"""Signals that ask the work to stop: noted when they come, obeyed between two steps.
+
+An exception that a signal raises wherever the program happens to be can land inside compiled code, which loses it or
+turns it into another. Here a handler sets a flag; long loops call :func:`check` between steps, and only there the
+KeyboardInterrupt is raised. A second signal raises at once, wherever it lands.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+#: What asks to stop: Ctrl-C, and the ways of a cluster and of a closed terminal.
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+#: A signal that follows an obeyed one within this time raises at once, so that a loop over verbs can be left.
+SECONDS_TO_LEAVE = 3.0
+
+
+class _Requests:
+    """What was asked of this process. Python runs handlers in the main thread only, so that no lock is needed."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of nested scopes
+        self.pending: int | None = None  # signal that is noted and not obeyed yet
+        self.obeyed: int | None = None  # the last one that was
+        self.when = float("-inf")  # of the last signal
+        self.insisting = False  # the last signal followed another
+        self.told_to_end = 0  # SIGTERM or SIGHUP, once it was obeyed: the process should end
+
+    def obey(self) -> None:
+        self.obeyed, self.pending = self.pending, None
+        if self.obeyed not in (None, signal.SIGINT):
+            self.told_to_end = self.obeyed
+
+
+_requests = _Requests()
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Scope in which a signal to stop waits for the next :func:`check`. Scopes may be nested.
+
+    Only handlers that are Python's own are replaced: those of the user, and signals that are ignored (nohup), stay. In
+    a thread other than the main one nothing is changed. A signal that comes after the last check counts as obeyed: the
+    work is done.
+
+    Raises
+    ------
+    SystemExit
+        On entering, if an earlier scope ended by SIGTERM or SIGHUP: the process was told to end, and had the time to
+        keep what it had.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _requests.told_to_end and not _requests.depth:
+        raise SystemExit(128 + _requests.told_to_end)
+    replaced = {} if _requests.depth else _replace_handlers()
+    _requests.depth += 1
+    try:
+        yield
+    except SystemError as error:  # compiled code in which a second signal raised
+        if _requests.insisting:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        _requests.depth -= 1
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+        if not _requests.depth and _requests.pending is not None:
+            _requests.obey()
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal to stop is waiting: to be called between two steps of long work."""
+    if _requests.pending is not None and threading.current_thread() is threading.main_thread():
+        _requests.obey()
+        raise KeyboardInterrupt
+
+
+def waiting() -> bool:
+    """Whether a signal to stop is waiting: for threads, which wind up and leave the raising to the main one."""
+    return _requests.pending is not None
+
+
+def insisting() -> bool:
+    """Whether the last signal soon followed another: it ends not only the work but what the work is part of."""
+    return _requests.insisting
+
+
+def last_signal() -> int | None:
+    """Number of the last signal that ended work, None if none did."""
+    return _requests.obeyed
+
+
+def forget() -> None:
+    """Forget all signals: for a program that goes on after it was told to end."""
+    depth = _requests.depth
+    _requests.__init__()
+    _requests.depth = depth
+
+
+def _replace_handlers() -> dict[int, Any]:
+    replaced: dict[int, Any] = {}
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
+            replaced[number] = signal.signal(number, _note)
+    return replaced
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    impatient, now = _requests.pending is not None, time.monotonic()
+    _requests.insisting = impatient or now - _requests.when < SECONDS_TO_LEAVE
+    _requests.when, _requests.pending = now, number
+    if impatient:
+        check()
