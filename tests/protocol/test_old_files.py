@@ -98,7 +98,7 @@ def test_file_is_understood(name):
     assert old.provenance["asymptotix"].startswith("0.1")
     with xr.open_dataset(FOLDER / f"{name}.nc") as plain:  # what does not know of asymptotix reads the same numbers
         assert plain.attrs["kind"] == kind
-        for variable in map(str, old.ds.data_vars):
+        for variable in map(str, set(old.ds.data_vars) - {"status_code"}):  # which is read from the words
             np.testing.assert_array_equal(plain[variable].values, old[variable].values)
 
 
@@ -120,7 +120,7 @@ def test_numbers_are_those_of_today(name):
     old, relative = read(name), SAVED[name][4]
     new = computed_anew(old)
     assert set(new.ds.variables) == set(old.ds.variables)
-    for variable in map(str, old.ds.data_vars):
+    for variable in map(str, set(old.ds.data_vars) - {"status_code"}):  # read from the words, which are compared
         before, now = old[variable].values, new[variable].values
         if variable in ("status", "converged"):
             # The words of an experiment hold numbers in single precision.

@@ -12,7 +12,7 @@ from ..dataset.assemble import RESERVED
 from ..dataset.rows import INDEX_DIMENSIONS, Rows, label_name
 from ..problem import Algorithm, Outcome, Problem
 from ..result import Result, at_fixed_values, load
-from ..specification import Specification, describe, differences, encode
+from ..specification import Specification, differences, differing, encode
 from ..status import Status
 
 
@@ -93,7 +93,7 @@ def _check_same_work(
             raise ValueError(f"resume must be of the same {name}, {type(now).__name__}, got {type(before).__name__}")
         if before is now or before is None or now is None:
             continue
-        if found := differences(describe(before), describe(now)):
+        if found := differing(before, now):
             raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(found)}")
     if found := differences(_encoded(resume.settings), _encoded(settings)):
         raise ValueError(f"resume must be made with the same settings, got one that differs in {', '.join(found)}")
