@@ -127,7 +127,7 @@ def encode(
 def fixed_points(*shape: int) -> np.ndarray:
     """Numbers that look like independent N(0, 1) and are the same on every machine and in every version of NumPy."""
     k = np.arange(1, math.prod(shape) + 1, dtype=float)
-    uniform = (k * k * 0.5 * (math.sqrt(5) - 1)) % 1  # Weyl: pairs of neighbours fill the square too
+    uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
     return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
 
 

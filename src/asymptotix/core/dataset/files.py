@@ -1,7 +1,7 @@
 """Results in netCDF files: the dataset, and in its attributes what it is a result of.
 
-Plain xarray opens such a file. Arrays of the description are variables of their own, named by their dotted path. The
-attribute ``checksums`` tells a damaged file from a whole one.
+Plain xarray opens such a file. Arrays of the description are variables of their own, named by their dotted path. A
+seal at its end and the attribute ``checksums`` tell a damaged file from a whole one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import xarray as xr
 from ..problem import Algorithm, Problem
 from ..specification import build, decode, describe, differences, encode
 from ..status import Status
-from .checksums import checksums, first_difference
+from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
 
 #: 1: words of a status only, no checksums, functions by name. 2: status codes, checksums, values of functions.
@@ -85,6 +85,9 @@ def _serialised(saved: Saved) -> memoryview:
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
         ds.dump_to_store(xr.backends.H5NetCDFStore(file))
+    line = seal(buffer.getbuffer())
+    buffer.seek(0, io.SEEK_END)
+    buffer.write(line)
     return buffer.getbuffer()
 
 
@@ -97,6 +100,8 @@ def read(path: str | os.PathLike, problem: Problem | None = None) -> Saved:
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
     data = _contents(path)
+    if is_broken(data):
+        raise ValueError(f"{path} is damaged: its bytes are not those that were written")
     try:
         ds = _opened(data)
     except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
@@ -142,6 +147,10 @@ def _contents(path: str | os.PathLike) -> bytes:
 
 
 def _opened(data: bytes | memoryview) -> xr.Dataset:
+    import h5py
+
+    with h5py.File(io.BytesIO(data), "r") as file:  # h5netcdf prints a traceback of its own where this raises
+        dict(file.attrs)
     with xr.open_dataset(io.BytesIO(data), engine="h5netcdf") as opened:
         return opened.load()
 
@@ -241,7 +250,7 @@ def _with_codes(ds: xr.Dataset) -> xr.Dataset:
             raise ValueError(f"its variable {name!r}, which says how every point ended, is missing or of another type")
     if "status_code" in ds:
         for code in np.unique(ds["status_code"].values.astype(str)):
-            Status.from_code(code)
+            Status.from_code(str(code))
         return ds
     pairs = zip(ds["status"].values.ravel(), ds["converged"].values.ravel(), strict=True)
     codes = np.array([Status.from_words(words, converged).code for words, converged in pairs], dtype=str)
