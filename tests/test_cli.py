@@ -267,7 +267,14 @@ def test_file_that_is_no_text_is_refused(tmp_path):
     assert_one_sentence(run("solve", tmp_path / "binary.toml"), "binary.toml is not valid TOML")
 
 
-BESIDE = 'imports = ["beside"]\n[problem]\ntype = "ToyLearning"\nmodel = { type = "ToyRegression" }\n[solve]\nalpha = 1\n'
+BESIDE = """
+imports = ["beside"]
+[problem]
+type = "ToyLearning"
+model = { type = "ToyRegression" }
+[solve]
+alpha = 1
+"""
 
 
 @pytest.mark.parametrize("verb", ["solve", "simulate", "thresholds"])

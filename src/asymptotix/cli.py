@@ -283,8 +283,8 @@ def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
             if not _is_installed(name, folder):
                 if _lies_in(name, folder) and not allow_beside:
                     raise ImportError(
-                        f"{file} imports {name!r}, a module that lies beside it and is not installed; importing runs it: "
-                        "if you trust it, allow that with --allow-imports"
+                        f"{file} imports {name!r}, a module that lies beside it and is not installed; importing runs "
+                        "it: if you trust it, allow that with --allow-imports"
                     )
                 sys.path = [*installed, *others, str(folder)]  # last: it must not stand in for what is installed
             _import(name)
@@ -293,7 +293,7 @@ def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
 
 
 def _is_installed(name: str, folder: Path) -> bool:
-    """Whether a module is found elsewhere than in a folder. Only its outermost package is looked for: nothing is run."""
+    """Whether a module is found elsewhere than in a folder. Only its outermost package is sought: nothing is run."""
     top = name.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)

@@ -1,7 +1,7 @@
 """What can happen to a file of results, done to it: kills, flipped bits, truncation, full disks, several writers.
 
-Run by hand with counts of your own; it prints a table and fails if anything wrong was loaded, anything finished was lost
-or a process ended:
+Run by hand with counts of your own; it prints a table and fails if anything wrong was loaded, anything finished was
+lost or a process ended:
 
     python tests/faults/file_faults.py --kills 50 --bits 1000 --truncations 100 --seconds 10 --seed 0
 """
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NoReturn
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it finds the toy theory, as pytest does
@@ -37,7 +38,7 @@ from toy import ToyLearning, ToyRegression
 
 #: At most this long may a file be looked at; a healthy one takes 0.1 s.
 PATIENCE = 30.0
-FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
+FORK: Any = multiprocessing.get_context("fork")
 
 
 def example(version: int = 0) -> Result:
@@ -138,19 +139,22 @@ def _in_children(work: Callable[[int], str], items: Iterable[int]) -> Iterator[s
 def kills(folder: Path, count: int, rng: random.Random) -> Counter[str]:
     """SIGKILL while a child saves over and over: the file stays one of those that were written."""
     path, versions = folder / "killed.nc", [example(0), example(1)]
-    versions[0].save(path)
+    begun = time.perf_counter()
+    with _slow_disk():
+        versions[0].save(path)
+    one_save = time.perf_counter() - begun
     outcomes = Counter()
     for _ in range(count):
         child = FORK.Process(target=_save_for_ever, args=(path, versions))
         child.start()
-        time.sleep(rng.uniform(0.0, 0.5))
+        time.sleep(rng.uniform(0.0, 2 * one_save))
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         outcomes[judged(path, versions)] += 1
     left = [file for file in folder.iterdir() if file != path]
     outcomes[f"({len(left)} of them left a temporary file)"] += 0
     for file in left:
-        os.utime(file, (time.time() - 7200,) * 2)
+        os.utime(file, (time.time() - 7200, time.time() - 7200))
     versions[0].save(path)
     if remaining := [file.name for file in folder.iterdir() if file != path]:
         outcomes[f"WRONG: not swept up: {remaining}"] += 1
@@ -173,7 +177,7 @@ def _slow_disk() -> Iterator[None]:
         return action(*arguments)
 
     with (
-        mock.patch("os.write", lambda file, data: slowly(write, file, data[:4096])),
+        mock.patch("os.write", lambda file, data: slowly(write, file, data[:1024])),
         mock.patch("os.fsync", lambda file: slowly(fsync, file)),
         mock.patch("os.replace", lambda *names: slowly(replace, *names)),
     ):
@@ -190,10 +194,10 @@ def disk_full_at(moment: str) -> Iterator[None]:
     """The system says that the disk is full when a save comes to a moment."""
     open_file, write, written = os.open, os.write, []
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def opening(name: object, flags: int, *mode: int) -> int:
+    def opening(name: Any, flags: int, *mode: int) -> int:
         return full() if flags & os.O_CREAT else open_file(name, flags, *mode)
 
     def writing(file: int, data: memoryview) -> int:

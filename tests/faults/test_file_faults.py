@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults import file_faults
+from typer.testing import CliRunner
 
+from asymptotix import cli
+from faults import file_faults
 from toy import ToyLearning
 
 SCRIPT = Path(__file__).with_name("file_faults.py")
@@ -16,6 +18,20 @@ SCRIPT = Path(__file__).with_name("file_faults.py")
 @pytest.mark.parametrize("moment", file_faults.MOMENTS)
 def test_full_disk_leaves_the_old_file_and_the_process(tmp_path, moment):
     assert file_faults.full_disk_outcome(tmp_path, moment) == "kept"
+
+
+def test_full_disk_does_not_take_the_table_from_the_command_line(tmp_path):
+    problem = 'imports = ["toy"]\nproblem = { type = "ToyLearning", model = { type = "ToyRegression" } }\n'
+    (tmp_path / "toy.toml").write_text(problem + "solve = { alpha = [0.25, 0.5] }\n")
+    out = tmp_path / "out" / "curve.nc"
+    out.parent.mkdir()
+    with file_faults.disk_full_at("middle"):
+        result = CliRunner().invoke(cli.app, ["solve", str(tmp_path / "toy.toml"), "--out", str(out)])
+    assert result.exit_code == 2
+    assert result.stdout.count("converged") == 2
+    assert str(out) in result.stderr
+    assert "No space left" in result.stderr
+    assert list(out.parent.iterdir()) == []
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -24,7 +24,7 @@ _REGISTRY: dict[str, type[Specification]] = {}
 FINGERPRINT_LENGTH = 32
 #: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
 #: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
-SAME_VALUES = {"rtol": 1e-6, "atol": 1e-9}
+SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
 
 
 class Specification:
@@ -299,7 +299,9 @@ def _same_object(first: Any, second: Any) -> bool:
 def _same_values(first: Any, second: Any) -> bool:
     if first is None or second is None:
         return True
-    return np.shape(first) == np.shape(second) and np.allclose(first, second, **SAME_VALUES)
+    if np.shape(first) != np.shape(second):
+        return False
+    return np.allclose(first, second, rtol=SAME_VALUES_RTOL, atol=SAME_VALUES_ATOL)
 
 
 def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:

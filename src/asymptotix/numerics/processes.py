@@ -1,4 +1,4 @@
-"""Processes that were forked after JAX was used: its threads are not in the child, which would wait for them for ever."""
+"""Processes that were forked after JAX was used: its threads are not in the child, which would wait for them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Checksums: of a file's bytes, and of every variable and attribute of a dataset by what a reader sees.
 
 SHA-256: it is in every Python, processors compute it faster than a disk reads, and no accident gets past it. The seal
-at the end of a file is looked at before HDF5 is, which may wait for ever on damaged bytes (3 of 3,000 flipped bits). The
-checksums of values stay true in a copy that xarray made, which has no seal.
+at the end of a file is looked at before HDF5 reads it, which may go on for ever with damaged bytes (3 of 3,000 flipped
+bits). The checksums of values stay true in a copy that xarray made, which has no seal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-
 
 _SEAL = b"\n# asymptotix: sha256 of all bytes before this line: "
 _SEAL_LENGTH = len(_SEAL) + 64 + 1

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
 
 from ..problem import Algorithm, Problem
 from ..specification import build, decode, describe, differences, encode
@@ -84,7 +85,7 @@ def _serialised(saved: Saved) -> memoryview:
     ds = ds.assign_attrs(checksums=json.dumps(checksums(ds, attributes)))
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
-        ds.dump_to_store(xr.backends.H5NetCDFStore(file))
+        ds.dump_to_store(H5NetCDFStore(file))
     line = seal(buffer.getbuffer())
     buffer.seek(0, io.SEEK_END)
     buffer.write(line)
