@@ -111,7 +111,11 @@ def is_finished(outcome: Outcome | None) -> bool:
 
 def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome | None:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
-    return Outcome(known, Status.from_code(code), words=str(words)) if known else None
+    if not known:
+        return None
+    status = Status.from_code(code)
+    # Of a finished point what is not a number stays so; of a run that goes on it only filled the place of one to come.
+    return Outcome(values if status.finished else known, status, words=str(words))
 
 
 def _is_missing(value: np.ndarray) -> bool:
