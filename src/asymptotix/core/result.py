@@ -75,7 +75,7 @@ class Result:
         raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        if name not in self.ds.variables:
+        if not isinstance(name, str) or name not in self.ds.variables:
             raise KeyError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
         return self.ds[name]
 

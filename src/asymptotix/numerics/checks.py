@@ -84,7 +84,7 @@ def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
-    except ValueError as error:
+    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
         raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {x!r}")
