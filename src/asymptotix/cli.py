@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import math
 import os
+import signal
 import sys
 import tomllib
 import warnings
@@ -82,7 +83,8 @@ asymptotix simulate two_layers.toml --out runs.nc
 asymptotix thresholds two_layers.toml
 ```
 
-An interrupt (Ctrl-C) keeps what is finished; `--resume curve.nc` goes on from there.
+An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `--out` is written as points finish;
+`--resume curve.nc` goes on from there, on a wider grid too.
 A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
 package is found after `imports = ["its_module"]` on the first line; that of a script beside the TOML file too, with
 `--allow-imports`, because it runs the script.
@@ -107,9 +109,9 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")]
 Resume = Annotated[
-    Path | None, typer.Option(metavar="FILE.nc", help="Go on with what an interrupted call wrote with --out.")
+    Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
 ]
 AllowImports = Annotated[
     bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that its `imports` name.")
@@ -164,7 +166,7 @@ def solve(
         problem, section = read_problem(file, "solve", allow_imports=allow_imports)
         from .core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, **section))
+        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, checkpoint=out, **section))
 
 
 @app.command()
@@ -185,7 +187,7 @@ def simulate(
         if missing := [name for name in ("algorithm", "seeds") if name not in section]:
             raise ValueError(f"[simulate] of {file} needs {' and '.join(missing)}")
         algorithm = build(section.pop("algorithm"))
-        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, **section))
+        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, checkpoint=out, **section))
 
 
 @app.command()
@@ -193,6 +195,7 @@ def thresholds(
     context: typer.Context,
     file: ProblemFile,
     out: Out = None,
+    resume: Resume = None,
     allow_imports: AllowImports = False,
     debug: Debug = False,
 ) -> None:
@@ -201,7 +204,7 @@ def thresholds(
         problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
         from .core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.thresholds(problem, **section))
+        _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
 
 
 @contextmanager
@@ -216,6 +219,16 @@ def _clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
                 raise
             print(f"Error: {_in_words(error)}", file=sys.stderr)
             raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(_exit_code_of_interrupt()) from error
+
+
+def _exit_code_of_interrupt() -> int:
+    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
+    from .numerics import interrupts
+
+    return 128 + (interrupts.last_signal() or signal.SIGINT)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -358,6 +371,8 @@ def _finish(out: Path | None, work: Callable[[], Result]) -> None:
         show(result)
     if out is not None:
         print(f"written to {out}")
+    if not result.finished:
+        raise typer.Exit(_exit_code_of_interrupt())
 
 
 def show(result: Result) -> None:
