@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,7 +164,12 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
         If the file is truncated, damaged (its checksums say), no netCDF, not from asymptotix or from a newer version of
         it, or if ``problem`` is not the one that was saved. The message names the path.
     """
-    saved = files.read(path, problem)
+    return loaded_for(path, problem)
+
+
+def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collection[str] = ()) -> Result:
+    """As :func:`load`, of a problem that may differ from the one that was saved in the fields that are ``free``."""
+    saved = files.read(path, problem, free)
     with files.naming(path):
         return Result(
             saved.ds,

@@ -10,7 +10,7 @@ import importlib.util
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from ..problem import Algorithm, Problem
-from ..specification import build, decode, describe, differences, encode
+from ..specification import build, decode, describe, differences, encode, with_fields
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
@@ -95,8 +95,11 @@ def _serialised(saved: Saved) -> memoryview:
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def read(path: str | os.PathLike, problem: Problem | None = None) -> Saved:
-    """Read what :func:`write` wrote; ``problem`` is needed only where it holds a function."""
+def read(path: str | os.PathLike, problem: Problem | None = None, free: Collection[str] = ()) -> Saved:
+    """Read what :func:`write` wrote; ``problem`` is needed only where it holds a function.
+
+    In the fields that are ``free`` it may differ from the one that was saved, whose values are then set.
+    """
     _require_h5netcdf()
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
@@ -112,7 +115,7 @@ def read(path: str | os.PathLike, problem: Problem | None = None) -> Saved:
     attributes = _parsed(path, ds)
     with naming(path):
         arrays = {name: ds[name].values for name in _array_names([attributes[name] for name in DESCRIBED])}
-        saved = _problem(attributes["problem"], arrays, problem)
+        saved = _problem(attributes["problem"], arrays, problem, free)
         algorithm = _algorithm(attributes["algorithm"], arrays)
         settings = decode(attributes["settings"], arrays=arrays)
         if not isinstance(settings, Mapping):
@@ -204,11 +207,15 @@ def _from_json(path: str | os.PathLike, name: str, text: Any) -> Any:
     return value
 
 
-def _problem(described: Any, arrays: Mapping[str, np.ndarray], given: Problem | None) -> Problem:
+def _problem(
+    described: Any, arrays: Mapping[str, np.ndarray], given: Problem | None, free: Collection[str]
+) -> Problem:
     if given is not None:
-        if found := differences(_inlined(described, arrays), describe(given)):
-            raise ValueError(f"the problem given differs from the one saved in {', '.join(found)}")
-        return given
+        saved = _inlined(described, arrays)
+        found = differences(saved, describe(given))
+        if fixed := [path for path in found if path.rpartition(".")[2] not in free]:
+            raise ValueError(f"the problem given differs from the one saved in {', '.join(fixed)}")
+        return with_fields(given, **{path.rpartition(".")[2]: _at(saved, path) for path in found})
     problem = build(described, arrays=arrays)
     if not isinstance(problem, Problem):
         raise ValueError(f"its problem is a {type(problem).__name__}, which is no Problem")
@@ -220,6 +227,12 @@ def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | 
     if algorithm is not None and not isinstance(algorithm, Algorithm):
         raise ValueError(f"its algorithm is a {type(algorithm).__name__}, which is no Algorithm")
     return algorithm
+
+
+def _at(described: Any, path: str) -> Any:
+    for name in path.split("."):
+        described = described[name]
+    return described
 
 
 def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -15,7 +15,7 @@ from ..dataset.assemble import RESERVED
 from ..dataset.rows import INDEX_DIMENSIONS, Rows, in_rows, label_name
 from ..grid import positions
 from ..problem import Algorithm, Outcome, Problem
-from ..result import Result, at_fixed_values, load
+from ..result import Result, at_fixed_values, loaded_for
 from ..specification import Specification, differences, differing, encode, numeric_fields
 from ..status import Status
 
@@ -51,7 +51,7 @@ def earlier_outcomes(
     if not isinstance(resume, Result):
         if not isinstance(resume, str | os.PathLike):
             raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
-        resume = load(resume, fixed)
+        resume = loaded_for(resume, fixed, free=list(coordinates))
     wanted = _wanted_values(resume, fixed, coordinates)
     swept = [name for name, values in wanted.items() if values.ndim or name in resume.ds.dims]
     _check_same_work(resume, fixed, algorithm, settings, swept)
