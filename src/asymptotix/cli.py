@@ -109,7 +109,9 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")
+]
 Resume = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
 ]

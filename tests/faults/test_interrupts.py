@@ -26,7 +26,7 @@ alpha = { start = 0.1, stop = 10.0, num = 400, spacing = "log" }
 """
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "paths" else pytest.mark.slow) for name in WORK])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "paths" else pytest.mark.slow) for n in WORK])
 def test_nothing_finished_is_lost(name):
     """It returns soon: a step of these sizes takes a fraction of a second on an idle machine."""
     shots = campaign([name], 1, seed=7, report=print)
@@ -34,7 +34,9 @@ def test_nothing_finished_is_lost(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "times", "code"), [(signal.SIGINT, 1, 130), (signal.SIGTERM, 1, 143), (signal.SIGTERM, 2, 143)])
+@pytest.mark.parametrize(
+    ("number", "times", "code"), [(signal.SIGINT, 1, 130), (signal.SIGTERM, 1, 143), (signal.SIGTERM, 2, 143)]
+)
 def test_the_command_line_writes_what_is_finished_and_says_how_it_ended(number, times, code, tmp_path):
     problem, out = tmp_path / "curve.toml", tmp_path / "curve.nc"
     problem.write_text(CURVE)

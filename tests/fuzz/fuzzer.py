@@ -1,7 +1,7 @@
 """Random calls of the public names, each judged: refused with a sentence, accepted with a finite answer, or a fault.
 
-``python tests/fuzz/fuzzer.py --count 10000 --seed 1`` prints the faults and a table by stage; ``--only K`` repeats call K
-and shows its traceback.
+``python tests/fuzz/fuzzer.py --count 10000 --seed 1`` prints the faults and a table by stage; ``--only K`` repeats call
+K and shows its traceback.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def _not_finite(answer: Any) -> Iterable[str]:
         converged = answer.ds["converged"]
         for name, values in answer.ds.data_vars.items():
             own = str(name).removesuffix("_err").removesuffix("_trace")
-            if values.dtype.kind != "f" or own in MAY_LACK or answer.kind == "experiment" and "iteration" in values.dims:
+            padded = answer.kind == "experiment" and "iteration" in values.dims
+            if values.dtype.kind != "f" or own in MAY_LACK or padded:
                 continue
             lacking = values.isnull() if answer.kind == "thresholds" else ~np.isfinite(values)
             if bool((lacking & converged).any()):

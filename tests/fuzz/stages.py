@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import asymptotix as asx
 from asymptotix.cli import EXAMPLE, app
-from fuzz.values import FUNCTIONS, any_grid, any_number, any_value, shown
+from fuzz.values import FUNCTIONS, any_grid, any_value, shown
 from protocol.cases import CASES, PATHS, TRAINING, WRONG, Case, examples, public_specifications
 
 mpl.use("Agg")
@@ -140,7 +140,8 @@ def differentiate(rng: np.random.Generator) -> Call:
 def _results() -> dict[str, asx.Result]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: CASES[name].whole for name in ("one layer", "training", "paths", "MatrixAMP", "RelaxedBP", "NUTS")}
+        names = ("one layer", "training", "paths", "MatrixAMP", "RelaxedBP", "NUTS")
+        return {name: CASES[name].whole for name in names}
 
 
 @functools.cache
@@ -169,7 +170,8 @@ def read(rng: np.random.Generator) -> Call:
         lambda: _call("prune", asx.prune, **_mutated(rng, {"whole": paths, "heads": [(0, 0)]})),
         lambda: _call("empirical_order_parameter", asx.empirical_order_parameter, **_mutated(rng, {
             "weights": _weights(), "scaling": "order one"})),
-        lambda: _call("Outcome", asx.Outcome, **_mutated(rng, {"values": {"x": 1.0}, "status": "so", "converged": False})),
+        lambda: _call("Outcome", asx.Outcome, **_mutated(rng, {
+            "values": {"x": 1.0}, "status": "so", "converged": False})),
         lambda: _call("hidden_markov", asx.tasks.hidden_markov, **_mutated(rng, _defaults(asx.tasks.hidden_markov))),
     ]  # fmt: skip
     return calls[rng.integers(len(calls))]()

@@ -87,24 +87,27 @@ NUMBERS: Sequence[Any] = (
 )  # fmt: skip
 #: What is no number.
 THINGS: Sequence[Any] = (
-    None, "", "one", "0.5", "uninformed", "softmax", b"bytes", object(), object, Ellipsis, NotImplemented, {}, {"a": 1},
-    set(), {1.0, 2.0}, frozenset({3}), slice(2), Hostile(), asx.GAMP, asx.GAMP(), asx.DeepAttention, asx.MarchenkoPastur,
-    asx.MarchenkoPastur(0.5), asx.DeepAttention(1, 2), ValueError("x"), ValueError, np, np.random.default_rng(0),
+    None, "", "one", "0.5", "uninformed", "softmax", b"bytes", object(), object, Ellipsis, NotImplemented, {},
+    {"a": 1}, set(), {1.0, 2.0}, frozenset({3}), slice(2), Hostile(), asx.GAMP, asx.GAMP(), asx.DeepAttention,
+    asx.MarchenkoPastur, asx.MarchenkoPastur(0.5), asx.DeepAttention(1, 2), ValueError("x"), ValueError, np,
+    np.random.default_rng(0),
 )  # fmt: skip
 #: Sequences, of numbers and of what is none.
 SEQUENCES: Sequence[Any] = (
-    [], (), [1.0], (1.0, 2.0), [0.5, 0.5], [2.0, 1.0], [1.0, float("nan")], [1.0, float("inf")], [[1.0, 2.0], [3.0, 4.0]],
-    [[1.0], [1.0, 2.0]], [None], ["a", "b"], [1, "a"], [True, False], range(3), range(0), np.zeros(0), np.zeros((0, 3)),
-    np.ones(3), np.ones((2, 2)), np.full(3, np.nan), np.ones((6, 3, 4)), np.ones((2, 4, 4)), np.ones(3, dtype=object),
-    np.ones(3, dtype=complex), np.array(["a"]), np.ma.masked_array([1.0, 2.0], [0, 1]), jnp.ones(3), jnp.zeros((0,)),
-    np.ones((1, 1, 1, 1, 1)), np.geomspace(1e-300, 1e300, 5), [10**400], [1e-300, 1e300], [Hostile()], [0], [-1], [0, 1],
-    np.arange(3), [3, 1, 2], (0, 0), [(0, 0)], [(0, 99)], [(0, 0), (0, 1)], [0.2, 10**30],
+    [], (), [1.0], (1.0, 2.0), [0.5, 0.5], [2.0, 1.0], [1.0, float("nan")], [1.0, float("inf")],
+    [[1.0, 2.0], [3.0, 4.0]], [[1.0], [1.0, 2.0]], [None], ["a", "b"], [1, "a"], [True, False], range(3), range(0),
+    np.zeros(0), np.zeros((0, 3)), np.ones(3), np.ones((2, 2)), np.full(3, np.nan), np.ones((6, 3, 4)),
+    np.ones((2, 4, 4)), np.ones(3, dtype=object), np.ones(3, dtype=complex), np.array(["a"]),
+    np.ma.masked_array([1.0, 2.0], [0, 1]), jnp.ones(3), jnp.zeros((0,)), np.ones((1, 1, 1, 1, 1)),
+    np.geomspace(1e-300, 1e300, 5), [10**400], [1e-300, 1e300], [Hostile()], [0], [-1], [0, 1], np.arange(3),
+    [3, 1, 2], (0, 0), [(0, 0)], [(0, 99)], [(0, 0), (0, 1)], [0.2, 10**30],
 )  # fmt: skip
 #: Functions, most of them of the wrong kind.
 FUNCTIONS: Sequence[Any] = (
-    raises, beyond, constant, random, not_finite, with_numpy, words, huge, good, three_arguments, Unhashable(), Hostile(),
-    np.sign, np.abs, jnp.tanh, jnp.abs, jnp.sum, len, print, str, int, lambda: 1.0, lambda *a: None, lambda x, y: (x, y),
-    lambda x: -abs(x), lambda x: x**2, lambda x: jnp.inf, lambda x: x[..., None], lambda t, y: (t - y) ** 2,
+    raises, beyond, constant, random, not_finite, with_numpy, words, huge, good, three_arguments, Unhashable(),
+    Hostile(), np.sign, np.abs, jnp.tanh, jnp.abs, jnp.sum, len, print, str, int, lambda: 1.0, lambda *a: None,
+    lambda x, y: (x, y), lambda x: -abs(x), lambda x: x**2, lambda x: jnp.inf, lambda x: x[..., None],
+    lambda t, y: (t - y) ** 2,
 )  # fmt: skip
 
 POOLS: tuple[tuple[float, Sequence[Any]], ...] = ((0.5, NUMBERS), (0.2, SEQUENCES), (0.15, THINGS), (0.15, FUNCTIONS))

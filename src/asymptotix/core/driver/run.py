@@ -118,7 +118,7 @@ def run(
 
 
 class _Table:
-    """The outcomes of all points: collects them, survives failures of single points, says at the end what is missing."""
+    """The outcomes of all points: collects them, survives failures of single ones, says at the end what is missing."""
 
     def __init__(self, work: Work, resume: ResumeOption, file: Checkpoint | None) -> None:
         self.work, self.file = work, file
