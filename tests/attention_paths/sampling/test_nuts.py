@@ -148,7 +148,7 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
     counts = [len(parts[k].values["order_parameter_draws"]) for k in (0, 1)]
     assert max(counts) < 60
     assert (min(counts) >= 10) == (at > WARMUP)
-    assert parts[0].status == f"interrupted after {counts[0]} of 60 draws"
+    assert parts[0].sentence == f"interrupted after {counts[0]} of 60 draws"
     assert not parts[0].converged
     padded = {(0, k): as_assembled(parts[k].values, 60) for k in (0, 1)}
     final = outcomes(problem, [0, 7], earlier=padded)
@@ -156,7 +156,7 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
         for name, value in whole[seed].values.items():
             if name != "cpu_seconds":
                 np.testing.assert_array_equal(final[seed].values[name], value, err_msg=name)
-        assert final[seed].status == whole[seed].status
+        assert (final[seed].how, final[seed].sentence) == (whole[seed].how, whole[seed].sentence)
         assert "chain_state" not in final[seed].values
 
 
@@ -228,8 +228,8 @@ def as_assembled(values: Mapping[str, Any], draws: int) -> dict[str, np.ndarray]
 def test_few_draws_are_not_called_converged():
     found = outcomes(one_path(), [0], draws=12)[0]
     assert not found.converged
-    assert "effective sample size" in found.status
-    assert "raise draws" in found.status
+    assert "effective sample size" in found.sentence
+    assert "raise draws" in found.sentence
 
 
 @pytest.mark.slow

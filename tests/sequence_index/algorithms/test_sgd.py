@@ -128,7 +128,7 @@ def test_a_run_that_explodes_says_so():
     batch = _SgdBatch(SGD(epochs=3, batch=8, reuse=2, learning_rate=1e30), TWO_LAYERS, 21, 16, [0])
     outcome = batch.run(QUIET, "test")[0]
     assert not outcome.converged
-    assert "learning_rate" in outcome.status
+    assert "learning_rate" in outcome.sentence
 
 
 @pytest.mark.parametrize(
