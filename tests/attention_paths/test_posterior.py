@@ -218,6 +218,21 @@ def test_every_swept_field_is_that_of_its_point(swept):
         np.testing.assert_allclose(theory.alignment(4).sel({name: value}), alone.alignment(4), atol=1e-9)
 
 
+def test_tolerance_is_that_of_the_order_parameter():
+    """The stated error over the largest entry is at most the tolerance, or the point says that it is not."""
+    problem, _ = small_problem()
+    theory = asx.solve(problem, width=[5.0, np.inf], tolerance=1e-6, progress=False)
+    assert theory.ok
+    assert theory.order_parameter_err.dims == theory.order_parameter.dims
+    assert (theory.order_parameter_err.sel(width=5.0) > 0).all()
+    assert (theory.order_parameter_err <= 1e-6 * abs(theory.order_parameter).max()).all()
+    assert (theory.order_parameter_err.sel(width=np.inf) == 0).all()
+    with pytest.warns(asx.ConvergenceWarning, match=r"numerical error .* of the order parameter exceeds the tolerance"):
+        out_of_reach = asx.solve(problem, width=5.0, tolerance=1e-300, progress=False)
+    assert out_of_reach.status_code.item() == "inaccurate"
+    np.testing.assert_allclose(out_of_reach.order_parameter, theory.order_parameter.sel(width=5.0), rtol=1e-6)
+
+
 def test_start_from_an_order_parameter():
     problem, _ = small_problem()
     theory = asx.solve(problem, width=5.0, progress=False)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
+from ...core.status import Status
 from ...numerics import checks
 from .. import streams
 from ..model import AttentionIndex
@@ -35,8 +36,6 @@ FRESH_SAMPLES = 2**14
 _STEPS_PER_CALL = 50
 #: The rate falls on a cosine to this share of itself.
 _FINAL_SHARE = 1e-3
-#: A run counts as converged where its gradient, per relative change of the weights, is below this share of the loss.
-_STEADY = 0.02
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class Adam(AlgorithmOnSamples):
     chunk : int, optional
         Samples that are worked on at a time, rounded to multiples of 256. By default what suits the device. The data
         do not depend on it.
+    tolerance : float
+        A run is converged where ``gradient_norm`` is at most this share of the loss.
 
     Notes
     -----
@@ -75,6 +76,7 @@ class Adam(AlgorithmOnSamples):
     steps: int = 700
     learning_rate: float = 0.2
     chunk: int | None = None
+    tolerance: float = 0.02
 
     needs_dim: ClassVar[bool] = True
     samples_power: ClassVar[int] = 2
@@ -84,6 +86,7 @@ class Adam(AlgorithmOnSamples):
         object.__setattr__(self, "learning_rate", float(checks.positive("learning_rate", self.learning_rate)))
         if self.chunk is not None:
             object.__setattr__(self, "chunk", checks.integer("chunk", self.chunk, 1))
+        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""
@@ -120,7 +123,20 @@ class Adam(AlgorithmOnSamples):
             progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
-        return Outcome(*_report(model, samples, seed, state, train, strength, settings))
+        if not np.isfinite(slope := float(state.slope)):
+            raise FloatingPointError(f"the gradient became {slope}; try a smaller learning_rate")
+        values = _report(model, samples, seed, state, train, strength, settings)
+        status, words = self._verdict(slope, np.asarray(state.trace, float))
+        return Outcome(values, status, words=words)
+
+    def _verdict(self, slope: float, trace: np.ndarray) -> tuple[Status, str]:
+        """Whether the loss, after every step, and its slope at the end tell of a minimum, and the sentence."""
+        if slope <= self.tolerance * abs(trace[-1]):
+            return Status.CONVERGED, ""
+        before = trace[-1 - max(self.steps // 10, 1)]
+        falling, share = 100 * (before - trace[-1]) / abs(before), 100 * slope / abs(trace[-1])
+        fell = f"finished, loss still falling by {falling:.2g} % over the last tenth"
+        return Status.NOT_CONVERGED, f"{fell}, gradient {share:.2g} % of the loss"
 
 
 def _training(problem: Problem) -> Training:
@@ -277,26 +293,19 @@ def _report(
     train: Samples,
     strength: float,
     settings: AdamSettings,
-) -> tuple[dict[str, Any], str, bool]:
-    """Observables of a trained layer, status and whether it converged."""
+) -> dict[str, Any]:
+    """Observables of a trained layer."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
-    dim, slope = len(S), float(state.slope)
+    dim = len(S)
     penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
-    values = {
+    return {
         **_fresh_errors(model, seed, S, train.centre, settings),
         **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim)),
         "train_loss": trace[-1],
         "train_error": (trace[-1] - penalty) * dim**2 / samples,
-        "gradient_norm": slope,
+        "gradient_norm": float(state.slope),
         "loss_trace": trace[:-1],
     }
-    if slope <= _STEADY * abs(trace[-1]):
-        return values, "converged", True
-    before = trace[-1 - max(settings.steps // 10, 1)]
-    falling = 100 * (before - trace[-1]) / abs(before)
-    share = 100 * slope / abs(trace[-1])
-    status = f"finished, loss still falling by {falling:.2g} % over the last tenth, gradient {share:.2g} % of the loss"
-    return values, status, False
 
 
 def _fresh_errors(model: AttentionIndex, seed: int, S: Any, centre: Any, settings: AdamSettings) -> dict[str, float]:

@@ -63,6 +63,8 @@ class GAMP(AlgorithmOnSamples):
         Draw the tokens anew in every pass instead of keeping them: the memory is then that of the samples' scores
         and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
         half of the memory. The data are the same in either case.
+    tolerance : float
+        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations.
 
     Notes
     -----
@@ -85,6 +87,7 @@ class GAMP(AlgorithmOnSamples):
     jitter: float = 0.0
     start_scale: float = 1.0
     stream: bool | None = None
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
@@ -97,6 +100,7 @@ class GAMP(AlgorithmOnSamples):
             raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
         checks.non_negative("jitter", self.jitter)
         checks.positive("start_scale", self.start_scale)
+        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
         if self.stream is not None and not isinstance(self.stream, bool):
             raise TypeError(f"stream must be True, False or None (automatic), got {self.stream!r}")
         if self.start == "random" and self.variances == "state_evolution":
@@ -171,6 +175,7 @@ class GAMP(AlgorithmOnSamples):
             jitter=self.jitter,
             start_scale=self.start_scale,
             side_information=side,
+            tolerance=self.tolerance,
         )
         data = draw_data(channel, runs.samples, runs.dim, seeds, side, stream=stream)
         batch = GampBatch(channel, theory.index_labels(), data, seeds, options)

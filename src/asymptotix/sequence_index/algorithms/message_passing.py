@@ -112,7 +112,10 @@ def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
 
 @jax.jit
 def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
-    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
+    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
+
+    A lost sample says nothing, for the sake of the other runs of a batch: the run that it belongs to is over.
+    """
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)

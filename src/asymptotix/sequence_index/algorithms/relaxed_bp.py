@@ -32,7 +32,7 @@ from ..channels.protocol import Channel
 from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
 from .data_sets import DataSets, draw_data
-from .estimate_quality import errors, overlaps
+from .estimate_quality import errors, overlaps, settled
 from .gamp import VARIANCES, sequence_theory_of
 from .message_passing import empirical_precision, weight_covariance
 from .schedule import SMALLEST_VARIANCE, joint_stage
@@ -52,6 +52,8 @@ class RelaxedBP(AlgorithmOnSamples):
     iterations : int
     variances : "state_evolution" or "empirical"
         As for GAMP: A is prescribed by state evolution, or measured on the data.
+    tolerance : float
+        As for GAMP: a run is converged where no overlap moved by more than this in one of its last four iterations.
 
     Notes
     -----
@@ -60,12 +62,14 @@ class RelaxedBP(AlgorithmOnSamples):
 
     iterations: int = 10
     variances: str = "state_evolution"
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("variances", self.variances, VARIANCES)
+        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
@@ -93,7 +97,7 @@ class RelaxedBP(AlgorithmOnSamples):
         precision = self._precision(theory, runs.samples / dim)
         for k, seed, label in runs.each():
             messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
-            yield k, _run(messages, precision, progress, label)
+            yield k, _run(messages, precision, self.tolerance, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
         """A of every iteration; None where the data's own is taken."""
@@ -142,6 +146,8 @@ class Messages:
         self.w = C @ (b - said + known)
         w, vectors = np.linalg.eigh(C)
         self.V = (vectors * w.clip(SMALLEST_VARIANCE)) @ vectors.T
+        if not np.isfinite(self.w).all():
+            raise FloatingPointError("the messages are not finite")
 
     def _scores(self, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores g of all messages, (N, P, M, D) as their fields, and the mean of sum_m Cov_mm."""
@@ -155,13 +161,16 @@ class Messages:
             found = self.channel.posterior(observation[samples], flat[rows], self.V)
             shift[rows] = np.asarray(found.shift)
             traced += np.einsum("npmqm->pq", np.asarray(found.covariance, float))
-        if not np.isfinite(shift).all():
-            raise FloatingPointError(f"{(~np.isfinite(shift)).any((1, 2)).sum()} of {N * D} posteriors were not found")
+        lost = ~np.isfinite(shift).all((1, 2))
+        if lost.any() or not np.isfinite(traced).all():
+            raise FloatingPointError(f"the channel lost {max(lost.sum(), 1)} of {N * D} messages")
         g = np.einsum("pq,nqm->npm", np.linalg.inv(self.V), shift)
         return np.moveaxis(g.reshape(N, D, P, M), 1, 3), traced / (N * D)
 
 
-def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: Progress, label: str) -> Outcome:
+def _run(
+    messages: Messages, precision: Sequence[np.ndarray | None], tolerance: float, progress: Progress, label: str
+) -> Outcome:
     teacher = np.asarray(messages.data.teacher, float)
     overlap, variance = [], []
     for t, A in enumerate(precision):
@@ -176,6 +185,5 @@ def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: P
         "variance_trace": np.array(variance),
         **errors(messages.channel, messages.W, teacher[0], messages.V),
     }
-    if not np.isfinite(overlap).all():
-        return Outcome(values, "failed: not finite", False)
-    return Outcome(values, "finished")
+    status, words = settled(np.array(overlap), tolerance)
+    return Outcome(values, status, words=words)

@@ -19,6 +19,7 @@ import numpy as np
 from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
+from ...core.status import Status
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
@@ -34,8 +35,8 @@ _BATCH_BYTES = 2**31
 _EPOCHS_PER_MESSAGE = 10
 #: Cosine from which on an index counts as learned in ``first_passage``.
 _LEARNED = 0.5
-#: A run counts as converged where the overlaps change by less than this over its last tenth.
-_STEADY = 1e-2
+#: Fewer epochs cannot show that a run stands still: the last tenth of it must be an epoch at least.
+_LEAST_EPOCHS = 10
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class SGD(AlgorithmOnSamples):
         The start is start_scale N(0, 1).
     records : int
         Number of points of the traces, at most: they are spaced geometrically, and counted in batches.
+    tolerance : float
+        A run of ten epochs or more is converged where no overlap changed by more than this over its last tenth.
 
     Notes
     -----
@@ -81,13 +84,14 @@ class SGD(AlgorithmOnSamples):
     online: bool = False
     start_scale: float = 0.9
     records: int = 400
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "reuse", "records"):
             object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
-        for name in ("learning_rate", "start_scale"):
+        for name in ("learning_rate", "start_scale", "tolerance"):
             object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
         object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
         if not isinstance(self.online, bool):
@@ -221,7 +225,8 @@ class _SgdBatch:
             "loss_trace": record.error[kept] / counts[kept % len(counts)],
             "step_trace": (kept + 1.0) * self.rule.reuse,
         }
-        return Outcome(values, *_verdict(overlap))
+        status, words = _verdict(overlap, self.options)
+        return Outcome(values, status, words=words)
 
     def _test_error(self, W: np.ndarray, teacher: np.ndarray) -> float:
         if not np.isfinite(W).all():
@@ -231,14 +236,18 @@ class _SgdBatch:
         return float((difference**2).sum((1, 2)).mean())
 
 
-def _verdict(overlap: np.ndarray) -> tuple[str, bool]:
-    """Status and whether the overlaps stand still, from those after every batch."""
+def _verdict(overlap: np.ndarray, options: SGD) -> tuple[Status, str]:
+    """Whether the overlaps stand still, from those after every batch, and the sentence."""
     diagonal = np.einsum("tpp->tp", overlap)
     if not np.isfinite(diagonal).all():
-        return "failed: not finite; try a smaller learning_rate", False
+        return Status.FAILED, "failed: the overlaps are not finite; try a smaller learning_rate"
     moved = np.ptp(diagonal[-max(len(diagonal) // 10, 2) :], axis=0).max()
-    return (("converged", True) if moved < _STEADY else
-            (f"finished, overlap still moving by {moved:.2g} over the last tenth", False))  # fmt: skip
+    if options.epochs < _LEAST_EPOCHS:
+        said = f"finished after {options.epochs} epochs, {_LEAST_EPOCHS} or more can show that the overlap stands still"
+        return Status.NOT_CONVERGED, said
+    if moved < options.tolerance:
+        return Status.CONVERGED, Status.CONVERGED.sentence
+    return Status.NOT_CONVERGED, f"finished, overlap still moving by {moved:.2g} over the last tenth"
 
 
 def _output(Z: Any, rule: Rule) -> Any:
