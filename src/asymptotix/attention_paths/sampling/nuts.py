@@ -15,12 +15,13 @@ import numpy as np
 from ...core.problem import Algorithm, Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import point_runs
-from ...numerics import checks
+from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from ..posterior import PathPosterior
 from ..streams import chain_entropy
 from .chain_pool import ChainPool
 from .chain_report import chain_outcomes
+from .finished_chain import FinishedChain, has_all_draws
 
 if TYPE_CHECKING:
     from .chains import Chain
@@ -65,6 +66,7 @@ class NUTS(Algorithm):
     target_accept: float = 0.8
 
     needs_dim: ClassVar[bool] = False
+    runs_together: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.one_of("space", self.space, ("collapsed", "weights"))
@@ -112,10 +114,12 @@ class NUTS(Algorithm):
     ) -> Iterator[tuple[int, int, Outcome]]:
         """As :meth:`run_points`; runs named in ``earlier`` go on where they stopped, and end in the same draws.
 
+        Those that have all their draws are not run again: they are judged anew, together with the others.
+
         Parameters
         ----------
         earlier
-            (position in ``points``, position in ``seeds``) -> the values of the interrupted outcome.
+            (position in ``points``, position in ``seeds``) -> the values of the earlier outcome.
         """
         posterior = _path_posterior(problem)
         # All widths are looked at before the first is run.
@@ -125,9 +129,9 @@ class NUTS(Algorithm):
         for runs, widths in work:
             progress.message(runs.label)
             before = {k: values for (position, k), values in earlier.items() if position == runs.position}
-            pool = ChainPool(self._chains(posterior, widths, seeds), before)
+            pool = ChainPool(self._chains(posterior, widths, seeds, before), before)
             interrupt = pool.run(progress)
-            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs, interrupted=interrupt is not None)
+            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs)
             yield from ((runs.position, k, outcome) for k, outcome in enumerate(found))
             if interrupt is not None:
                 raise interrupt
@@ -140,12 +144,26 @@ class NUTS(Algorithm):
             16 * numbers * runs, f"{runs} runs of {self.draws} draws of {size} x {size} numbers", "fewer draws or seeds"
         )
 
-    def _chains(self, problem: PathPosterior, widths: tuple[int, ...], seeds: Sequence[int]) -> list[Chain]:
+    def _chains(
+        self,
+        problem: PathPosterior,
+        widths: tuple[int, ...],
+        seeds: Sequence[int],
+        before: Mapping[int, Mapping[str, np.ndarray]],
+    ) -> list[Chain | FinishedChain]:
+        """One chain per seed, at its start or at its end."""
         from .chains import Chain, ChainSettings
 
         sampled, data = _sampled(self.space, problem, widths)
         settings = ChainSettings(self.warmup, self.thin, self.draws, self.target_accept)
-        return [Chain(sampled, data, settings, chain_entropy(seed, widths)) for seed in seeds]
+        chains: list[Chain | FinishedChain] = []
+        for k, seed in enumerate(seeds):
+            interrupts.check()
+            if has_all_draws(before.get(k), settings):
+                chains.append(FinishedChain(settings, before[k]))
+            else:
+                chains.append(Chain(sampled, data, settings, chain_entropy(seed, widths)))
+        return chains
 
 
 def _path_posterior(problem: Problem) -> PathPosterior:
