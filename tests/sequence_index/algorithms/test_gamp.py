@@ -1,5 +1,8 @@
 """Message passing: its options, what is measured on a run, the spectral start, and runs against state evolution."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -211,6 +214,8 @@ def test_what_counts_as_settled(overlap, share, status):
     assert settled(np.array(overlap)[:, None, None], 1e-2, share)[0] is status
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:2 of 2 points:asymptotix.ConvergenceWarning")  # four iterations are few
 def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
     """NaN from the channel in iteration 3 of one of two runs: what is reported of it ends before."""
     problem, options = BayesOptimal(ONE_LAYER, side_information=0.2), {"alpha": 0.8, "dim": 40, "progress": False}
@@ -234,6 +239,17 @@ def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
     np.testing.assert_array_equal(runs.overlap_trace.values[0, :2], whole.overlap_trace.values[0, :2])
     assert np.isnan(runs.overlap_trace.values[0, 2:]).all()
     np.testing.assert_array_equal(runs.overlap_trace.values[1], whole.overlap_trace.values[1])
+
+
+def test_a_plan_that_is_not_finite_is_refused():
+    """State evolution that yields NaN at some step, which the test for steadiness would take for no change."""
+
+    def averages(V: np.ndarray) -> Any:
+        return SimpleNamespace(second_moment=np.full((1, 1, 1), np.nan))
+
+    evolution: Any = BayesOptimal(ONE_LAYER, side_information=0.1).theory.state_evolution
+    with pytest.raises(FloatingPointError, match="no finite precision"):
+        joint_stage(evolution, averages, 0.5, iterations=3, damping=1.0)  # type: ignore[arg-type]
 
 
 def test_stages_and_traces_of_a_run(one_layer_runs):

@@ -139,7 +139,7 @@ def test_a_short_run_is_not_called_converged():
 def test_a_run_is_judged_by_its_last_tenth(last, status):
     overlap = np.full((100, 1, 1), 0.5)
     overlap[-1] = last
-    found, words = _verdict(overlap, SGD(epochs=10, tolerance=0.05))
+    found, words = _verdict(overlap, np.ones(100), SGD(epochs=10, tolerance=0.05))
     assert found is status
     assert ("0.1 over the last tenth" in words) == (status is Status.NOT_CONVERGED)
 

@@ -167,6 +167,8 @@ class Chain:
         number = self.iterations + 1 + np.arange(count) - self.settings.warmup
         sampled = number > 0
         part = self._observed(z[sampled & (number % self.settings.thin == 0)])
+        if not all(np.isfinite(rows).all() for rows in part.values()):
+            raise FloatingPointError(f"a draw is not finite after {self.iterations} iterations of the chain")
         self._parts.append(part)
         self._state = state
         self.iterations += count

@@ -111,6 +111,8 @@ class GampBatch:
             scores = np.einsum("pi,nim->npm", frame, found.scores)
             state.g = _added(state.g, np.float32(scores), np.int32(k))
             eigenvalues[k], gaps[k] = found.eigenvalue, found.gap
+            if not found.converged:
+                self.record.residual[k, stage.entering] = found.residual
         # What was not active had variance one and no reaction but that of the prior.
         change = start.calibration @ start.reaction - np.eye(frame.shape[1])
         state.reaction = state.reaction + frame @ change @ frame.T
@@ -176,6 +178,8 @@ class GampRecord:
     stage : list of int
     eigenvalue, gap, spectral_overlap : arrays (S, P)
         Of the spectral start of every row; nan where it had none.
+    residual : array (S, P)
+        Of the spectral start of every row where Lanczos ended before it was found; otherwise nan.
     failure : list of str
         Why a run is over before its time; empty where it is not. It is carried along for the sake of the others, and
         nothing is reported of what follows.
@@ -190,6 +194,7 @@ class GampRecord:
         self.data_variance: list[np.ndarray] = []
         self.stage: list[int] = []
         self.eigenvalue, self.gap, self.spectral_overlap = np.full((3, *teacher.shape[:2]), np.nan)
+        self.residual = np.full(teacher.shape[:2], np.nan)
         self.failure = [""] * len(teacher)
         self.kept = np.zeros(len(teacher), int)
 
@@ -262,8 +267,13 @@ class GampRecord:
         if not stage.entering.any():
             return ""
         row = int(stage.entering.argmax())
-        gap = self.gap[k, row]
+        gap, residual = self.gap[k, row], self.residual[k, row]
+        doubts = []
         if stage.growth > 1 and gap < _DETACHED:
-            name = index_name(self.labels, row)
-            return f"; the spectral start of {name} is not detached from the bulk (gap {gap:.1%})"
-        return ""
+            doubts.append(f"is not detached from the bulk (gap {gap:.1%})")
+        if residual > 0:
+            doubts.append(f"was found to a residual of {residual:.1%} only")
+        if not stage.start.converged:
+            doubts.append("rests on a theory that did not converge")
+        start = f"; the spectral start of {index_name(self.labels, row)} "
+        return "".join(start + doubt for doubt in doubts)

@@ -225,7 +225,7 @@ class _SgdBatch:
             "loss_trace": record.error[kept] / counts[kept % len(counts)],
             "step_trace": (kept + 1.0) * self.rule.reuse,
         }
-        status, words = _verdict(overlap, self.options)
+        status, words = _verdict(overlap, record.error, self.options)
         return Outcome(values, status, words=words)
 
     def _test_error(self, W: np.ndarray, teacher: np.ndarray) -> float:
@@ -236,11 +236,11 @@ class _SgdBatch:
         return float((difference**2).sum((1, 2)).mean())
 
 
-def _verdict(overlap: np.ndarray, options: SGD) -> tuple[Status, str]:
-    """Whether the overlaps stand still, from those after every batch, and the sentence."""
+def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Status, str]:
+    """Whether the overlaps stand still, from those after every batch and the error before it, and the sentence."""
     diagonal = np.einsum("tpp->tp", overlap)
-    if not np.isfinite(diagonal).all():
-        return Status.FAILED, "failed: the overlaps are not finite; try a smaller learning_rate"
+    if not (np.isfinite(diagonal).all() and np.isfinite(error).all()):
+        return Status.FAILED, "failed: the weights grew beyond all numbers; try a smaller learning_rate"
     moved = np.ptp(diagonal[-max(len(diagonal) // 10, 2) :], axis=0).max()
     if options.epochs < _LEAST_EPOCHS:
         said = f"finished after {options.epochs} epochs, {_LEAST_EPOCHS} or more can show that the overlap stands still"
