@@ -80,9 +80,7 @@ class PathPosterior(Problem):
         layers = self.network.layers
         variances = checked_variances(self.prior_variance, layers)
         ratios = None if self.width_ratios is None else checked_ratios(self.width_ratios, layers)
-        temperature = float(checks.positive("temperature", self.temperature))
-        if math.isinf(temperature):
-            raise ValueError("temperature must be finite, got inf")
+        temperature = checks.finite("temperature", self.temperature)
         examples = len(tokens_of(self.inputs))
         self.network.check(self.inputs)
         object.__setattr__(self, "labels", labels_of_examples(self.labels, examples))

@@ -6,7 +6,9 @@ floor because every floor uses them, the numerics beside them too.
 
 from __future__ import annotations
 
+import math
 import numbers
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -38,6 +40,16 @@ def non_negative(name: str, x: Any) -> float:
     if not value >= 0:
         raise ValueError(f"{name} must be non-negative, got {value}")
     return value
+
+
+def finite(name: str, x: Any, *, zero: bool = False, below: float = math.inf) -> float:
+    """Return ``x`` as a finite float if x > 0, or x >= 0 with ``zero``, and x < below."""
+    value = (non_negative if zero else positive)(name, x)
+    if value > sys.float_info.max:
+        raise ValueError(f"{name} must be finite, got {'inf' if isinstance(value, float) else 'a larger integer'}")
+    if not value < below:
+        raise ValueError(f"{name} must be below {below:g}, got {value}")
+    return float(value)
 
 
 def at_least(name: str, x: Any, bound: float) -> float:

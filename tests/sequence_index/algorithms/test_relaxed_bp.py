@@ -106,5 +106,5 @@ def test_bad_input_is_refused():
         RelaxedBP().check(BayesOptimal(ONE_LAYER))
     with pytest.raises(ValueError, match="variances"):
         RelaxedBP(variances="exact")
-    with pytest.raises(ValueError, match="dim must be at most"):
+    with pytest.raises(ValueError, match="dim must be from 2 to 300"):
         simulate(problem, RelaxedBP(), alpha=ALPHA, dim=1000, seeds=1, progress=False)

@@ -24,6 +24,7 @@ from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from ..loss.visible_directions import logit_matrix
@@ -82,11 +83,10 @@ class MatrixAMP(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("sensing", self.sensing, tuple(SENSING))
-        damping = checks.positive("damping", self.damping)
-        if damping > 1:
-            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
-        object.__setattr__(self, "damping", float(damping))
-        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
+        object.__setattr__(self, "damping", checks.finite("damping", self.damping))
+        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        if self.damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
 
     def check(self, problem: Problem) -> None:
         """Refuse other models than attention, other estimators, and an activation that hides the pre-activation."""
@@ -109,6 +109,12 @@ class MatrixAMP(AlgorithmOnSamples):
         if self.damping < 1:
             raise ValueError(f"state evolution follows message passing without damping, got damping={self.damping}")
         return {"iterations": self.iterations, "damping": self.damping}
+
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold: matrices and their eigenvectors, and what is measured."""
+        matrices = 8 * 12 * runs.dim**2
+        refuse_beyond_memory(matrices, f"one run ({runs.label}, dim={runs.dim})", "a smaller dim")
+        SENSING[self.sensing].check_memory(_theory(problem).model, runs.dim, runs.samples)
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""

@@ -95,12 +95,11 @@ class GAMP(AlgorithmOnSamples):
         checks.one_of("start", self.start, STARTS)
         checks.one_of("variances", self.variances, VARIANCES)
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
-        damping = checks.positive("damping", self.damping)
-        if damping > 1:
-            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
-        checks.non_negative("jitter", self.jitter)
-        checks.positive("start_scale", self.start_scale)
-        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
+        for name in ("damping", "jitter", "start_scale"):
+            object.__setattr__(self, name, checks.finite(name, getattr(self, name), zero=name == "jitter"))
+        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        if self.damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
         if self.stream is not None and not isinstance(self.stream, bool):
             raise TypeError(f"stream must be True, False or None (automatic), got {self.stream!r}")
         if self.start == "random" and self.variances == "state_evolution":
@@ -141,6 +140,15 @@ class GAMP(AlgorithmOnSamples):
                 "BayesOptimal(model, side_information=0.05), say"
             )
         return {"iterations": self.iterations, "damping": self.damping}
+
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold, and dimensions in which there are not enough directions."""
+        theory = sequence_theory_of(problem)
+        # The eigenvectors of several directions that enter together, and the eigenvalue next to theirs.
+        least = 2 * theory.channel.indices if self._start(theory) == "staged" else 2
+        if runs.dim < least:
+            raise ValueError(f"dim must be at least {least} for message passing on this model, got {runs.dim}")
+        self._memory_plan(theory.channel, runs.samples, runs.dim)
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""

@@ -22,7 +22,7 @@ from ...numerics.linear_algebra import psd_project
 from ..channels.protocol import Channel
 from .data_sets import DataSets
 from .schedule import SMALLEST_VARIANCE
-from .tokens import joined
+from .tokens import joined, may_stop
 
 
 @dataclass
@@ -92,6 +92,7 @@ def covariance_along(
     """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
+        may_stop()
         found = posterior_at(channel, data, state, rows, data.tokens.fields_of(X, state.W), active)
         inside = np.einsum("pi,snpmqk,qj->snimjk", frame, np.asarray(found.covariance, float), frame, optimize=True)
         parts.append(inside)

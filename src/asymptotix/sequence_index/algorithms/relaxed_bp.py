@@ -25,7 +25,7 @@ import numpy as np
 from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
-from ...numerics import checks
+from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..channels.protocol import Channel
@@ -69,7 +69,7 @@ class RelaxedBP(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("variances", self.variances, VARIANCES)
-        object.__setattr__(self, "tolerance", float(checks.positive("tolerance", self.tolerance)))
+        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
@@ -86,14 +86,18 @@ class RelaxedBP(AlgorithmOnSamples):
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
         return {"iterations": self.iterations, "damping": 1.0}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse dimensions beyond the largest, or one, and what memory cannot hold."""
+        channel, dim = sequence_theory_of(problem).channel, runs.dim
+        if not 2 <= dim <= LARGEST_DIM:
+            raise ValueError(f"dim must be from 2 to {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
+        needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
+        refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
         theory, dim = sequence_theory_of(problem), runs.dim
-        if dim > LARGEST_DIM:
-            raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
         channel, side = theory.channel, theory.problem.side_information
-        needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
-        refuse_beyond_memory(needed, f"one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
         precision = self._precision(theory, runs.samples / dim)
         for k, seed, label in runs.each():
             messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
@@ -156,6 +160,7 @@ class Messages:
         observation = np.asarray(self.data.observation[0])
         shift, traced = np.empty(flat.shape), np.zeros((P, P))
         for first in range(0, N * D, _BLOCK):
+            interrupts.check()
             rows = slice(first, first + _BLOCK)
             samples = np.arange(N * D)[rows] // D
             found = self.channel.posterior(observation[samples], flat[rows], self.V)

@@ -7,6 +7,7 @@ authors' code.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +32,8 @@ from .tokens import DrawnTokens, fields, gathered
 
 #: Seeds are run together as long as their tokens stay below this many bytes.
 _BATCH_BYTES = 2**31
-#: Epochs between two looks at the progress; between them the device is not waited for.
-_EPOCHS_PER_MESSAGE = 10
+#: Most epochs between two looks at the progress, in which the device is not waited for, and the seconds aimed at.
+_EPOCHS_PER_MESSAGE, _SECONDS_PER_MESSAGE = 10, 0.3
 #: Cosine from which on an index counts as learned in ``first_passage``.
 _LEARNED = 0.5
 #: Fewer epochs cannot show that a run stands still: the last tenth of it must be an epoch at least.
@@ -91,9 +92,9 @@ class SGD(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "reuse", "records"):
             object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
-        for name in ("learning_rate", "start_scale", "tolerance"):
-            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
-        object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
+        for name in ("learning_rate", "weight_decay", "start_scale"):
+            object.__setattr__(self, name, checks.finite(name, getattr(self, name), zero=name == "weight_decay"))
+        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
         if not isinstance(self.online, bool):
             raise TypeError(f"online must be True or False, got {self.online!r}")
 
@@ -115,13 +116,21 @@ class SGD(AlgorithmOnSamples):
         scalars = dict.fromkeys(("step_trace", "loss_trace"), ("iteration",))
         return {**problem.dimensions(), **index, **traces, **scalars}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold: the data, the record of every batch, weights and their gradients."""
+        model = _model_of(problem)
+        P, batches = model.layers, self.epochs * -(-runs.samples // min(self.batch, runs.samples))
+        needed = 2 * self._data_bytes(model, runs) + 8 * batches * (4 * P * P + 4 * P) + 40 * P * runs.dim
+        refuse_beyond_memory(needed, f"one run ({runs.label}, dim={runs.dim})", "a smaller dim or fewer epochs")
+
+    def _data_bytes(self, model: DeepAttention, runs: PointRuns) -> int:
+        kept = min(self.batch, runs.samples) if self.online else runs.samples + min(self.batch, runs.samples)
+        return 4 * model.tokens * runs.dim * kept
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
         model = _model_of(problem)
-        kept = min(self.batch, runs.samples) if self.online else runs.samples + self.batch
-        one = 4 * model.tokens * runs.dim * kept
-        refuse_beyond_memory(2 * one, f"the data of one run (alpha={runs.value:g}, dim={runs.dim})", "a smaller dim")
-        for first, chosen in runs.batches(max(int(_BATCH_BYTES // one), 1)):
+        for first, chosen in runs.batches(max(int(_BATCH_BYTES // self._data_bytes(model, runs)), 1)):
             batch = _SgdBatch(self, model, runs.samples, runs.dim, chosen)
             for k, outcome in enumerate(batch.run(progress, runs.label)):
                 yield first + k, outcome
@@ -191,14 +200,17 @@ class _SgdBatch:
         """All epochs; one outcome per seed."""
         options, parts = self.options, []
         numbers = np.array([options.learning_rate, options.weight_decay / self.dim], np.float32)
+        look, began = 1, time.perf_counter()
         for epoch in range(options.epochs):
             self.W, part = _epoch(self.W, self.teacher, self.batches, numbers, np.int32(epoch), self.rule)
             parts.append(part)
-            if (epoch + 1) % _EPOCHS_PER_MESSAGE == 0 or epoch == options.epochs - 1:
+            if epoch + 1 == look or epoch == options.epochs - 1:
                 error = np.asarray(part.error)[:, -1]  # waits for the device, so that what is shown is done
                 progress.message(f"{label}: epoch {epoch + 1} of {options.epochs}, {error.mean():.4g} per batch")
                 if not np.isfinite(error).any():
                     break
+                pace = (epoch + 1) / max(time.perf_counter() - began, 1e-6)
+                look += int(np.clip(_SECONDS_PER_MESSAGE * pace, 1, _EPOCHS_PER_MESSAGE))
         columns = zip(*parts, strict=True)
         record = BatchRecord(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
         return [self._outcome(k, BatchRecord(*(x[k] for x in record))) for k in range(len(self.W))]
