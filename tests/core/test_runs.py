@@ -14,7 +14,7 @@ from toy import ToyLearning, ToyRegression
 
 
 @dataclass(frozen=True)
-class Counting(AlgorithmOnSamples):
+class CountingSamples(AlgorithmOnSamples):
     """Says how many samples a run has, and fails the test where one is begun that should not be."""
 
     may_run: bool = True
@@ -32,7 +32,7 @@ class Counting(AlgorithmOnSamples):
 
 def counted(alpha: Any, algorithm: AlgorithmOnSamples | None = None, **options: Any) -> asx.Result:
     settings = {"dim": 10, "seeds": 1, "progress": False} | options
-    return asx.simulate(ToyLearning(ToyRegression()), algorithm or Counting(), alpha=alpha, **settings)
+    return asx.simulate(ToyLearning(ToyRegression()), algorithm or CountingSamples(), alpha=alpha, **settings)
 
 
 def test_samples_are_rounded():
@@ -42,12 +42,12 @@ def test_samples_are_rounded():
 @pytest.mark.parametrize("alpha", [0.01, [1.0, 0.05], [0.04, 2.0]])
 def test_a_point_without_samples_is_refused_before_any_run(alpha):
     with pytest.raises(ValueError, match=r"alpha must give a sample at least, got alpha=0.0\d, .* is alpha=0.1"):
-        counted(alpha, Counting(may_run=False))
+        counted(alpha, CountingSamples(may_run=False))
 
 
 def test_a_size_is_refused_before_any_run_of_any_dim():
     with pytest.raises(MemoryError, match="3000 samples"):
-        counted([1.0, 3.0], Counting(may_run=False, largest=2000), dim=[10, 1000])
+        counted([1.0, 3.0], CountingSamples(may_run=False, largest=2000), dim=[10, 1000])
 
 
 def test_alphas_of_the_same_runs_are_named():
@@ -59,12 +59,12 @@ def test_alphas_of_the_same_runs_are_named():
 
 
 def test_an_argument_of_the_verb_is_told_from_one_of_the_algorithm():
-    with pytest.raises(TypeError, match=r"Counting takes may_run, largest, got dim; dim belongs to simulate"):
-        Counting(dim=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"Counting takes may_run, largest, got colour$"):
-        Counting(colour=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="the class Counting, not an instance"):
-        counted(1.0, Counting)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"CountingSamples takes may_run, largest, got dim; dim belongs to simulate"):
+        CountingSamples(dim=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"CountingSamples takes may_run, largest, got colour$"):
+        CountingSamples(colour=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="the class CountingSamples, not an instance"):
+        counted(1.0, CountingSamples)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,28 @@ def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
     np.testing.assert_array_equal(runs.overlap_trace.values[1], whole.overlap_trace.values[1])
 
 
+def test_draws_of_a_posterior_do_not_depend_on_the_other_runs(monkeypatch, two_layers):
+    """A channel whose draws go by the place of a sample in the call."""
+    places: list[int] = []
+
+    def posterior(observation: Any, omega: Any, V: Any) -> Any:
+        place = jnp.arange(len(omega), dtype=jnp.float32)
+        places.append(len(omega))
+        return SimpleNamespace(shift=omega + place[:, None, None], covariance=jnp.zeros((len(omega), 2, 2, 2, 2)))
+
+    monkeypatch.setattr(two_layers, "posterior", posterior)
+    monkeypatch.setattr(two_layers, "stochastic", True)
+
+    def shift(seeds: list[int]) -> np.ndarray:
+        data = draw_data(two_layers, 6, 20, seeds, 0.0)
+        state = mp.MessageState.at_prior(two_layers, data)
+        found = mp.posterior_at(two_layers, data, state, slice(0, 6), data.tokens.fields(data.teacher), np.eye(2))
+        return np.asarray(found.shift)[-1]
+
+    np.testing.assert_allclose(shift([2, 3]), shift([3]), rtol=1e-5)  # single precision
+    assert places == [6, 6, 6]
+
+
 def test_a_plan_that_is_not_finite_is_refused():
     """State evolution that yields NaN at some step, which the test for steadiness would take for no change."""
 

@@ -212,7 +212,7 @@ class GampRecord:
         self._add_failures(~finite, lambda k: "the estimate is not finite")
 
     def _add_failures(self, failed: np.ndarray, reason: Callable[[int], str]) -> None:
-        for k in np.flatnonzero(failed):
+        for k in map(int, np.flatnonzero(failed)):
             self.failure[k] = self.failure[k] or f"failed: {reason(k)} after {len(self.overlap)} iterations"
 
     def add_start(self, state: mp.MessageState, rows: np.ndarray, eigenvalues: np.ndarray, gaps: np.ndarray) -> None:

@@ -78,10 +78,18 @@ def posterior_at(
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
+    V, observation = np.float32(state.V + jitter * np.eye(len(active))), data.observation[:, rows]
+    if channel.stochastic:  # its draws go by the place of a sample in the call, which the other runs must not change
+        parts = [_posterior(channel, observation[k : k + 1], omega[k : k + 1], V[k : k + 1]) for k in range(len(V))]
+        return BlockPosterior(*map(jnp.concatenate, zip(*parts, strict=True)))
+    return _posterior(channel, observation, omega, V)
+
+
+def _posterior(channel: Channel, observation: Any, omega: Any, V: np.ndarray) -> BlockPosterior:
+    """Posterior of all samples of all seeds in one call."""
     seeds, samples, *each = omega.shape
-    V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
-    observation = data.observation[:, rows]
-    found = channel.posterior(observation.reshape(seeds * samples, *observation.shape[2:]), omega.reshape(-1, *each), V)
+    flat = observation.reshape(seeds * samples, *observation.shape[2:])
+    found = channel.posterior(flat, omega.reshape(-1, *each), np.repeat(V, samples, axis=0))
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
