@@ -80,7 +80,7 @@ class GAMP(AlgorithmOnSamples):
     symmetry of the model (permutations, rotations of the rows of a layer) has done to the estimate.
 
     Seeds run together, in single precision: beside others a run sums in another order, and its numbers differ by
-    rounding, about 1e-6 of them, from those of the run alone.
+    rounding from those of the run alone.
     """
 
     start: str = "auto"

@@ -75,7 +75,7 @@ class SGD(AlgorithmOnSamples):
     error per sample over the last epoch, each batch before its first step, ``first_passage``, the batches until the
     cosine of an index first exceeds 1/2 (nan if it never does), and traces of overlap, cosines and ``loss_trace`` (the
     error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then. Seeds run
-    together in single precision: beside others a run differs by rounding, at first 2e-7 of its numbers, from the run
+    together in single precision: beside others a run differs by rounding, 1e-7 at first, from the run
     alone, and by what training makes of that.
     """
 
