@@ -80,7 +80,7 @@ class PathPosterior(Problem):
         layers = self.network.layers
         variances = checked_variances(self.prior_variance, layers)
         ratios = None if self.width_ratios is None else checked_ratios(self.width_ratios, layers)
-        temperature = checks.finite("temperature", self.temperature)
+        temperature = float(checks.positive("temperature", self.temperature))
         examples = len(tokens_of(self.inputs))
         self.network.check(self.inputs)
         object.__setattr__(self, "labels", labels_of_examples(self.labels, examples))

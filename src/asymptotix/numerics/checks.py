@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+#: No size, count or parameter is larger; and a float holds it.
+LARGEST_INTEGER = 2**200
+
 
 def number(name: str, x: Any, accepted: str = "a number") -> float:
-    """Return ``x`` as a float, or an int where it is one. NaN, bool and what is no number are refused."""
+    """Return ``x`` as a float, or an int where it is one. What is not finite, a bool or no number is refused."""
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
     if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real):
         raise TypeError(f"{name} must be {accepted}, got {x!r}")
     if x != x:
         raise ValueError(f"{name} must be {accepted}, got nan")
-    return int(x) if isinstance(x, numbers.Integral) else float(x)
+    if isinstance(x, numbers.Integral):
+        if abs(int(x)) > LARGEST_INTEGER:
+            raise ValueError(f"{name} must be {accepted}, got an integer of {int(x).bit_length()} bits")
+        return int(x)
+    value = float(x)
+    if math.isinf(value):
+        raise ValueError(f"{name} must be {accepted} and finite, got {value}")
+    return value
 
 
 def positive(name: str, x: Any) -> float:
@@ -42,13 +51,11 @@ def non_negative(name: str, x: Any) -> float:
     return value
 
 
-def finite(name: str, x: Any, *, zero: bool = False, below: float = math.inf) -> float:
-    """Return ``x`` as a finite float if x > 0, or x >= 0 with ``zero``, and x < below."""
-    value = (non_negative if zero else positive)(name, x)
-    if value > sys.float_info.max:
-        raise ValueError(f"{name} must be finite, got {'inf' if isinstance(value, float) else 'a larger integer'}")
-    if not value < below:
-        raise ValueError(f"{name} must be below {below:g}, got {value}")
+def share(name: str, x: Any) -> float:
+    """Return ``x`` as a float if 0 < x < 1."""
+    value = number(name, x, "in (0, 1)")
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be in (0, 1), got {value}")
     return float(value)
 
 
@@ -80,7 +87,7 @@ def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 
     if minimum is not None and value < minimum:
         raise ValueError(f"{name} must be {accepted}, got {value}")
     if value > maximum:
-        raise ValueError(f"{name} must be {accepted}, got {value:.3g}" if value < 1e300 else f"{name} is too large")
+        raise ValueError(f"{name} must be {accepted}, got {value}")
     return int(value)
 
 
@@ -96,7 +103,7 @@ def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
-    except ValueError as error:
+    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
         raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {x!r}")

@@ -99,10 +99,10 @@ def hidden_markov(
     """
     length = checks.integer("length", length, 2)
     sds = (
-        checks.finite("noise_parallel", noise_parallel, zero=True),
-        checks.finite("noise_perpendicular", noise_perpendicular, zero=True),
+        float(checks.non_negative("noise_parallel", noise_parallel)),
+        float(checks.non_negative("noise_perpendicular", noise_perpendicular)),
     )
-    scale = checks.finite("beta", beta, zero=True)
+    scale = float(checks.non_negative("beta", beta))
     rates = _flip_rates(flip)
     seed = checks.integer("seed", seed, 0)
     checks.one_of("two_paths", two_paths, (False, True))

@@ -85,10 +85,10 @@ class Adam(AlgorithmOnSamples):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", checks.integer("steps", self.steps, 1))
-        object.__setattr__(self, "learning_rate", checks.finite("learning_rate", self.learning_rate))
+        object.__setattr__(self, "learning_rate", float(checks.positive("learning_rate", self.learning_rate)))
         if self.chunk is not None:
             object.__setattr__(self, "chunk", checks.integer("chunk", self.chunk, 1))
-        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""

@@ -83,8 +83,8 @@ class MatrixAMP(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("sensing", self.sensing, tuple(SENSING))
-        object.__setattr__(self, "damping", checks.finite("damping", self.damping))
-        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        object.__setattr__(self, "damping", float(checks.positive("damping", self.damping)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
         if self.damping > 1:
             raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
 

@@ -73,10 +73,7 @@ class NUTS(Algorithm):
         object.__setattr__(self, "draws", checks.integer("draws", self.draws, 4))
         object.__setattr__(self, "warmup", checks.integer("warmup", self.warmup, 20))
         object.__setattr__(self, "thin", checks.integer("thin", self.thin, 1))
-        target = checks.finite("target_accept", self.target_accept)
-        if not target < 1:
-            raise ValueError(f"target_accept must be in (0, 1), got {target}")
-        object.__setattr__(self, "target_accept", target)
+        object.__setattr__(self, "target_accept", checks.share("target_accept", self.target_accept))
 
     def check(self, problem: Problem) -> None:
         _path_posterior(problem)

@@ -113,13 +113,13 @@ class Action:
         self.prior_variances = checked_variances(prior_variance, len(self.heads))
         self.layers = Layers(self.heads, self.prior_variances[1:], checked_ratios(width_ratios, len(self.heads)))
         self.temperature = checks.positive("temperature", temperature)
-        self.width = checks.positive("width", width)
+        self.width = checked_width(width)
         self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
 
     def at_width(self, width: float) -> Action:
         """The same data at another width; the features are shared."""
         other = copy.copy(self)
-        other.width = checks.positive("width", width)
+        other.width = checked_width(width)
         return other
 
     @property
@@ -185,10 +185,15 @@ def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
     return found
 
 
+def checked_width(width: float) -> float:
+    """A positive width; inf is the Gaussian-process limit."""
+    return np.inf if isinstance(width, float) and width == np.inf else checks.positive("width", width)
+
+
 def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
     """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
     if np.ndim(prior_variance) == 0:
-        return (checks.finite("prior_variance", prior_variance),) * (layers + 2)
+        return (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
     return _positive_numbers("prior_variance", prior_variance, layers + 2)
 
 

@@ -29,7 +29,7 @@ from scipy.optimize import root_scalar
 
 from ...core.status import Status
 from ...numerics import checks
-from .action import checked_ratios, checked_variances
+from .action import checked_ratios, checked_variances, checked_width
 from .elimination import Matrix
 from .order_parameter import OrderParameter
 
@@ -81,7 +81,7 @@ class SinglePath:
 
     def minimise(self, width: float) -> OrderParameter:
         """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""
-        width = checks.positive("width", width)
+        width = checked_width(width)
         if np.isinf(width):
             return self._report(0.0, width, 1, 0.0, "Gaussian-process limit")
         grid = self._grid(width)

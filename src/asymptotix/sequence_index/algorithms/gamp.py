@@ -98,9 +98,10 @@ class GAMP(AlgorithmOnSamples):
         checks.one_of("start", self.start, STARTS)
         checks.one_of("variances", self.variances, VARIANCES)
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
-        for name in ("damping", "jitter", "start_scale"):
-            object.__setattr__(self, name, checks.finite(name, getattr(self, name), zero=name == "jitter"))
-        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        for name in ("damping", "start_scale"):
+            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
+        object.__setattr__(self, "jitter", float(checks.non_negative("jitter", self.jitter)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
         if self.damping > 1:
             raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
         if self.stream is not None and not isinstance(self.stream, bool):

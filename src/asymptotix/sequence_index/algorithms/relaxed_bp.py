@@ -69,7 +69,7 @@ class RelaxedBP(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("variances", self.variances, VARIANCES)
-        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""

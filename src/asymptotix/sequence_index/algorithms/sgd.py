@@ -94,9 +94,10 @@ class SGD(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "reuse", "records"):
             object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
-        for name in ("learning_rate", "weight_decay", "start_scale"):
-            object.__setattr__(self, name, checks.finite(name, getattr(self, name), zero=name == "weight_decay"))
-        object.__setattr__(self, "tolerance", checks.finite("tolerance", self.tolerance, below=1.0))
+        for name in ("learning_rate", "start_scale"):
+            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
+        object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
         if not isinstance(self.online, bool):
             raise TypeError(f"online must be True or False, got {self.online!r}")
 
