@@ -156,12 +156,11 @@ def test_repr_is_short():
 
 def test_more_paths_than_memory_are_refused_before_anything_is_built():
     problem, _ = small_problem()
-    heads = 300
-    tokens, attention = np.ones((2, 1, 3)), np.ones((2, heads, 1, 1))
-    inputs = asx.AttendedInputs(tokens, (attention,) * 3)
-    many = asx.PathPosterior(asx.AttentionPaths(layers=3, heads=heads), inputs, np.ones(2))
+    heads, outputs = (30, 30, 10), 100
+    inputs = asx.AttendedInputs(np.ones((2, 1, 3)), tuple(np.ones((2, H, 1, 1)) for H in heads))
+    many = asx.PathPosterior(asx.AttentionPaths(heads=heads), inputs, np.ones((2, outputs)))
     with pytest.raises(
-        MemoryError, match=r"27000000 paths and 1 outputs takes \d+.* GiB.*; try fewer examples, heads or"
+        MemoryError, match=r"9000 paths and 100 outputs takes \d+.* GiB.*; try fewer examples, heads or"
     ):
         asx.solve(many, width=np.inf, progress=False)
     assert problem.attended.shape == (40, 4, 8)
@@ -172,7 +171,7 @@ def test_more_paths_than_memory_are_refused_before_anything_is_built():
     [
         ({"temperature": 0.0}, "temperature must be positive, got 0"),
         ({"temperature": -1.0}, "temperature must be positive, got -1"),
-        ({"temperature": np.inf}, "temperature must be finite, got inf"),
+        ({"temperature": np.inf}, "temperature must be positive and finite, got inf"),
         ({"prior_variance": -1.0}, "prior_variance must be positive, got -1"),
     ],
 )
