@@ -16,7 +16,6 @@ import numpy as np
 from ..core.problem import Outcome, Problem
 from ..core.specification import numeric_fields, with_fields
 from ..numerics import checks
-from ..numerics.iteration import continuation_steps
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ..core.progress import Progress
     from ..core.result import Result
     from .spectra.learned import LearnedSpectrum
-    from .theory.state_evolution import OrderParameters
     from .theory.training_theory import TrainingTheory
 
 PARAMETERIZATIONS = ("factorized", "full")
@@ -110,18 +108,19 @@ class RiskMinimization(Problem):
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """Points in order of decreasing alpha, each starting from the one before."""
-        first = self.theory.check_start(start)
-
-        def solve_at(alpha: float, before: OrderParameters | None) -> tuple[OrderParameters | None, Outcome]:
-            progress.message(f"alpha = {alpha:.4g}")
-            return self.theory.solve(alpha, before, tolerance)
-
+        theory = self.theory
+        starts = theory.starts(start)
         alphas = [point["alpha"] for point in points]
-        yield from continuation_steps(solve_at, alphas, first, descending=True)
+        order = np.argsort([-alpha for alpha in alphas], kind="stable") if start == "continued" else range(len(alphas))
+        for position in map(int, order):
+            progress.message(f"alpha = {alphas[position]:.4g}")
+            found = theory.solve(alphas[position], starts, tolerance)
+            if isinstance(start, str) and start == "continued" and found.parameters is not None:
+                starts = (found.parameters,)
+            yield position, found.outcome
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
-        return self.theory.thresholds()
+        return self.theory.thresholds(tolerance)
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)

@@ -92,7 +92,7 @@ def test_the_lowest_minimum_is_found(beta, Sigma):
     assert max(excess) < 1e-12
 
 
-@pytest.mark.parametrize("make", [TwoTokenMap, lambda *betas: RowsMap(2, *betas), lambda *betas: generic_map(2, *betas)])
+@pytest.mark.parametrize("make", [TwoTokenMap, lambda *b: RowsMap(2, *b), lambda *b: generic_map(2, *b)])
 def test_a_descent_leaves_the_saddle_that_symmetry_leads_to(make):
     """Nodes with t0 = t = 0 are their own mirror images, and Gauss-Hermite rules of odd order have some.
 
@@ -105,7 +105,7 @@ def test_a_descent_leaves_the_saddle_that_symmetry_leads_to(make):
     points = proximal.solve(z0, z, Sigma, None, True)
     for i in range(len(z)):
         function = objective(2, 1.0, 1.0, s0[i], s[i], Sigma)
-        best = min((minimize(function, start, tol=1e-10).fun for start in (s[i] + [0, 0.5], s[i] - [0, 0.5])))
+        best = min(minimize(function, start, tol=1e-10).fun for start in (s[i] + [0, 0.5], s[i] - [0, 0.5]))
         assert points.value[i] == pytest.approx(best, abs=1e-9)  # BFGS leaves 1e-10
     trace, response = proximal.derivative(points.y, points.p, Sigma)
     # 1e21 at a saddle; at a minimum (1 + Sigma H)^{-1} is positive and, here, below ten

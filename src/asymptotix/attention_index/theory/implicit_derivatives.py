@@ -47,9 +47,9 @@ def value_and_derivative(
         Numerical error that is asked for.
     """
     nodes = theory.equations.fine_nodes(tolerance)
-    start, outcome = theory.solve(alpha, None, tolerance)
+    outcome, start = theory.solve(alpha, theory.starts("uninformed"), tolerance)
     if start is None:
-        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.status}")
+        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.sentence}")
     here = theory.equations.evolution(nodes)
     x = here.variables(here.solve(alpha, start, tolerance=_RESIDUAL).parameters)
 
