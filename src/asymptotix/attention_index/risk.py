@@ -55,6 +55,21 @@ class RiskMinimization(Problem):
         A convex JAX function r(t): the penalty is d weight_decay Tr r(S) in the place of the norms above, on positive
         semi-definite S ("factorized") or on all symmetric ones ("full").
 
+    Notes
+    -----
+    *Starts* of :func:`solve`. "uninformed": S is a thousandth of S_0 in size, with a cosine of a thousandth between the
+    two; "informed": S is S_0 but for a cosine of 0.999. Where the loss is not convex either tries the other one too; if
+    they lead to two branches, that of lower training loss is reported, being that of the minimiser, and the status says
+    so. "continued": from a learner that knows two thirds of the target at the largest alpha, each point from the one
+    above it; this, and a start given as (m, q, Sigma), follow one branch whether or not it is the lowest. A point does
+    not depend on the others of a call, unless it is continued.
+
+    *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss, estimation_error
+    and rank: absolute where the number is below one, relative above. More nodes are tried where it is not met, and where
+    that does not help the status is "inaccurate". So it is where any error exceeds its number. A replicon of one or
+    more, jumps of the proximal map on a thousandth of the data, and a learned rank above ``width_ratio`` are "not
+    valid".
+
     Examples
     --------
     >>> import asymptotix as asx
@@ -111,11 +126,12 @@ class RiskMinimization(Problem):
         theory = self.theory
         starts = theory.starts(start)
         alphas = [point["alpha"] for point in points]
-        order = np.argsort([-alpha for alpha in alphas], kind="stable") if start == "continued" else range(len(alphas))
+        continued = isinstance(start, str) and start == "continued"
+        order = np.argsort([-alpha for alpha in alphas], kind="stable") if continued else range(len(alphas))
         for position in map(int, order):
             progress.message(f"alpha = {alphas[position]:.4g}")
             found = theory.solve(alphas[position], starts, tolerance)
-            if isinstance(start, str) and start == "continued" and found.parameters is not None:
+            if continued and found.parameters is not None:
                 starts = (found.parameters,)
             yield position, found.outcome
 

@@ -113,10 +113,15 @@ def _known(name: str, values: Mapping[str, float]) -> str:
 
 
 def doubted(outcome: Outcome, status: Status | None, words: str) -> Outcome:
-    """The same numbers with a doubt more: the first of them gives the status, all are said. None is a remark."""
-    how = outcome.how if status is None or not outcome.converged else status
+    """The same numbers with a doubt more: the gravest gives the status, all are said. None is a remark, no doubt."""
+    graver = status is not None and _gravity(status) > _gravity(outcome.how)
     said = [part for part in (outcome.words, words) if part]
-    return Outcome(outcome.values, how, words="; ".join(said))
+    return Outcome(outcome.values, status if graver and status is not None else outcome.how, words="; ".join(said))
+
+
+def _gravity(status: Status) -> int:
+    order = (Status.INACCURATE, Status.NOT_VALID, Status.NOT_CONVERGED, Status.FAILED)
+    return order.index(status) if status in order else -1
 
 
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
