@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.gradient import Derivative
 from ..core.problem import Outcome, Problem
-from ..core.specification import numeric_fields, with_fields
+from ..core.specification import condensed, fixed_points, numeric_fields, with_fields
 from ..numerics import checks
+from ..numerics.iteration import continuation_steps
+from ..numerics.precision import double_precision
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.progress import Progress
     from ..core.result import Result
     from .spectra.learned import LearnedSpectrum
-    from .theory.training_theory import TrainingTheory
+    from .theory.training_theory import Starts, TrainingTheory
 
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
@@ -117,23 +120,42 @@ class RiskMinimization(Problem):
 
         return TrainingTheory(self)
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        """Loss or penalty at fixed points, as a target and a learner give them: what a file knows them by."""
+        import jax.numpy as jnp
+
+        T = self.model.tokens
+        with double_precision():
+            if field == "penalty" and self.penalty is not None:
+                t = fixed_points(16)
+                t = np.abs(t) if self.parameterization == "factorized" else t
+                return condensed([self.penalty(jnp.asarray(x)) for x in t])
+            if not callable(self.loss):
+                return None
+            y, h = fixed_points(2, 8, T, T)
+            y, h = (0.5 * (x + x.swapaxes(-1, -2)) for x in (y, h))
+            if self.model.activation == "softmax":
+                y = np.exp(y) / np.exp(y).sum(axis=-1, keepdims=True)
+            return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
+
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        theory = self.theory
-        starts = theory.starts(start)
+        starts = self.theory.starts(start)
         alphas = [point["alpha"] for point in points]
-        continued = isinstance(start, str) and start == "continued"
-        order = np.argsort([-alpha for alpha in alphas], kind="stable") if continued else range(len(alphas))
-        for position in map(int, order):
-            progress.message(f"alpha = {alphas[position]:.4g}")
-            found = theory.solve(alphas[position], starts, tolerance)
-            if continued and found.parameters is not None:
-                starts = (found.parameters,)
-            yield position, found.outcome
+
+        def solve_at(alpha: float, starts: Starts) -> tuple[Starts | None, Outcome]:
+            progress.message(f"alpha = {alpha:.4g}")
+            found = self.theory.solve(alpha, starts, tolerance)
+            return None if found.parameters is None else (found.parameters,), found.outcome
+
+        if isinstance(start, str) and start == "continued":
+            yield from continuation_steps(solve_at, alphas, starts, descending=True)
+        else:
+            yield from ((position, solve_at(alpha, starts)[1]) for position, alpha in enumerate(alphas))
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         return self.theory.thresholds(tolerance)
@@ -141,8 +163,8 @@ class RiskMinimization(Problem):
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
 
-    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple[float, float]:
-        """Value and derivative of an observable with respect to a numeric field or to alpha."""
+    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> Derivative:
+        """Value and derivative of an observable with respect to a numeric field or to alpha, and how they were found."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)

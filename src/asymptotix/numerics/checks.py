@@ -6,22 +6,33 @@ floor because every floor uses them, the numerics beside them too.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+#: No size, count or parameter is larger; and a float holds it.
+LARGEST_INTEGER = 2**200
+
 
 def number(name: str, x: Any, accepted: str = "a number") -> float:
-    """Return ``x`` as a float, or an int where it is one. NaN, bool and what is no number are refused."""
+    """Return ``x`` as a float, or an int where it is one. What is not finite, a bool or no number is refused."""
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
     if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real):
         raise TypeError(f"{name} must be {accepted}, got {x!r}")
     if x != x:
         raise ValueError(f"{name} must be {accepted}, got nan")
-    return int(x) if isinstance(x, numbers.Integral) else float(x)
+    if isinstance(x, numbers.Integral):
+        if abs(int(x)) > LARGEST_INTEGER:
+            raise ValueError(f"{name} must be {accepted}, got an integer of {int(x).bit_length()} bits")
+        return int(x)
+    value = float(x)
+    if math.isinf(value):
+        raise ValueError(f"{name} must be {accepted} and finite, got {value}")
+    return value
 
 
 def positive(name: str, x: Any) -> float:
@@ -57,13 +68,17 @@ def probability(name: str, x: Any, *, closed: bool = False) -> float:
     return value
 
 
-def integer(name: str, x: Any, minimum: int | None = None) -> int:
-    """Return ``x`` as an int if it is integral (2.0 is) and not below ``minimum``."""
+def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 - 1) -> int:
+    """Return ``x`` if it is a whole number from ``minimum`` to ``maximum``; 3.0 counts as one."""
     accepted = "an integer" if minimum is None else f"an integer of at least {minimum}"
+    if maximum < 2**63 - 1:
+        accepted += f" and at most {maximum}"
     value = number(name, x, accepted)
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{name} must be {accepted}, got {value}")
     if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be {accepted}, got {value}")
+    if value > maximum:
         raise ValueError(f"{name} must be {accepted}, got {value}")
     return int(value)
 
@@ -80,7 +95,7 @@ def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
-    except ValueError as error:
+    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
         raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {x!r}")

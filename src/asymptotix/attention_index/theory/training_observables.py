@@ -16,7 +16,7 @@ from ..streams import NODE_SCRAMBLINGS
 from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
 from .training_equations import Training, is_factorized
 
-_OBSERVABLES = (
+OBSERVABLES = (
     "test_error", "train_error", "train_loss", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
     "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
@@ -130,7 +130,7 @@ def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEv
     values, errors = _mean_and_spread([{"test_error": test} for test in nothing])
     test, error = values["test_error"], errors["test_error"]
     values = with_rounding(
-        dict.fromkeys(_OBSERVABLES, 0.0) | {
+        dict.fromkeys(OBSERVABLES, 0.0) | {
             "test_error": test, "train_error": test, "train_loss": alpha * test,
             "estimation_error": problem.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
             "potential": alpha * test,

@@ -40,6 +40,9 @@ _SMOOTH, _THIRD = 1e-5, LossNodes(order=25)
 _TRACE_TOLERANCE = 1e-3
 
 
+Starts = tuple[OrderParameters, ...]
+
+
 class Found(NamedTuple):
     """What was found at one alpha, and where a neighbouring point may start from, or a derivative be taken."""
 
@@ -74,7 +77,7 @@ class TrainingTheory:
     def __init__(self, problem: Training) -> None:
         self.problem, self.model, self.equations = problem, problem.model, TrainingEquations(problem)
 
-    def starts(self, start: Any) -> tuple[OrderParameters, ...]:
+    def starts(self, start: Any) -> Starts:
         """Where the dynamics start; of two the lower end counts.
 
         "uninformed" and "informed" both try the other one too, unless the loss is convex. "continued" and given (m, q,

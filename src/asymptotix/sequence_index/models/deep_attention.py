@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.specification import Specification
+from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
+from ...numerics.precision import double_precision
 
 ACTIVATIONS = ("softmax", "linear")
 OUTPUTS = ("attention", "sequence")
+#: Far above any depth that is computed; a rank is kept for every layer, and a description may ask for 10^9 of them.
+MOST_LAYERS = 10_000
 
 
 class Row(NamedTuple):
@@ -95,6 +98,8 @@ class DeepAttention(Specification):
             object.__setattr__(self, name, value)
 
         clean("layers", checks.integer("layers", self.layers, 1))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS}, got {self.layers}")
         clean("tokens", checks.integer("tokens", self.tokens, 1))
         clean("heads", checks.integer("heads", self.heads, 1))
         clean("skip", float(checks.non_negative("skip", self.skip)))
@@ -114,6 +119,15 @@ class DeepAttention(Specification):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.last_skip and self.output != "sequence":
             raise ValueError(f"last_skip=True needs output='sequence', got output={self.output!r}")
+
+    def function_values(self, field: str) -> np.ndarray | None:
+        """The activation at fixed logits: what a file knows it by."""
+        import jax.numpy as jnp
+
+        if not callable(self.activation):
+            return None
+        with double_precision():
+            return condensed(self.activation(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.specification import Specification
+from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
 from ...numerics.precision import double_precision
 from .. import streams
@@ -53,6 +53,9 @@ class SequenceIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, M)."""
         return self.link(Z)
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        return _link_values(self)
+
 
 @dataclass(frozen=True)
 class MultiIndex(Specification):
@@ -89,6 +92,9 @@ class MultiIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, 1)."""
         return self.link(Z[:, 0])
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        return _link_values(self)
+
 
 #: What the channels of links take.
 LinkModel = SequenceIndex | MultiIndex
@@ -103,6 +109,13 @@ def _clean(model: LinkModel) -> None:
     if not callable(model.link):
         raise TypeError(f"link must be a function of the indices, got {model.link!r}")
     _try_link(model)
+
+
+def _link_values(model: LinkModel) -> np.ndarray:
+    """The link at fixed index matrices: what a file knows it by."""
+    with double_precision():
+        Z = jnp.asarray(fixed_points(16, model.indices, model.tokens))
+        return condensed(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(Z))
 
 
 def _try_link(model: LinkModel) -> None:
