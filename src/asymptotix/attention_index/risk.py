@@ -67,11 +67,11 @@ class RiskMinimization(Problem):
     above it; this, and a start given as (m, q, Sigma), follow one branch whether or not it is the lowest. A point does
     not depend on the others of a call, unless it is continued.
 
-    *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss, estimation_error
-    and rank: absolute where the number is below one, relative above. More nodes are tried where it is not met, and where
-    that does not help the status is "inaccurate". So it is where any error exceeds its number. A replicon of one or
-    more, jumps of the proximal map on a thousandth of the data, and a learned rank above ``width_ratio`` are "not
-    valid".
+    *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss,
+    estimation_error and rank: absolute where the number is below one, relative above. More nodes are tried where it is
+    not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
+    replicon of one or more, jumps of the proximal map on a thousandth of the data, and a learned rank above
+    ``width_ratio`` are "not valid".
 
     Examples
     --------
@@ -164,7 +164,7 @@ class RiskMinimization(Problem):
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
 
     def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> Derivative:
-        """Value and derivative of an observable with respect to a numeric field or to alpha, and how they were found."""
+        """Value and derivative of an observable with respect to a numeric field or to alpha, and their status."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)
