@@ -47,6 +47,9 @@ def states_its_errors(case: Case, result: asx.Result) -> None:
             assert name.removesuffix("_err") in result.ds
             assert result[name].dims == result[name.removesuffix("_err")].dims
             assert (result[name].fillna(0.0) >= 0).all(), name
+            # An error beyond both its number and the tolerance is never "converged".
+            bound = np.maximum(abs(result[name.removesuffix("_err")]), case.tolerance)
+            assert not (result.converged & (result[name] > bound)).any(), f"{name} exceeds its number"
         else:
             assert (f"{name}_err" in result.ds) != (name in case.without_error), f"{name}: is there an error or not?"
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
-from .newton_limits import ARMIJO, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
+from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
 
 _ROUNDING = 1e-15
 """Absolute error allowed for in the value of a loss: unlike a sum of squares it may be a difference of large terms."""
@@ -58,12 +58,16 @@ class BatchedNewton:
         def iterate(state: tuple) -> tuple:
             r, value, _, count = state
             g = jax.grad(objective)(r)
-            step = _newton_step(jax.hessian(objective)(r), g, 1 / Sigma)
-            gain = g @ step
+            newton, downhill, bend = _steps(jax.hessian(objective)(r), g, 1 / Sigma)
+            gain = g @ newton
+            unresolved = ~(gain > RELATIVE * jnp.abs(value) + _ROUNDING)
+            saddle = unresolved & (bend > BENT / Sigma)
             # a last step is taken unseen where the value no longer resolves the gain: it squares the error
-            last = ~(gain > RELATIVE * jnp.abs(value) + _ROUNDING)
+            last = unresolved & ~saddle
+            step, gain, bend = jnp.where(saddle, downhill, newton), jnp.where(saddle, 0.0, gain), saddle * bend
             longest = jnp.where(last, 1.0, jnp.minimum(1.0, LONGEST / self._length(step)))
-            size = _backtrack(objective, r, value, longest * step, longest * gain, last) * longest
+            promised = longest * gain, longest**2 * bend
+            size = _backtrack(objective, r, value, longest * step, promised, last) * longest
             r = r - size * step
             return r, objective(r), last | (size == 0), count + 1
 
@@ -74,20 +78,30 @@ class BatchedNewton:
         return p, value
 
 
-def _newton_step(H: jax.Array, g: jax.Array, precision: Any) -> jax.Array:
-    """|H|^{-1} g, which is Newton's step where H is positive definite and leads away from saddles elsewhere."""
+def _steps(H: jax.Array, g: jax.Array, precision: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """|H|^{-1} g, which is Newton's step where H is positive definite and leads away from saddles elsewhere.
+
+    And the direction along which H is least, with how far below zero it is there: the way off a saddle itself.
+    """
     curvatures, directions = jnp.linalg.eigh(H)
-    return directions @ ((directions.T @ g) / jnp.maximum(jnp.abs(curvatures), FLATTEST * precision))
+    newton = directions @ ((directions.T @ g) / jnp.maximum(jnp.abs(curvatures), FLATTEST * precision))
+    return newton, directions[:, 0], -curvatures[0]
 
 
 def _backtrack(
-    objective: Callable, r: jax.Array, value: jax.Array, step: jax.Array, gain: jax.Array, accept: jax.Array
+    objective: Callable,
+    r: jax.Array,
+    value: jax.Array,
+    step: jax.Array,
+    promised: tuple[jax.Array, jax.Array],
+    accept: jax.Array,
 ) -> jax.Array:
-    """Largest power of 1/2 that brings its share of the promised gain; 0 if there is none."""
+    """Largest power of 1/2 that brings its share of what slope and bend promise; 0 if there is none."""
+    gain, bend = promised
 
     def too_long(state: tuple) -> jax.Array:
         size, halvings = state
-        enough = objective(r - size * step) <= value - ARMIJO * size * gain
+        enough = objective(r - size * step) <= value - ARMIJO * size * (gain + 0.5 * size * bend)
         return ~(enough | accept) & (halvings < MOST_HALVINGS)
 
     size, halvings = jax.lax.while_loop(too_long, lambda state: (0.5 * state[0], state[1] + 1), (jnp.ones(()), 0))

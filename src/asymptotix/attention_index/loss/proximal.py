@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics import interrupts
 from .visible_directions import logit_matrix
 
 DISAGREEMENT = 1e-6
@@ -83,6 +84,7 @@ class ProximalMap(abc.ABC):
         self, z0: np.ndarray, z: np.ndarray, Sigma: float, previous: np.ndarray | None, multi_start: bool
     ) -> ProximalPoints:
         """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them."""
+        interrupts.check()
         y = self.output(z0)
         starts = self.starts(z0, z)
         p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
@@ -90,6 +92,7 @@ class ProximalMap(abc.ABC):
         at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
         if at.size:
             for start in self.starts(z0[at], z[at]):
+                interrupts.check()  # compiled descents of many samples take up to a second
                 other, other_value = self.descend(y[at], z[at], start, Sigma)
                 highest[at] = np.maximum(highest[at], other_value)
                 better = other_value < value[at] - _TIE
