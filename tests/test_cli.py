@@ -173,7 +173,7 @@ def test_numbers_are_shown_even_if_they_cannot_be_written(toml, tmp_path, monkey
     result = run("solve", toml(), "--out", tmp_path / "curve.nc")
     assert result.exit_code == 2
     assert result.stdout.count("converged") == 4
-    assert result.stderr == "Error: no space left on device\n"
+    assert result.stderr.endswith("\nError: no space left on device\n")
 
 
 def test_narrow_terminal_gets_several_tables_and_no_cut_number(toml, monkeypatch, capsys):

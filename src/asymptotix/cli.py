@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import signal
 import sys
 import tomllib
 import warnings
@@ -79,7 +80,8 @@ asymptotix simulate two_layers.toml --out runs.nc
 asymptotix thresholds two_layers.toml
 ```
 
-An interrupt (Ctrl-C) keeps what is finished; `--resume curve.nc` goes on from there.
+An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `--out` is written as points finish;
+`--resume curve.nc` goes on from there, on a wider grid too.
 A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
 package, or of a script beside the TOML file, is found after `imports = ["its_module"]` on the first line.
 """
@@ -101,9 +103,9 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")]
 Resume = Annotated[
-    Path | None, typer.Option(metavar="FILE.nc", help="Go on with what an interrupted call wrote with --out.")
+    Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
 ]
 
 
@@ -150,7 +152,7 @@ def solve(
         problem, section = read_problem(file, "solve")
         from .core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, **section))
+        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, checkpoint=out, **section))
 
 
 @app.command()
@@ -166,17 +168,19 @@ def simulate(
         if missing := [name for name in ("algorithm", "seeds") if name not in section]:
             raise ValueError(f"[simulate] of {file} needs {' and '.join(missing)}")
         algorithm = build(section.pop("algorithm"))
-        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, **section))
+        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, checkpoint=out, **section))
 
 
 @app.command()
-def thresholds(context: typer.Context, file: ProblemFile, out: Out = None, debug: Debug = False) -> None:
+def thresholds(
+    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+) -> None:
     """The phase transitions, over the grids of the section [thresholds] if there is one."""
     with _clear_messages(context, debug):
         problem, section = read_problem(file, "thresholds")
         from .core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.thresholds(problem, **section))
+        _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
 
 
 @contextmanager
@@ -191,6 +195,16 @@ def _clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
                 raise
             print(f"Error: {_one_line(error) or type(error).__name__}", file=sys.stderr)
             raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(_exit_code_of_interrupt()) from error
+
+
+def _exit_code_of_interrupt() -> int:
+    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
+    from .numerics import interrupts
+
+    return 128 + (interrupts.last_signal() or signal.SIGINT)
 
 
 def _one_line(message: str | Warning | Exception) -> str:
@@ -283,6 +297,8 @@ def _finish(out: Path | None, work: Callable[[], Result]) -> None:
         show(result)
     if out is not None:
         print(f"written to {out}")
+    if not result.finished:
+        raise typer.Exit(_exit_code_of_interrupt())
 
 
 def show(result: Result) -> None:

@@ -13,6 +13,7 @@ import xarray as xr
 from . import plot
 from .dataset.assemble import RESERVED, assemble
 from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
+from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
 from .specification import describe, differences, numeric_fields, with_fields
@@ -163,7 +164,7 @@ def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.D
 def theory_at(theory: Result, experiment: Result) -> Result:
     """Return the theory at the controls of the experiment, solving anew only what is not on its grid."""
     wanted = _controls(theory, experiment)
-    found = {name: _positions(_values(theory, name), values) for name, values in wanted.items()}
+    found = {name: positions(_values(theory, name), values) for name, values in wanted.items()}
     lacking = [name for name, positions in found.items() if (positions < 0).any()]
     if not lacking:
         return theory.isel({n: p for n, p in found.items() if n in theory.ds.dims})
@@ -179,7 +180,7 @@ def theory_at(theory: Result, experiment: Result) -> Result:
         [in_rows(kept.ds, rows), in_rows(new.ds, rows)],
         dim=name, data_vars="minimal", coords="minimal", compat="override", join="override",
     )  # fmt: skip
-    return theory._with(both.isel({name: _positions(both[name].values, wanted[name])}))
+    return theory._with(both.isel({name: positions(both[name].values, wanted[name])}))
 
 
 def _solve_again(theory: Result, experiment: Result, controls: Mapping[str, np.ndarray]) -> Result:
@@ -207,12 +208,6 @@ def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
 def _values(result: Result, name: str) -> np.ndarray:
     """The values of a control in a result; a field that was not given has the value of the problem."""
     return np.asarray(result.ds[name] if name in result.ds.coords else numeric_fields(result.problem)[name])
-
-
-def _positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value lies on a coordinate, -1 where it does not; the last digits may differ."""
-    close = np.isclose(values[..., None], np.atleast_1d(grid), rtol=1e-9, atol=0)
-    return np.where(close.any(-1), close.argmax(-1), -1)
 
 
 def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:

@@ -15,6 +15,9 @@ from .dataset.rows import Rows, common_rows
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 
+#: A table of more points than this was not meant: its rows alone would fill the memory.
+MOST_POINTS = 10**6
+
 
 @dataclass(frozen=True)
 class Block:
@@ -81,6 +84,12 @@ def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
     return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 
 
+def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where each value lies on a coordinate, -1 where it does not; the last digits may differ."""
+    close = np.isclose(values[..., None], np.atleast_1d(grid), rtol=1e-9, atol=0)
+    return np.where(close.any(-1), close.argmax(-1), -1)
+
+
 def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:
     """Check the controls a user gave and return them as a grid.
 
@@ -109,7 +118,10 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
             )
     if missing := [name for name in own if name not in given]:
         raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")
-    return Grid({name: _control(problem, name, values, own=name in own) for name, values in given.items()})
+    grid = Grid({name: _control(problem, name, values, own=name in own) for name, values in given.items()})
+    if grid.size > MOST_POINTS:
+        raise ValueError(f"the grids of {', '.join(grid.dims)} must have at most {MOST_POINTS} points, got {grid.size}")
+    return grid
 
 
 def _control(problem: Problem, name: str, given: Any, *, own: bool) -> np.ndarray:

@@ -146,9 +146,13 @@ class Algorithm(Specification, abc.ABC):
     ----------
     needs_dim
         Whether the size is given by ``simulate(..., dim=)``; False where the problem itself fixes it.
+    runs_together
+        Whether what is said of one run of a point rests on the others (R-hat over chains): where one of them is left
+        to do, all of them are given to :meth:`resume_points`.
     """
 
     needs_dim: ClassVar[bool] = True
+    runs_together: ClassVar[bool] = False
 
     def check(self, problem: Problem) -> None:
         """Raise a TypeError that says what is accepted if this algorithm does not fit the problem."""

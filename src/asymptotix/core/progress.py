@@ -8,6 +8,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
+from ..numerics import interrupts
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -63,7 +65,12 @@ class Progress:
             display.close(finished=error_type is None)
 
     def advance(self, n: int = 1, message: str | None = None) -> None:
-        """Count `n` more steps as done, with `message` about where the work is."""
+        """Count `n` more steps as done, with `message` about where the work is.
+
+        Who says where the work is stands between two steps: a signal to stop is obeyed here.
+        """
+        if message is not None:
+            interrupts.check()
         with _lock:
             self.done += n
             if message is not None:

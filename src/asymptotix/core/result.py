@@ -16,6 +16,7 @@ from .dataset import files
 from .dataset.files import Saved
 from .problem import Algorithm, Problem
 from .specification import numeric_fields, with_fields
+from .status import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +94,11 @@ class Result:
     def ok(self) -> bool:
         """Whether all points converged."""
         return bool(self.ds["converged"].all())
+
+    @property
+    def finished(self) -> bool:
+        """Whether no point was left by an interrupt; ``solve(..., resume=result)`` does the rest."""
+        return all(Status.from_code(code).finished for code in np.unique(self.ds["status_code"]))
 
     def sel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""

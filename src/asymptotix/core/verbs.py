@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..numerics import checks
-from .grid import Block, expand, index_rows
+from .grid import MOST_POINTS, Block, expand, index_rows
 from .problem import Algorithm, Outcome, Problem
 from .progress import Progress
 from .result import Result
-from .driver.run import ProgressOption, ResumeOption, Work, run
+from .driver.run import CheckpointOption, ProgressOption, ResumeOption, Work, run
 
 
 def solve(
@@ -23,6 +23,7 @@ def solve(
     tolerance: float = 1e-3,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
+    checkpoint: CheckpointOption = None,
     **controls: Any,
 ) -> Result:
     """Return the exact theory of a problem.
@@ -38,7 +39,11 @@ def solve(
     progress
         None shows it where the work takes long, True always, False never.
     resume
-        What an interrupted call of the same work returned, or the file it was saved to: finished points are kept.
+        What an earlier call for the same problem returned, or the file it was saved to: its finished points are taken,
+        the rest is run. The grid may be wider now than it was.
+    checkpoint
+        A file into which what is finished is written as points finish, at the latest every few seconds; it is always a
+        complete result that :func:`load` reads and ``resume`` takes.
     **controls
         The problem's own controls (such as ``alpha``), all of them, and any numeric field of the problem or
         of its model, each a number or a 1-D grid. Grids multiply and become dimensions.
@@ -65,7 +70,7 @@ def solve(
         batches=[_PointsToSolve(block, start, tolerance) for block in blocks],
         settings={"start": start, "tolerance": tolerance},
     )
-    return run(work, progress=progress, resume=resume)
+    return run(work, progress=progress, resume=resume, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ def simulate(
     dim: int | Sequence[int] | None = None,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
+    checkpoint: CheckpointOption = None,
     **controls: Any,
 ) -> Result:
     """Run a finite-size algorithm on the problem that :func:`solve` treats exactly.
@@ -115,8 +121,11 @@ def simulate(
     progress
         None shows it where the work takes long, True always, False never.
     resume
-        What an interrupted call of the same work returned, or the file it was saved to: finished runs are kept, and
-        an algorithm that can goes on in the middle of a run.
+        What an earlier call for the same problem returned, or the file it was saved to: its finished runs are taken,
+        the rest is run, and an algorithm that can goes on in the middle of a run. Grids, sizes and seeds may be more
+        now than they were.
+    checkpoint
+        As for :func:`solve`.
     **controls
         As for :func:`solve`.
 
@@ -149,12 +158,12 @@ def simulate(
         batches=[_Runs(algorithm, block, sizes, k, seed_list) for k in range(len(sizes)) for block in blocks],
         algorithm=algorithm,
     )
-    return run(work, progress=progress, resume=resume)
+    return run(work, progress=progress, resume=resume, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of a block at one of the sizes. Those of a point are a group: what one says may rest on the others."""
+    """The runs of a block at one of the sizes."""
 
     algorithm: Algorithm
     block: Block
@@ -164,29 +173,53 @@ class _Runs:
 
     @property
     def groups(self) -> Sequence[Sequence[int]]:
+        if self.algorithm.runs_together:
+            return self._points
+        return [[at] for point in self._points for at in point]
+
+    @property
+    def _points(self) -> Sequence[Sequence[int]]:
+        """Positions of the runs of every point, in the order of the seeds."""
         firsts = [(p * len(self.sizes) + self.size) * len(self.seeds) for p in self.block.positions]
         return [range(first, first + len(self.seeds)) for first in firsts]
 
     def outcomes(
         self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        places = {at: (p, s) for p, group in enumerate(self.groups) for s, at in enumerate(group)}
-        # Whole groups or a single run: in both cases all of some seeds at all of some points, in this order.
-        points, seeds = (list(dict.fromkeys(places[at][axis] for at in chosen)) for axis in (0, 1))
-        before = {divmod(n, len(seeds)): earlier[at] for n, at in enumerate(chosen)}
-        for p, s, outcome in self.algorithm.resume_points(
-            self.block.problem,
-            [self.block.points[p] for p in points],
-            dim=self.sizes[self.size],
-            seeds=[self.seeds[s] for s in seeds],
-            earlier={place: outcome.values for place, outcome in before.items() if outcome is not None},
-            progress=progress,
-        ):
-            yield chosen[p * len(seeds) + s], outcome
+        places = {at: (p, s) for p, point in enumerate(self._points) for s, at in enumerate(point)}
+        for points, seeds in _rectangles([places[at] for at in chosen]):
+            positions = {(i, j): self._points[p][s] for i, p in enumerate(points) for j, s in enumerate(seeds)}
+            before = {place: earlier[at] for place, at in positions.items()}
+            for i, j, outcome in self.algorithm.resume_points(
+                self.block.problem,
+                [self.block.points[p] for p in points],
+                dim=self.sizes[self.size],
+                seeds=[self.seeds[s] for s in seeds],
+                earlier={place: outcome.values for place, outcome in before.items() if outcome is not None},
+                progress=progress,
+            ):
+                yield positions[i, j], outcome
+
+
+def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+    """Runs by (point, seed) as points that lack the same seeds, with those seeds."""
+    lacking: dict[int, list[int]] = {}
+    for point, seed in places:
+        lacking.setdefault(point, []).append(seed)
+    together: dict[tuple[int, ...], list[int]] = {}
+    for point, seeds in lacking.items():
+        together.setdefault(tuple(seeds), []).append(point)
+    yield from ((points, seeds) for seeds, points in together.items())
 
 
 def thresholds(
-    problem: Problem, *, tolerance: float = 1e-3, progress: ProgressOption = None, **fields: Any
+    problem: Problem,
+    *,
+    tolerance: float = 1e-3,
+    progress: ProgressOption = None,
+    resume: ResumeOption = None,
+    checkpoint: CheckpointOption = None,
+    **fields: Any,
 ) -> Result:
     """Return the phase-transition thresholds of a problem.
 
@@ -198,6 +231,8 @@ def thresholds(
         Numerical error aimed at.
     progress
         None shows it where the work takes long, True always, False never.
+    resume, checkpoint
+        As for :func:`solve`.
     **fields
         Any numeric field of the problem or of its model, a number or a 1-D grid.
     """
@@ -216,7 +251,7 @@ def thresholds(
         batches=[_ProblemWithThresholds(block, tolerance) for block in blocks],
         settings={"tolerance": tolerance},
     )
-    return run(work, progress=progress)
+    return run(work, progress=progress, resume=resume, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True)
@@ -250,8 +285,9 @@ def _named(value: Any) -> str:
 
 def _seed_list(seeds: Any) -> list[int]:
     if np.ndim(seeds) == 0:
-        return list(range(checks.integer("seeds", seeds, minimum=1)))
-    cleaned = [checks.integer("seeds", seed, minimum=0) for seed in seeds]
+        return list(range(checks.integer("seeds", seeds, minimum=1, maximum=MOST_POINTS)))
+    # A generator of random numbers keeps 32 bits of its seed.
+    cleaned = [checks.integer("seeds", seed, minimum=0, maximum=2**32 - 1) for seed in seeds]
     if not cleaned or len(set(cleaned)) < len(cleaned):
         raise ValueError(f"seeds must be distinct and at least one, got {seeds!r}")
     return cleaned

@@ -57,14 +57,18 @@ def probability(name: str, x: Any, *, closed: bool = False) -> float:
     return value
 
 
-def integer(name: str, x: Any, minimum: int | None = None) -> int:
-    """Return ``x`` as an int if it is integral (2.0 is) and not below ``minimum``."""
+def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 - 1) -> int:
+    """Return ``x`` if it is a whole number from ``minimum`` to ``maximum``; 3.0 counts as one."""
     accepted = "an integer" if minimum is None else f"an integer of at least {minimum}"
+    if maximum < 2**63 - 1:
+        accepted += f" and at most {maximum}"
     value = number(name, x, accepted)
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{name} must be {accepted}, got {value}")
     if minimum is not None and value < minimum:
         raise ValueError(f"{name} must be {accepted}, got {value}")
+    if value > maximum:
+        raise ValueError(f"{name} must be {accepted}, got {value:.3g}" if value < 1e300 else f"{name} is too large")
     return int(value)
 
 

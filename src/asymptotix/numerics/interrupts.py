@@ -62,13 +62,15 @@ def deferred() -> Iterator[None]:
         return
     if _requests.told_to_end and not _requests.depth:
         raise SystemExit(128 + _requests.told_to_end)
-    replaced = {} if _requests.depth else _replace_handlers()
+    replaced = {}
+    if not _requests.depth:
+        _requests.insisting = False
+        replaced = _replace_handlers()
     _requests.depth += 1
     try:
         yield
-    except SystemError as error:  # compiled code in which a second signal raised
-        if _requests.insisting:
-            raise KeyboardInterrupt from error
+    except SystemError as error:
+        raise_if_hidden_in(error)
         raise
     finally:
         _requests.depth -= 1
@@ -85,9 +87,20 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def raise_if_hidden_in(error: Exception) -> None:
+    """Raise KeyboardInterrupt if an error is what compiled code made of a second signal, which raises wherever it is."""
+    if isinstance(error, SystemError) and _requests.insisting:
+        raise KeyboardInterrupt from error
+
+
 def waiting() -> bool:
     """Whether a signal to stop is waiting: for threads, which wind up and leave the raising to the main one."""
     return _requests.pending is not None
+
+
+def waiting_seconds() -> float:
+    """How long a signal to stop has been waiting; 0 if none is."""
+    return time.monotonic() - _requests.when if waiting() else 0.0
 
 
 def insisting() -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import checks
+from . import checks, interrupts
 from .anderson import Anderson
 
 Step = Callable[[NDArray[np.float64]], ArrayLike]
@@ -82,6 +82,7 @@ def fixed_point(
     _check_options(tolerance, max_steps, anderson, max_move, stride)
     mover = Anderson(following.size, anderson, max_move, stride)
     for count in range(1, max_steps + 1):
+        interrupts.check()
         point = following
         with np.errstate(invalid="ignore"):
             change = _image(step, point) - point

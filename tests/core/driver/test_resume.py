@@ -13,7 +13,7 @@ import asymptotix as asx
 from asymptotix.core.problem import Algorithm, Outcome, Problem
 from asymptotix.core.result import load
 from asymptotix.core.verbs import simulate, solve
-from toy import ToyLearning, ToyRegression
+from toy import ToyLearning, ToyRegression, ToyRun
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ def test_runs_that_are_finished_go_to_the_algorithm_with_the_others_of_their_poi
 
     @dataclass(frozen=True)
     class Watched(Walk):
+        runs_together = True
+
         def resume_points(self, problem, points, *, earlier, **options):
             given.append((len(points), sorted(earlier)))
             yield from super().resume_points(problem, points, earlier=earlier, **options)
@@ -155,8 +157,8 @@ def test_algorithm_of_whole_runs_repeats_the_points_that_are_not_complete():
     [
         ({"problem": Slow(shift=1.0)}, "same problem, got one that differs in shift"),
         ({"algorithm": Walk(5)}, "same algorithm, got one that differs in steps"),
-        ({"alpha": [1.0, 3.0]}, r"same alpha, \[1.0, 3.0\], got \[1.0\]"),
-        ({"seeds": [0, 7]}, r"same seed, \[0, 7\]"),
+        ({"alpha": [2.0, 3.0]}, r"points in common with this call: alpha is \[1.\] there and \[2. 3.\] here"),
+        ({"seeds": [7, 8]}, r"points in common with this call: seed is \[0 1\] there and \[7 8\] here"),
     ],
 )
 def test_other_work_is_refused(options, message):
@@ -164,6 +166,51 @@ def test_other_work_is_refused(options, message):
     now = {"problem": Slow(), "algorithm": Walk(), "alpha": [1.0], "seeds": 2} | options
     with pytest.raises(ValueError, match=message):
         simulate(**now, resume=part, progress=False)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_grid_is_widened_and_only_the_rest_is_run(saved, tmp_path):
+    before = solve(Slow(), alpha=[1.0, 3.0], progress=False)
+    if saved:
+        before.save(tmp_path / "before.nc")
+    Slow.worked.clear()
+    now = solve(Slow(), alpha=[0.5, 1.0, 2.0, 3.0], resume=tmp_path / "before.nc" if saved else before, progress=False)
+    assert Slow.worked == [0.5, 2.0]
+    np.testing.assert_array_equal(now.x, [5, 10, 20, 30])
+    assert now.ok
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_number_becomes_a_grid(saved, tmp_path):
+    """A control, and a field that the first call did not even name."""
+    before = solve(Slow(shift=2.0), alpha=1.0, progress=False)
+    if saved:
+        before.save(tmp_path / "before.nc")
+    Slow.worked.clear()
+    resume = tmp_path / "before.nc" if saved else before
+    now = solve(Slow(), alpha=[1.0, 2.0], shift=[0.0, 2.0], resume=resume, progress=False)
+    assert sorted(Slow.worked) == [1.0, 2.0, 2.0]
+    np.testing.assert_array_equal(now.x, [[10, 12], [20, 22]])
+    one = solve(Slow(shift=2.0), alpha=2.0, resume=now, progress=False)  # and a grid a number again
+    assert len(Slow.worked) == 3
+    assert one.x.item() == 22
+
+
+def test_seeds_and_sizes_are_added():
+    toy = ToyLearning(ToyRegression(indices=2))
+    few = simulate(toy, ToyRun(), alpha=[0.5], dim=100, seeds=2, progress=False)
+    more = simulate(toy, ToyRun(), alpha=[0.5, 0.7], dim=[100, 200], seeds=[1, 0, 5], resume=few, progress=False)
+    whole = simulate(toy, ToyRun(), alpha=[0.5, 0.7], dim=[100, 200], seeds=[1, 0, 5], progress=False)
+    for name in ("overlap", "test_error", "status_code"):
+        np.testing.assert_array_equal(more[name], whole[name])
+
+
+def test_seeds_that_are_there_are_not_run_again():
+    few = simulate(Slow(), Walk(), alpha=[1.0, 2.0], seeds=[3], progress=False)
+    Slow.worked.clear()
+    more = simulate(Slow(), Walk(), alpha=[1.0, 2.0], seeds=[3, 4], resume=few, progress=False)
+    assert Slow.worked == [4] * 8
+    assert more.ok
 
 
 def test_field_given_as_a_number(tmp_path):

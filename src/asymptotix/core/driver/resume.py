@@ -1,18 +1,22 @@
-"""Going on where an interrupted call stopped: which points are finished, and what the others left."""
+"""Going on from an earlier call: which of the points wanted now are finished, and what it left of the others.
+
+The earlier call may have been interrupted, or have been of a smaller grid, of fewer seeds or sizes.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..dataset.assemble import RESERVED
-from ..dataset.rows import INDEX_DIMENSIONS, Rows, label_name
+from ..dataset.rows import INDEX_DIMENSIONS, Rows, in_rows, label_name
+from ..grid import positions
 from ..problem import Algorithm, Outcome, Problem
 from ..result import Result, at_fixed_values, load
-from ..specification import Specification, describe, differences, encode
+from ..specification import Specification, describe, differences, encode, numeric_fields
 from ..status import Status
 
 
@@ -33,7 +37,7 @@ def earlier_outcomes(
     resume
         The result of that call, or the file it was saved to; None gives no outcomes.
     problem, algorithm, settings
-        What is to be done now, and how; the earlier call must have been of the same.
+        What is to be done now, and how; the earlier call must have been of the same, but for fields that are swept.
     shape, coordinates
         Grid of the work: dimension -> length, and the coordinates as they will be assembled.
     rows
@@ -43,20 +47,61 @@ def earlier_outcomes(
     size = int(np.prod(list(shape.values()), dtype=int))
     if resume is None:
         return [None] * size
-    problem = at_fixed_values(problem, {n: v for n, v in coordinates.items() if not isinstance(v, tuple)})
+    fixed = at_fixed_values(problem, {n: v for n, v in coordinates.items() if not isinstance(v, tuple)})
     if not isinstance(resume, Result):
         if not isinstance(resume, str | os.PathLike):
             raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
-        resume = load(resume, problem)
-    _check_same_work(resume, problem, algorithm, settings, coordinates)
+        resume = load(resume, fixed)
+    wanted = _wanted_values(resume, fixed, coordinates)
+    swept = [name for name, values in wanted.items() if values.ndim or name in resume.ds.dims]
+    _check_same_work(resume, fixed, algorithm, settings, swept)
     _check_labels(resume, rows)
-    ds = resume.ds.transpose(*shape, ...)
+    return _outcomes_at(resume, wanted, shape, rows)
+
+
+def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The values of everything that either call has as a coordinate, as they are wanted now."""
+    values = {name: np.asarray(given[1] if isinstance(given, tuple) else given) for name, given in coordinates.items()}
+    fields = numeric_fields(problem)
+    for name in map(str, resume.ds.coords):
+        if name in fields and name not in values:
+            values[name] = np.asarray(fields[name])
+    return values
+
+
+def _outcomes_at(
+    resume: Result, wanted: Mapping[str, np.ndarray], shape: Mapping[str, int], rows: Rows
+) -> list[Outcome | None]:
+    """The outcomes of the earlier call at the points of this one, which it may have in part only."""
+    ds = in_rows(resume.ds, {dim: rows.labels for dim in INDEX_DIMENSIONS if rows.labels and dim in resume.ds.dims})
+    at: dict[str, np.ndarray] = {}
+    for name, values in wanted.items():
+        there = ds[name].values if name in ds.coords else numeric_fields(resume.problem).get(name, np.nan)
+        found = positions(np.asarray(there), values)
+        if (found < 0).all():
+            raise ValueError(
+                f"resume must have points in common with this call: {name} is {_listed(there)} there and "
+                f"{_listed(values)} here"
+            )
+        at[name] = found
+    dims = [str(dim) for dim in ds["status"].dims]
     names = [str(name) for name in ds.data_vars if name not in RESERVED]
-    words, codes = ds["status"].values, ds["status_code"].values
-    return [
-        _outcome({name: ds[name].values[at] for name in names}, Status.from_code(codes[at]), str(words[at]))
-        for at in np.ndindex(*shape.values())
-    ]
+    columns = {name: ds[name].transpose(*dims, ...).values for name in (*names, "status", "status_code")}
+    outcomes: list[Outcome | None] = []
+    for point in np.ndindex(*shape.values()):
+        places = dict(zip(shape, point, strict=True))
+        there = {name: int(found[places[name]] if found.ndim else found) for name, found in at.items()}
+        if min(there.values(), default=0) < 0:
+            outcomes.append(None)
+            continue
+        place = tuple(there[dim] for dim in dims)
+        known = {name: columns[name][place] for name in names}
+        outcomes.append(_outcome(known, columns["status_code"][place], columns["status"][place]))
+    return outcomes
+
+
+def _listed(values: Any) -> str:
+    return np.array2string(np.asarray(values), threshold=8, edgeitems=2)
 
 
 def is_finished(outcome: Outcome | None) -> bool:
@@ -64,9 +109,9 @@ def is_finished(outcome: Outcome | None) -> bool:
     return outcome is not None and not outcome.interrupted
 
 
-def _outcome(values: Mapping[str, Any], status: Status, words: str) -> Outcome | None:
+def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome | None:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
-    return Outcome(known, status, words=words) if known else None
+    return Outcome(known, Status.from_code(code), words=str(words)) if known else None
 
 
 def _is_missing(value: np.ndarray) -> bool:
@@ -81,9 +126,9 @@ def _check_same_work(
     problem: Problem,
     algorithm: Algorithm | None,
     settings: Mapping[str, Any],
-    coordinates: Mapping[str, Any],
+    swept: Sequence[str],
 ) -> None:
-    """Refuse a result of other work, naming what differs."""
+    """Refuse a result of other work, naming what differs; fields that are ``swept`` may."""
     pairs: list[tuple[str, Specification | None, Specification | None]] = [
         ("problem", resume.problem, problem),
         ("algorithm", resume.algorithm, algorithm),
@@ -93,15 +138,11 @@ def _check_same_work(
             raise ValueError(f"resume must be of the same {name}, {type(now).__name__}, got {type(before).__name__}")
         if before is now or before is None or now is None:
             continue
-        if found := differences(describe(before), describe(now)):
+        found = [path for path in differences(describe(before), describe(now)) if path.rpartition(".")[2] not in swept]
+        if found:
             raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(found)}")
     if found := differences(_encoded(resume.settings), _encoded(settings)):
         raise ValueError(f"resume must be made with the same settings, got one that differs in {', '.join(found)}")
-    for name, given in coordinates.items():
-        now = np.asarray(given[1] if isinstance(given, tuple) else given)
-        before = resume.ds.coords[name].values if name in resume.ds.coords else np.array([])
-        if before.shape != now.shape or not np.array_equal(before, now):
-            raise ValueError(f"resume must have the same {name}, {now.tolist()}, got {before.tolist()}")
 
 
 def _check_labels(resume: Result, rows: Rows) -> None:

@@ -1,0 +1,50 @@
+"""The file into which a verb writes what is finished while it works."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..result import Result
+
+#: Least time between two writes, and the largest share of the time that may go into writing.
+SECONDS_BETWEEN_WRITES = 1.0
+SHARE_OF_WRITING = 0.05
+
+
+class Checkpoint:
+    """A file that always holds a complete result of what is finished; a failure to write it does not end the work.
+
+    Attributes
+    ----------
+    trouble : str
+        Why the last write failed, "" if it did not.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
+        self.path = Path(path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise ValueError(f"checkpoint must be a file in a folder that exists, got {self.path}")
+        self.trouble = ""
+        self._due = time.monotonic()
+
+    def offer(self, make: Callable[[], Result]) -> None:
+        """Write what ``make`` gives, if it is time to."""
+        began = time.monotonic()
+        if began < self._due:
+            return
+        self.write(make())
+        ended = time.monotonic()
+        self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
+
+    def write(self, result: Result) -> None:
+        """Write a result now."""
+        try:
+            result.save(self.path)
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = str(error)
