@@ -70,7 +70,7 @@ class SequenceIndexTheory:
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
             solution = self._solve(alpha, start, tolerance, hint)
-            hint = solution if solution.converged else hint
+            hint = solution if solution.settled else hint
             yield int(position), self._outcome(alpha, solution)
 
     def _check_start(self, start: Any) -> str | np.ndarray:
@@ -115,7 +115,7 @@ class SequenceIndexTheory:
             "free_entropy": entropy[0],
             "free_entropy_err": entropy[1],
         }
-        return Outcome(values, solution.status, solution.converged)
+        return Outcome(values, solution.how, words=solution.words)
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         if self.problem.side_information > 0:
