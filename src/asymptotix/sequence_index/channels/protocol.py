@@ -15,7 +15,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -89,6 +89,9 @@ class Accuracy:
         integrand. 1.6 gives about 5e-5 of the posterior standard deviation in the mean; 1.2 gives 1e-5.
     cut : float
         Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
+    numbers : array of int, optional
+        Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes those
+        of its number, whatever else is in the batch.
     """
 
     seed: int = 0
@@ -96,6 +99,7 @@ class Accuracy:
     enough: float = ENOUGH_EFFECTIVE_SAMPLES
     fineness: float = 1.3
     cut: float = 12.0
+    numbers: np.ndarray | None = field(default=None, compare=False)
 
 
 DEFAULT_ACCURACY = Accuracy()
