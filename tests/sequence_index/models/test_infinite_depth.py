@@ -44,7 +44,7 @@ def average_on_differences(log_b: float, t: float) -> float:
 
     By the trapezoidal rule in log m and in asinh(p e^t/(b m)), whose range follows the narrow peak around p = 0.
     """
-    step, ratio = 0.08, np.exp(t - log_b)
+    step, ratio = 0.15, np.exp(t - log_b)
     m = np.exp(np.arange(-14, 2.2, step))[:, None]
     x = np.arange(0, np.arcsinh(400 * ratio) + step, step)
     p = np.sinh(x) * m / ratio
@@ -61,10 +61,10 @@ def test_mixing_of_two_tokens_from_deep_to_shallow():
     # small few of them carry it: 3e-4 in its integral (against four times as many draws).
     from scipy.integrate import solve_ivp
 
-    betas = np.array([2.0, 0.5, 0.2, 0.1, 0.03, 0.01, 0.002, 1e-4])
+    betas = np.array([2.0, 0.3, 0.1, 0.01, 1e-4])
     times = np.minimum(1 / betas, 36.0)
     reference = solve_ivp(
-        lambda t, y: [average_on_differences(y[0], t)], (0, 36), [0.0], rtol=1e-6, atol=1e-8, dense_output=True
+        lambda t, y: [average_on_differences(y[0], t)], (0, 36), [0.0], rtol=1e-4, atol=1e-6, dense_output=True
     )
     found = np.array([limiting_logs(InfiniteDepthAttention(2, beta)) for beta in betas])
     assert abs(found[:, 0] - reference.sol(times)[0]).max() < 5e-4

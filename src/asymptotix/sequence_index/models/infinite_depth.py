@@ -17,6 +17,7 @@ from ...numerics.quadrature import sobol_normals
 from .. import streams
 from . import rank_one
 from .deep_attention import ACTIVATIONS
+from .sizes import refuse_large_attention
 
 LIMITS = ("ode", "first_order")
 #: Below it the squares of 1/beta, the size of outputs of linear layers, leave the range of floats.
@@ -65,6 +66,7 @@ class InfiniteDepthAttention(Specification):
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", checks.integer("tokens", self.tokens, 1))
         object.__setattr__(self, "rank", checks.integer("rank", self.rank, 1))
+        refuse_large_attention(1, 1, self.tokens, self.rank)
         object.__setattr__(self, "beta", float(checks.positive("beta", self.beta)))
         if not _SMALLEST_BETA <= self.beta < np.inf:
             raise ValueError(f"beta must be a finite number of at least {_SMALLEST_BETA:g}, got {self.beta}")
@@ -133,15 +135,21 @@ def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
         return np.log1p(np.array([_average_on_differences(M, rank, np.zeros(2)), 1.0]) / beta)
     if M == 1:
         return np.full(2, 1 / beta)
+    return np.array([_log_on_differences(M, rank, min(1 / beta, _LAST)), 1 / beta])
+
+
+@lru_cache(maxsize=64)
+def _log_on_differences(M: int, rank: int, time: float) -> float:
+    """log b_0 after a time 1/beta, with softmax."""
     from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
 
     found = solve_ivp(
         lambda t, log: [_average_on_differences(M, rank, np.array([log[0], t]))],
-        (0, min(1 / beta, _LAST)), [0.0], method="DOP853", rtol=1e-8, atol=1e-10,
+        (0, time), [0.0], method="DOP853", rtol=1e-6, atol=1e-8,
     )  # fmt: skip
     if not found.success:
-        raise ArithmeticError(f"the mixing of {model} could not be integrated: {found.message}")
-    return np.array([found.y[0, -1], 1 / beta])
+        raise ArithmeticError(f"the mixing of {M} tokens up to the time {time:g} was not integrated: {found.message}")
+    return float(found.y[0, -1])
 
 
 def _average_on_differences(M: int, rank: int, logs: np.ndarray) -> float:
