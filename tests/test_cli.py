@@ -151,7 +151,7 @@ def test_status_of_every_point_is_shown_and_warnings_take_one_line(toml, tmp_pat
         "        yield 1, Outcome({'overlap': 0.6})\n"
     )
     text = 'imports = ["failing"]\n[problem]\ntype = "FailingToy"\n[solve]\nalpha = [1, 2]\n'
-    result = run("solve", toml(text))
+    result = run("solve", toml(text), "--allow-imports")
     assert result.exit_code == 0
     assert "still moving [after 9 steps]" in result.stdout
     (warning,) = result.stderr.splitlines()
@@ -265,6 +265,83 @@ def test_missing_file_and_unwritable_output_are_refused_before_any_work(toml, tm
 def test_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert_one_sentence(run("solve", tmp_path / "binary.toml"), "binary.toml is not valid TOML")
+
+
+BESIDE = """
+imports = ["beside"]
+[problem]
+type = "ToyLearning"
+model = { type = "ToyRegression" }
+[solve]
+alpha = 1
+"""
+
+
+@pytest.mark.parametrize("verb", ["solve", "simulate", "thresholds"])
+def test_a_module_beside_the_file_is_run_only_when_that_is_allowed(toml, tmp_path, monkeypatch, verb):
+    text = BESIDE + "[simulate]\nalpha = 1\nseeds = 1\ndim = 10\nalgorithm = { type = 'ToyRun' }\n"
+    (tmp_path / "beside.py").write_text("open(__file__ + '.ran', 'w').close()\n")
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # as `python -m asymptotix` does
+    assert_one_sentence(run(verb, toml(text)), "problem.toml", "'beside'", "--allow-imports")
+    assert not (tmp_path / "beside.py.ran").exists()
+    before = list(sys.path)
+    result = run(verb, toml(text), "--allow-imports")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "beside.py.ran").exists()
+    assert sys.path == before
+
+
+def test_a_module_beside_the_file_does_not_stand_in_for_an_installed_one(toml, tmp_path, monkeypatch):
+    (tmp_path / "colorsys.py").write_text("raise SystemExit('the wrong one')\n")  # of the standard library
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for options in ([], ["--allow-imports"]):
+        monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+        result = run("solve", toml(BESIDE, replace=("beside", "colorsys")), *options)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_module_that_cannot_be_imported_is_named(toml, tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("1 / 0\n")
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    assert_one_sentence(run("solve", toml(BESIDE), "--allow-imports"), "'beside'", "ZeroDivisionError")
+    assert_one_sentence(run("solve", toml(BESIDE, replace=("beside", ".")), "--allow-imports"), "'.'")
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (MemoryError("Unable to allocate 1.8 TiB"), ["not enough memory", "1.8 TiB"]),
+        (MemoryError(), ["not enough memory"]),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes"), ["not enough memory", "99 bytes"]),
+        (RecursionError("maximum recursion depth exceeded"), ["nested too deeply"]),
+        (OverflowError("int too large to convert to float"), ["int too large"]),
+    ],
+)
+def test_exhausted_memory_and_depth_are_one_sentence(toml, monkeypatch, error, parts):
+    monkeypatch.setattr("asymptotix.core.verbs.solve", lambda *_, **__: (_ for _ in ()).throw(error))
+    assert_one_sentence(run("solve", toml()), *parts)
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(toml, monkeypatch):
+    monkeypatch.setattr("asymptotix.core.verbs.solve", lambda *_, **__: {}["no such key"])
+    assert isinstance(run("solve", toml()).exception, KeyError)
+
+
+def test_what_memory_errors_of_the_libraries_are():
+    """Both arrive as what the command line knows them by."""
+    import jax
+
+    with pytest.raises(MemoryError):
+        np.ones(2**50)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        jax.jit(lambda: jax.numpy.ones(2**50).cumsum())().block_until_ready()
+
+
+def test_a_file_that_is_nested_too_deeply_is_one_sentence(toml):
+    assert_one_sentence(run("solve", toml("a = " + "[" * 10**5 + "]" * 10**5)), "nested too deeply")
 
 
 @pytest.mark.parametrize("place", ["before", "after"])

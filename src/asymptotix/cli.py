@@ -7,8 +7,11 @@ so that help appears at once.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import itertools
 import math
+import os
 import signal
 import sys
 import tomllib
@@ -83,11 +86,14 @@ asymptotix thresholds two_layers.toml
 An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `--out` is written as points finish;
 `--resume curve.nc` goes on from there, on a wider grid too.
 A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
-package, or of a script beside the TOML file, is found after `imports = ["its_module"]` on the first line.
+package is found after `imports = ["its_module"]` on the first line; that of a script beside the TOML file too, with
+`--allow-imports`, because it runs the script.
 """
 
 SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds")
-EXPECTED_ERRORS = (ValueError, TypeError, NotImplementedError, OSError, ImportError)
+EXPECTED_ERRORS = (
+    ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, RecursionError, OverflowError,
+)  # fmt: skip
 MAX_COLUMNS_PER_VARIABLE = 4  # a 2 x 2 overlap still fits beside the errors; larger ones are in the file
 MAX_ROWS_PER_VARIABLE = 64
 MAX_STATUS_WIDTH = 30  # a longer sentence takes several lines
@@ -103,9 +109,14 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")
+]
 Resume = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
+]
+AllowImports = Annotated[
+    bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that its `imports` name.")
 ]
 
 
@@ -145,11 +156,16 @@ def demo(
 
 @app.command()
 def solve(
-    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
 ) -> None:
     """The exact learning curve, at the controls of the section [solve]."""
     with _clear_messages(context, debug):
-        problem, section = read_problem(file, "solve")
+        problem, section = read_problem(file, "solve", allow_imports=allow_imports)
         from .core import verbs
 
         _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, checkpoint=out, **section))
@@ -157,11 +173,16 @@ def solve(
 
 @app.command()
 def simulate(
-    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
 ) -> None:
     """The finite-size algorithm, as the section [simulate] says."""
     with _clear_messages(context, debug):
-        problem, section = read_problem(file, "simulate")
+        problem, section = read_problem(file, "simulate", allow_imports=allow_imports)
         from .core import verbs
         from .core.specification import build
 
@@ -173,11 +194,16 @@ def simulate(
 
 @app.command()
 def thresholds(
-    context: typer.Context, file: ProblemFile, out: Out = None, resume: Resume = None, debug: Debug = False
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
 ) -> None:
     """The phase transitions, over the grids of the section [thresholds] if there is one."""
     with _clear_messages(context, debug):
-        problem, section = read_problem(file, "thresholds")
+        problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
         from .core import verbs
 
         _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
@@ -190,10 +216,10 @@ def _clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
         warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
         try:
             yield
-        except EXPECTED_ERRORS as error:
-            if debug or context.obj["debug"]:
+        except Exception as error:
+            if debug or context.obj["debug"] or not (isinstance(error, EXPECTED_ERRORS) or _is_out_of_memory(error)):
                 raise
-            print(f"Error: {_one_line(error) or type(error).__name__}", file=sys.stderr)
+            print(f"Error: {_in_words(error)}", file=sys.stderr)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)
@@ -207,6 +233,20 @@ def _exit_code_of_interrupt() -> int:
     return 128 + (interrupts.last_signal() or signal.SIGINT)
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """XLA says so in an error of its own class, which is that of all its errors."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
+
+
+def _in_words(error: Exception) -> str:
+    said = _one_line(error) or type(error).__name__
+    if _is_out_of_memory(error):
+        return f"there is not enough memory: {said}"
+    if isinstance(error, RecursionError):
+        return f"something is nested too deeply: {said}"
+    return said
+
+
 def _one_line(message: str | Warning | Exception) -> str:
     return " ".join(str(message).split())
 
@@ -214,8 +254,12 @@ def _one_line(message: str | Warning | Exception) -> str:
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def read_problem(file: Path, verb: str) -> tuple[Problem, dict[str, Any]]:
-    """Read the problem of a TOML file and the section of one verb, its grids expanded."""
+def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple[Problem, dict[str, Any]]:
+    """Read the problem of a TOML file and the section of one verb, its grids expanded.
+
+    Modules that it imports are run. Those of the environment are the user's own; one beside the file came with it and
+    needs ``allow_imports``.
+    """
     document = _toml(file)
     _no_other_names(document, SECTIONS, f"section or key of {file}")
     if "problem" not in document:
@@ -227,7 +271,7 @@ def read_problem(file: Path, verb: str) -> tuple[Problem, dict[str, Any]]:
         raise ValueError(f"{verb} of {file} must be a section [{verb}], got {section!r}")
     from .core.specification import build
 
-    _import_modules(document.get("imports", []), beside=file)
+    _import_modules(document.get("imports", []), file, allow_imports)
     problem = build(document["problem"])
     return problem, {name: _value(f"{verb}.{name}", value) for name, value in section.items()}
 
@@ -241,16 +285,48 @@ def _toml(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not valid TOML: {error}") from error
 
 
-def _import_modules(names: Any, *, beside: Path) -> None:
+def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f'imports must be a list of module names such as ["my_problems"], got {names!r}')
-    folder = str(beside.resolve().parent)
-    sys.path.insert(0, folder)
+    folder, path = file.resolve().parent, sys.path
+    # Python itself may have put the folder it was started in there.
+    installed = [entry for entry in path if Path(entry or os.curdir).resolve() not in (folder, Path.cwd())]
+    others = [entry for entry in path if entry not in installed]
+    for name in names:
+        try:
+            sys.path = installed
+            if not _is_installed(name, folder):
+                if _lies_in(name, folder) and not allow_beside:
+                    raise ImportError(
+                        f"{file} imports {name!r}, a module that lies beside it and is not installed; importing runs "
+                        "it: if you trust it, allow that with --allow-imports"
+                    )
+                sys.path = [*installed, *others, str(folder)]  # last: it must not stand in for what is installed
+            _import(name)
+        finally:
+            sys.path = path
+
+
+def _is_installed(name: str, folder: Path) -> bool:
+    """Whether a module is found elsewhere than in a folder. Only its outermost package is sought: nothing is run."""
+    top = name.partition(".")[0]
     try:
-        for name in names:
-            importlib.import_module(name)
-    finally:
-        sys.path.remove(folder)
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    # It may have been imported from the folder before.
+    return spec is not None and Path(spec.origin or "").resolve().parent not in (folder, folder / top)
+
+
+def _lies_in(name: str, folder: Path) -> bool:
+    return importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [str(folder)]) is not None
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise ImportError(f"imports: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _value(name: str, value: Any) -> Any:

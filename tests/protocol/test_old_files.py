@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import asymptotix as asx
+from asymptotix.core.dataset.assemble import RESERVED
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "saved_by_0_1"
 #: Theory is computed in double precision from fixed nodes: another machine differs in the rounding, which iteration
@@ -98,8 +99,10 @@ def test_file_is_understood(name):
     assert old.provenance["asymptotix"].startswith("0.1")
     with xr.open_dataset(FOLDER / f"{name}.nc") as plain:  # what does not know of asymptotix reads the same numbers
         assert plain.attrs["kind"] == kind
-        for variable in map(str, old.ds.data_vars):
-            np.testing.assert_array_equal(plain[variable].values, old[variable].values)
+        assert set(old.ds.data_vars) - set(plain.data_vars) == {"status_code"}  # read from the words, and added
+        for variable in map(str, plain.data_vars):
+            if variable in old.ds:  # what belongs to the description is not
+                np.testing.assert_array_equal(plain[variable].values, old[variable].values)
 
 
 @pytest.mark.parametrize("name", ["theory_link", "theory_swept_layers", "theory_paths_attended", "gamp"])
@@ -119,14 +122,12 @@ def test_saved_again_it_stays_the_same(name, tmp_path):
 def test_numbers_are_those_of_today(name):
     old, relative = read(name), SAVED[name][4]
     new = computed_anew(old)
-    assert set(new.ds.variables) == set(old.ds.variables)
+    assert set(new.ds.variables) >= set(old.ds.variables)
     for variable in map(str, old.ds.data_vars):
         before, now = old[variable].values, new[variable].values
-        if variable in ("status", "converged"):
-            # The words of an experiment hold numbers in single precision.
-            words = slice(None) if old.kind != "experiment" else slice(20)
-            assert [str(s)[words] for s in before.ravel()] == [str(s)[words] for s in now.ravel()]
-        elif not variable.endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
+        if variable in RESERVED:
+            continue  # what was called converged then need not have met its tolerance
+        if not variable.endswith("_err") and variable not in CLOCK:  # an error is an estimate of its size
             finite = before[np.isfinite(before)]
             scale = AT_A_MINIMUM.get(variable, float(abs(finite).max()) if finite.size else 1.0)
             bound = scale if variable in AT_A_MINIMUM else relative * scale

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.problem import Outcome, Problem
-from ..core.specification import numeric_fields, with_fields
+from ..core.specification import condensed, fixed_points, numeric_fields, with_fields
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
+from ..numerics.precision import double_precision
 from .model import AttentionIndex
 
 if TYPE_CHECKING:
@@ -103,6 +104,24 @@ class RiskMinimization(Problem):
         from .theory.training_theory import TrainingTheory
 
         return TrainingTheory(self)
+
+    def function_values(self, field: str) -> np.ndarray | None:
+        """Loss or penalty at fixed points, as a target and a learner give them: what a file knows them by."""
+        import jax.numpy as jnp
+
+        T = self.model.tokens
+        with double_precision():
+            if field == "penalty" and self.penalty is not None:
+                t = fixed_points(16)
+                t = np.abs(t) if self.parameterization == "factorized" else t
+                return condensed([self.penalty(jnp.asarray(x)) for x in t])
+            if not callable(self.loss):
+                return None
+            y, h = fixed_points(2, 8, T, T)
+            y, h = (0.5 * (x + x.swapaxes(-1, -2)) for x in (y, h))
+            if self.model.activation == "softmax":
+                y = np.exp(y) / np.exp(y).sum(axis=-1, keepdims=True)
+            return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)

@@ -16,7 +16,7 @@ from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
-from .specification import describe, differences, numeric_fields, with_fields
+from .specification import describe, differing, numeric_fields, with_fields
 from .status import Status
 from .verbs import solve
 
@@ -325,14 +325,12 @@ def _check_pair(theory: Result, experiment: Result) -> None:
     if theory.problem is experiment.problem:
         return
     swept = {*map(str, theory.ds.dims), *map(str, experiment.ds.dims)}
-    first, second = describe(theory.problem), describe(experiment.problem)
-    differing = [path for path in differences(first, second) if path.rpartition(".")[2] not in swept]
-    if differing:
-        path = differing[0]
-        raise ValueError(
-            f"theory and experiment are of different problems: {path} is {_at(first, path)!r} in the theory "
-            f"and {_at(second, path)!r} in the experiment"
-        )
+    found = differing(theory.problem, experiment.problem)
+    if found := [path for path in found if path.rpartition(".")[2] not in swept]:
+        path = found[0].partition(":")[0]  # of a function it also says that it is another one
+        first, second = (_at(describe(result.problem), path) for result in (theory, experiment))
+        kept = f"{first!r} in the theory and {second!r} in the experiment" if path == found[0] else "another function"
+        raise ValueError(f"theory and experiment are of different problems: {path} is {kept}")
 
 
 def _changes(result: Result) -> dict[str, Any]:

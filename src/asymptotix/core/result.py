@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class Result:
         raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        if name not in self.ds.variables:
+        if not isinstance(name, str) or name not in self.ds.variables:
             raise KeyError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
         return self.ds[name]
 
@@ -131,7 +131,8 @@ class Result:
     def save(self, path: str | os.PathLike) -> None:
         """Write to a netCDF file that :func:`load` reads and plain xarray opens.
 
-        The file appears only when it is complete: it is written beside its place and then moved there.
+        The file appears only when it is complete: it is written beside its place and then moved there, so that after an
+        error, a full disk (an OSError) say, the one that was there is as before.
         """
         kept = Saved(self.ds, self.problem, self.kind, self.algorithm, self.settings, self.provenance)
         files.write(path, kept)
@@ -154,23 +155,30 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
     path
         The file.
     problem
-        The problem, needed only where it holds a function of yours: a file cannot hold one.
+        The problem, needed only where it holds a function of yours: a file cannot hold one. It keeps the function's
+        values at a few points, by which another one is told.
 
     Raises
     ------
     ValueError
-        If the file is truncated, no netCDF, not from asymptotix or from a newer version of it, or if
-        ``problem`` is not the one that was saved. The message names the path.
+        If the file is truncated, damaged (its checksums say), no netCDF, not from asymptotix or from a newer version of
+        it, or if ``problem`` is not the one that was saved. The message names the path.
     """
-    saved = files.read(path, problem)
-    return Result(
-        saved.ds,
-        problem=saved.problem,
-        kind=saved.kind,
-        algorithm=saved.algorithm,
-        settings=saved.settings,
-        provenance=saved.provenance,
-    )
+    return loaded_for(path, problem)
+
+
+def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collection[str] = ()) -> Result:
+    """As :func:`load`, of a problem that may differ from the one that was saved in the fields that are ``free``."""
+    saved = files.read(path, problem, free)
+    with files.naming(path):
+        return Result(
+            saved.ds,
+            problem=saved.problem,
+            kind=saved.kind,
+            algorithm=saved.algorithm,
+            settings=saved.settings,
+            provenance=saved.provenance,
+        )
 
 
 def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:

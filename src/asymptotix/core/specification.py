@@ -10,7 +10,9 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import math
 import numbers
+import reprlib
 import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
@@ -18,6 +20,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 _REGISTRY: dict[str, type[Specification]] = {}
+#: How many numbers a file keeps of a function.
+FINGERPRINT_LENGTH = 32
+#: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
+#: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
+SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
 
 
 class Specification:
@@ -34,11 +41,20 @@ class Specification:
             )
         _REGISTRY[cls.__name__] = cls
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        """Values at :func:`fixed_points` of the function that a field holds, at most 32: what a file knows it by.
+
+        Default: None, and a file takes any function for the one that was saved.
+        """
+        return None
+
 
 S = TypeVar("S", bound=Specification)
 
 
-def describe(obj: Specification, *, arrays: MutableMapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+def describe(
+    obj: Specification, *, arrays: MutableMapping[str, np.ndarray] | None = None, keep_functions: bool = False
+) -> dict[str, Any]:
     """Describe a specification as a dictionary that JSON can hold.
 
     Parameters
@@ -48,34 +64,52 @@ def describe(obj: Specification, *, arrays: MutableMapping[str, np.ndarray] | No
     arrays
         If given, NumPy and JAX arrays are put into this mapping under their dotted path and the description
         refers to them; otherwise they become nested lists.
+    keep_functions
+        Leave functions as they are, for comparing in memory; otherwise a function becomes its name and, where the
+        specification knows how to evaluate it, its values at fixed points.
 
     Returns
     -------
     dict
         ``{"type": class name, field: value, ...}``, nested where the fields are specifications themselves.
     """
-    return _encode_specification(obj, type(obj).__name__, arrays)
+    return _encode_specification(obj, type(obj).__name__, arrays, keep_functions)
 
 
-def _encode_specification(obj: Specification, path: str, arrays: MutableMapping | None) -> dict[str, Any]:
+def _encode_specification(
+    obj: Specification, path: str, arrays: MutableMapping[str, np.ndarray] | None, keep_functions: bool
+) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(obj).__name__}
     for name in _fields(obj):
-        described[name] = encode(getattr(obj, name), path=f"{path}.{name}", arrays=arrays)
+        value = encode(getattr(obj, name), path=f"{path}.{name}", arrays=arrays, keep_functions=keep_functions)
+        described[name] = {**value, **_fingerprint(obj, name)} if _is_function(value) else value
     return described
 
 
-def encode(value: Any, *, path: str, arrays: MutableMapping[str, np.ndarray] | None = None) -> Any:
+def encode(
+    value: Any,
+    *,
+    path: str,
+    arrays: MutableMapping[str, np.ndarray] | None = None,
+    keep_functions: bool = False,
+) -> Any:
     """Encode one value the way :func:`describe` does; ``path`` names it in errors and in ``arrays``."""
+    if value is None or type(value) in (bool, int, float, str):  # first, because long lists are made of them
+        return value
+
+    def inside(item: Any, name: Any) -> Any:
+        return encode(item, path=f"{path}.{name}", arrays=arrays, keep_functions=keep_functions)
+
     if isinstance(value, Specification):
-        return _encode_specification(value, path, arrays)
+        return _encode_specification(value, path, arrays, keep_functions)
     if isinstance(value, np.generic):
         return value.item()
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, str | int | float):
         return value
     if isinstance(value, tuple | list):
-        return [encode(item, path=f"{path}.{i}", arrays=arrays) for i, item in enumerate(value)]
+        return [inside(item, i) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {"mapping": {str(k): encode(v, path=f"{path}.{k}", arrays=arrays) for k, v in value.items()}}
+        return {"mapping": {str(k): inside(v, k) for k, v in value.items()}}
     if hasattr(value, "__array__"):
         array = np.asarray(value)
         if arrays is None or array.ndim == 0:
@@ -83,11 +117,42 @@ def encode(value: Any, *, path: str, arrays: MutableMapping[str, np.ndarray] | N
         arrays[path] = array
         return {"array": path}
     if callable(value):
-        return {"callable": _qualified_name(value)}
+        return value if keep_functions else {"callable": _qualified_name(value)}
     raise TypeError(
         f"{path} holds a {type(value).__name__}, which cannot be described; accepted are specifications, "
         "numbers, strings, None, arrays, functions, and tuples or mappings of these"
     )
+
+
+def fixed_points(*shape: int) -> np.ndarray:
+    """Numbers that look like independent N(0, 1) and are the same on every machine and in every version of NumPy."""
+    k = np.arange(1, math.prod(shape) + 1, dtype=float)
+    uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
+    return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
+
+
+def condensed(values: Any) -> np.ndarray:
+    """Values (points, ...) of a function as at most 32 numbers, on which every entry of every value has its weight."""
+    rows = np.asarray(values, float)
+    rows = rows.reshape(len(rows), -1)[:FINGERPRINT_LENGTH]
+    room = FINGERPRINT_LENGTH // len(rows)
+    return (rows if rows.shape[1] <= room else rows @ fixed_points(rows.shape[1], room)).ravel()
+
+
+def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
+    """``{"values": [...]}``, or nothing where the function cannot be evaluated at these points."""
+    try:
+        values = obj.function_values(field)
+        values = None if values is None else np.asarray(values, float).ravel()
+    except Exception:  # whatever a function of the user's raises: outside the law of its data it need not be defined
+        return {}
+    if values is None or not np.isfinite(values).all():
+        return {}
+    return {"values": values[:FINGERPRINT_LENGTH].tolist()}
+
+
+def _is_function(described: Any) -> bool:
+    return isinstance(described, Mapping) and "callable" in described and "type" not in described
 
 
 def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
@@ -107,14 +172,14 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
         For an unknown type or field, a missing field, and for a function, which no file can hold.
     """
     if not isinstance(described, Mapping) or "type" not in described:
-        raise ValueError(f"a description needs the key 'type', got {described!r}")
+        raise ValueError(f"a description needs the key 'type', got {_shortened(described)}")
     cls = _find_class(described["type"])
     accepted = _fields(cls)
     given = {name: value for name, value in described.items() if name != "type"}
     for name in given:
         if name not in accepted:
             raise ValueError(
-                f"{cls.__name__} has no field {name!r}{_hint(name, accepted)}; it has {_listed(accepted)}"
+                f"{cls.__name__} has no field {_shortened(name)}{_hint(name, accepted)}; it has {_listed(accepted)}"
             )
     values = {name: decode(value, declared=accepted[name], arrays=arrays) for name, value in given.items()}
     try:
@@ -125,17 +190,19 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
 
 def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
     """Undo :func:`encode`. ``declared`` is the annotation of the field that the value is for."""
+    if value is None or type(value) in (bool, int, float, str):  # first, because long lists are made of them
+        return value
     if isinstance(value, Mapping):
-        if set(value) == {"callable"}:
+        if _is_function(value):
             raise ValueError(
                 f"the function {value['callable']!r} cannot be rebuilt from a description; "
                 "give the problem itself: load(path, problem=...)"
             )
         if set(value) == {"array"}:
-            if arrays is None or value["array"] not in arrays:
+            if arrays is None or not isinstance(value["array"], str) or value["array"] not in arrays:
                 raise ValueError(f"the array {value['array']!r} of the description is missing")
             return np.asarray(arrays[value["array"]])
-        if set(value) == {"mapping"}:
+        if set(value) == {"mapping"} and isinstance(value["mapping"], Mapping):
             return {key: decode(item, arrays=arrays) for key, item in value["mapping"].items()}
         return build(value, arrays=arrays)
     if isinstance(value, tuple | list):
@@ -189,10 +256,15 @@ def with_fields(obj: S, **values: Any) -> S:
 
 
 def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
-    """List the dotted names at which two descriptions differ. Functions are not compared."""
+    """List the dotted names at which two descriptions differ.
+
+    Functions are the same if they are one object or, where a description holds their values, if these agree; a function
+    of which there are none is not compared.
+    """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        if "callable" in first and "callable" in second:
-            return []
+        if _is_function(first) and _is_function(second):
+            same = _same_values(first.get("values"), second.get("values"))
+            return [] if same else [f"{path}: another function".lstrip(".")]
         if first.get("type") != second.get("type"):
             return [f"{path}.type".lstrip(".")]
         names = list(dict.fromkeys([*first, *second]))
@@ -204,9 +276,32 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
                 first.get(name, missing), second.get(name, missing), path=f"{path}.{name}"
             )
         ]
+    if callable(first) and callable(second):
+        return [] if _same_object(first, second) else [f"{path}: another function".lstrip(".")]
     if first == second or (first != first and second != second):
         return []
     return [path.lstrip(".")]
+
+
+def differing(first: Specification, second: Specification) -> list[str]:
+    """List the dotted names at which two specifications in memory differ; of functions only the same one is equal."""
+    return differences(describe(first, keep_functions=True), describe(second, keep_functions=True))
+
+
+def _same_object(first: Any, second: Any) -> bool:
+    """Whether two functions are one. A bound method is a new object whenever it is asked for, but equal."""
+    try:
+        return first is second or bool(first == second)
+    except Exception:  # a callable object may compare in ways of its own
+        return False
+
+
+def _same_values(first: Any, second: Any) -> bool:
+    if first is None or second is None:
+        return True
+    if np.shape(first) != np.shape(second):
+        return False
+    return np.allclose(first, second, rtol=SAME_VALUES_RTOL, atol=SAME_VALUES_ATOL)
 
 
 def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
@@ -252,13 +347,15 @@ def _fields_of(cls: type) -> dict[str, Any]:
     return {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls) if f.init}
 
 
-def _find_class(name: str) -> type[Specification]:
+def _find_class(name: Any) -> type[Specification]:
+    if not isinstance(name, str):
+        raise ValueError(f"a type must be the name of a class, got {_shortened(name)}")
     if name not in _REGISTRY:
         # The package imports its theories when their names are first asked for.
-        getattr(importlib.import_module(__name__.partition(".")[0]), str(name), None)
+        getattr(importlib.import_module(__name__.partition(".")[0]), name, None)
     if name not in _REGISTRY:
         raise ValueError(
-            f"unknown type {name!r}{_hint(name, _REGISTRY)}; known are {_listed(_REGISTRY)}. "
+            f"unknown type {_shortened(name)}{_hint(name, _REGISTRY)}; known are {_listed(_REGISTRY)}. "
             "If another package or script defines it, import that first"
         )
     return _REGISTRY[name]
@@ -309,6 +406,10 @@ def _qualified_name(function: Callable) -> str:
 def _hint(name: str, accepted: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), list(accepted), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _shortened(value: Any) -> str:
+    return reprlib.repr(value) if not isinstance(value, str) or len(value) > 200 else repr(value)
 
 
 def _listed(names: Iterable[str]) -> str:

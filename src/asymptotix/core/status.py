@@ -8,8 +8,8 @@ import enum
 class Status(enum.Enum):
     """How a point of a theory, a threshold, a derivative or a run of an algorithm ended.
 
-    A member is a value to decide on; ``sentence`` says it in words where the point has nothing to add. ``converged`` has
-    one meaning everywhere: the stated tolerance was met, and that was checked.
+    A member is a value to decide on; ``sentence`` says it in words where the point has nothing to add. ``converged``
+    has one meaning everywhere: the stated tolerance was met, and that was checked.
 
     Examples
     --------

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..numerics import checks
+from .driver.run import CheckpointOption, ProgressOption, ResumeOption, Work, run
 from .grid import MOST_POINTS, Block, expand, index_rows
 from .problem import Algorithm, Outcome, Problem
 from .progress import Progress
 from .result import Result
-from .driver.run import CheckpointOption, ProgressOption, ResumeOption, Work, run
 
 
 def solve(

@@ -6,27 +6,41 @@ floor because every floor uses them, the numerics beside them too.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+#: No size, count or parameter is larger; and a float holds it.
+LARGEST_INTEGER = 2**200
 
-def number(name: str, x: Any, accepted: str = "a number") -> float:
-    """Return ``x`` as a float, or an int where it is one. NaN, bool and what is no number are refused."""
+
+def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = False) -> float:
+    """Return ``x`` as a float, or an int where it is one. What is no number or a bool is refused.
+
+    So is what is not finite, but for infinity where ``infinite`` allows it.
+    """
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
     if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real):
         raise TypeError(f"{name} must be {accepted}, got {x!r}")
     if x != x:
         raise ValueError(f"{name} must be {accepted}, got nan")
-    return int(x) if isinstance(x, numbers.Integral) else float(x)
+    if isinstance(x, numbers.Integral):
+        if abs(int(x)) > LARGEST_INTEGER:
+            raise ValueError(f"{name} must be {accepted}, got an integer of {int(x).bit_length()} bits")
+        return int(x)
+    value = float(x)
+    if math.isinf(value) and not infinite:
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value
 
 
-def positive(name: str, x: Any) -> float:
-    """Return ``x`` if x > 0."""
-    value = number(name, x, "positive")
+def positive(name: str, x: Any, *, infinite: bool = False) -> float:
+    """Return ``x`` if x > 0, infinity only where ``infinite`` allows it."""
+    value = number(name, x, "positive", infinite=infinite)
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return value
@@ -68,7 +82,7 @@ def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 
     if minimum is not None and value < minimum:
         raise ValueError(f"{name} must be {accepted}, got {value}")
     if value > maximum:
-        raise ValueError(f"{name} must be {accepted}, got {value:.3g}" if value < 1e300 else f"{name} is too large")
+        raise ValueError(f"{name} must be {accepted}, got {value}")
     return int(value)
 
 
@@ -84,7 +98,7 @@ def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
-    except ValueError as error:
+    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
         raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {x!r}")

@@ -88,7 +88,7 @@ def check() -> None:
 
 
 def raise_if_hidden_in(error: Exception) -> None:
-    """Raise KeyboardInterrupt if an error is what compiled code made of a second signal, which raises wherever it is."""
+    """Raise KeyboardInterrupt if an error is what compiled code made of a second signal, which raises at once."""
     if isinstance(error, SystemError) and _requests.insisting:
         raise KeyboardInterrupt from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +32,8 @@ def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
 
 def _limits() -> Iterator[int]:
     """What bounds the memory of this process: the machine, its container, its job, its own limit."""
-    try:
+    with contextlib.suppress(AttributeError, ValueError, OSError):
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        pass
     for file in CGROUP_FILES:
         try:
             yield int(Path(file).read_text())

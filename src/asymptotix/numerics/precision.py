@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar
 
+from .processes import refuse_after_fork
+
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
@@ -40,6 +42,7 @@ class double_precision:
     def __enter__(self) -> None:
         import jax  # here, because importing JAX takes long and not every user of this module computes
 
+        refuse_after_fork()
         scope = jax.enable_x64(True)
         scope.__enter__()
         self._scopes.append(scope)

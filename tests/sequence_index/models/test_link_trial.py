@@ -76,7 +76,6 @@ def small_machine(monkeypatch):
         lambda: MultiIndex(lambda z: jnp.broadcast_to(z[0], (10**6,)), 1),
         lambda: SequenceIndex(lambda Z: Z.sum(), 1, 1000),
         lambda: DeepAttention(2, 2, heads=5000),
-        lambda: DeepAttention(2**31, 2),
         lambda: DeepAttention(2, 10**6),
         lambda: InfiniteDepthAttention(10**6, 1.0),
     ],

@@ -21,6 +21,9 @@ from .attending import attend, attend_bare, attention_matrices
 from .given_arrays import checked_tokens, kind_of, per_layer, require_entries, shapes_of
 from .weights import Weights, checked_weights, path_products
 
+#: Far above any network; a number is kept for every layer, and a description may ask for 10^9 of them.
+MOST_LAYERS = 10_000
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class AttentionPaths(Specification):
@@ -283,6 +286,8 @@ def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int
         if L not in (None, len(own)):
             raise ValueError(f"layers must be {len(own)}, the number of layers that heads or query_key has, got {L}")
         return own
+    if L is not None and L > MOST_LAYERS:
+        raise ValueError(f"layers must be at most {MOST_LAYERS}, got {L}")
     H = checks.integer("heads", heads, 1)
     if counts is not None:
         L = len(counts) if L is None else L

@@ -113,13 +113,13 @@ class Action:
         self.prior_variances = checked_variances(prior_variance, len(self.heads))
         self.layers = Layers(self.heads, self.prior_variances[1:], checked_ratios(width_ratios, len(self.heads)))
         self.temperature = checks.positive("temperature", temperature)
-        self.width = checks.positive("width", width)
+        self.width = checks.positive("width", width, infinite=True)
         self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
 
     def at_width(self, width: float) -> Action:
         """The same data at another width; the features are shared."""
         other = copy.copy(self)
-        other.width = checks.positive("width", width)
+        other.width = checks.positive("width", width, infinite=True)
         return other
 
     @property

@@ -76,7 +76,7 @@ class SinglePath:
 
     def minimise(self, width: float) -> OrderParameter:
         """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""
-        width = checks.positive("width", width)
+        width = checks.positive("width", width, infinite=True)
         if np.isinf(width):
             return self._report(0.0, width, 1, "Gaussian-process limit")
         grid = self._grid(width)

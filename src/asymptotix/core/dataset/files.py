@@ -1,26 +1,40 @@
 """Results in netCDF files: the dataset, and in its attributes what it is a result of.
 
-Plain xarray opens such a file. Arrays of the description are variables of their own, named by their dotted path.
+Plain xarray opens such a file. Arrays of the description are variables of their own, named by their dotted path. A
+seal at its end and the attribute ``checksums`` tell a damaged file from a whole one.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
 
 from ..problem import Algorithm, Problem
-from ..specification import build, decode, describe, differences, encode
+from ..specification import build, decode, describe, differences, encode, with_fields
 from ..status import Status
+from .checksums import checksums, first_difference, is_broken, seal
+from .whole_file import write_whole
 
-SCHEMA_VERSION = 1
+#: 1: words of a status only, no checksums, functions by name. 2: status codes, checksums, values of functions.
+SCHEMA_VERSION = 2
+KINDS = ("theory", "experiment", "thresholds")
+DESCRIBED = ("problem", "algorithm", "settings", "provenance")
+#: Bounds of a description, far above any that is meant: its arrays lie beside it.
+MOST_CHARACTERS = 2**24
+MOST_LEVELS = 64
+#: Characters of an error that are shown: it may quote what it does not like, and that may be long.
+MOST_WORDS = 1000
 
 
 @dataclass(frozen=True)
@@ -35,10 +49,27 @@ class Saved:
     provenance: Mapping[str, Any]
 
 
+# ---------------------------------------------------------------------------------------------- writing
+
+
 def write(path: str | os.PathLike, saved: Saved) -> None:
-    """Write a file that :func:`read` reads; it appears only when it is complete."""
+    """Write a file that :func:`read` reads; it appears only when it is complete.
+
+    Nothing of HDF5 touches the disk: after an error there it writes again when it is closed, and ends the process. What
+    was made is read once before it is written, so that a file that could not be read is never in the place of another.
+    """
     _require_h5netcdf()
-    path = Path(path)
+    data = _serialised(saved)
+    try:
+        _parsed(path, _opened(data))
+    except ValueError as error:
+        raise ValueError(f"{path} is not written, because it could not be read: {error}") from error
+    write_whole(path, data)
+
+
+def _serialised(saved: Saved) -> memoryview:
+    import h5netcdf
+
     arrays: dict[str, np.ndarray] = {}
     algorithm = None if saved.algorithm is None else describe(saved.algorithm, arrays=arrays)
     attributes = {
@@ -50,47 +81,158 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
         "provenance": json.dumps(saved.provenance),
     }
     extra = {name: ([f"{name}.{i}" for i in range(array.ndim)], array) for name, array in arrays.items()}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        saved.ds.assign(extra).assign_attrs(attributes).to_netcdf(unfinished, engine="h5netcdf")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    ds = saved.ds.assign(extra).assign_attrs(attributes)
+    ds = ds.assign_attrs(checksums=json.dumps(checksums(ds, attributes)))
+    buffer = io.BytesIO()
+    with h5netcdf.File(buffer, "w") as file:
+        ds.dump_to_store(H5NetCDFStore(file))
+    line = seal(buffer.getbuffer())
+    buffer.seek(0, io.SEEK_END)
+    buffer.write(line)
+    return buffer.getbuffer()
 
 
-def read(path: str | os.PathLike, problem: Problem | None = None) -> Saved:
-    """Read what :func:`write` wrote; ``problem`` is needed only where it holds a function."""
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def read(path: str | os.PathLike, problem: Problem | None = None, free: Collection[str] = ()) -> Saved:
+    """Read what :func:`write` wrote; ``problem`` is needed only where it holds a function.
+
+    In the fields that are ``free`` it may differ from the one that was saved, whose values are then set.
+    """
     _require_h5netcdf()
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+    if problem is not None and not isinstance(problem, Problem):
+        raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
+    data = _contents(path)
+    if is_broken(data):
+        raise ValueError(f"{path} is damaged: its bytes are not those that were written")
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as opened:
-            ds = opened.load()
-    except Exception as error:
+        ds = _opened(data)
+    except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
         raise ValueError(
             f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
         ) from error
-    attributes = _checked_attributes(path, ds)
-    arrays = {name: ds[name].values for name in _array_names(attributes)}
-    try:
-        saved = _problem(attributes["problem"], arrays, problem)
-        algorithm = attributes["algorithm"] and build(attributes["algorithm"], arrays=arrays)
+    attributes = _parsed(path, ds)
+    with naming(path):
+        arrays = {name: ds[name].values for name in _array_names([attributes[name] for name in DESCRIBED])}
+        saved = _problem(attributes["problem"], arrays, problem, free)
+        algorithm = _algorithm(attributes["algorithm"], arrays)
         settings = decode(attributes["settings"], arrays=arrays)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    ds = _with_codes(ds.drop_vars(list(arrays)))
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"its settings must be a mapping, got {type(settings).__name__}")
+        ds = _with_codes(ds.drop_vars(list(arrays)))
     ds.attrs = {}
     return Saved(ds, saved, attributes["kind"], algorithm, settings, attributes["provenance"])
 
 
-def _problem(described: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Problem | None) -> Problem:
-    if given is None:
-        return build(described, arrays=arrays)
-    differing = differences(_inlined(described, arrays), describe(given))
-    if differing:
-        raise ValueError(f"the problem given differs from the one saved in {', '.join(differing)}")
-    return given
+@contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Scope in which whatever an unexpected description leads to becomes a ValueError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{path}: {str(error)[:MOST_WORDS] or type(error).__name__}") from error
+
+
+def _contents(path: str | os.PathLike) -> bytes:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be the name of a file, got {path!r}")
+    file = Path(path)
+    if file.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    if not file.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not file.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path} is not a file that can be read")
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise OSError(error.errno, f"{path} cannot be read: {error.strerror}") from error
+
+
+def _opened(data: bytes | memoryview) -> xr.Dataset:
+    import h5py
+
+    with h5py.File(io.BytesIO(data), "r") as file:  # h5netcdf prints a traceback of its own where this raises
+        dict(file.attrs)
+    with xr.open_dataset(io.BytesIO(data), engine="h5netcdf") as opened:
+        return opened.load()
+
+
+def _parsed(path: str | os.PathLike, ds: xr.Dataset) -> dict[str, Any]:
+    """The attributes of a file that is whole and of a known schema, read from their JSON."""
+    if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
+        raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
+    version = ds.attrs["schema_version"]
+    if not isinstance(version, int | np.integer) or version < 1:
+        raise ValueError(f"{path} has no known schema version: it must be 1 to {SCHEMA_VERSION}, got {version!r}")
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has schema version {version}, this asymptotix reads up to {SCHEMA_VERSION}: upgrade it"
+        )
+    if version >= 2:
+        _check_whole(path, ds)
+    if not isinstance(kind := ds.attrs["kind"], str) or kind not in KINDS:
+        raise ValueError(f"{path} is of an unknown kind: it must be one of {', '.join(KINDS)}, got {kind!r}")
+    attributes: dict[str, Any] = {name: _from_json(path, name, ds.attrs.get(name)) for name in DESCRIBED}
+    if not isinstance(attributes["provenance"], dict):
+        raise ValueError(f"{path} is damaged: its provenance is no mapping")
+    return {"kind": kind, **attributes}
+
+
+def _check_whole(path: str | os.PathLike, ds: xr.Dataset) -> None:
+    written = _from_json(path, "checksums", ds.attrs.get("checksums"))
+    if not isinstance(written, dict):
+        raise ValueError(f"{path} is damaged: its checksums are no mapping")
+    covered = [name for name in ds.attrs if name != "checksums" and f"attribute {name}" in written]
+    if difference := first_difference(checksums(ds, map(str, covered)), written):
+        raise ValueError(f"{path} is damaged or was changed: {difference}")
+
+
+def _from_json(path: str | os.PathLike, name: str, text: Any) -> Any:
+    """An attribute as it was before it became JSON, refused where building it could take for ever."""
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: its attribute {name!r} is missing or is no JSON") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: its attribute {name!r} is nested too deeply") from error
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{path}: its attribute {name!r} is too long, {len(text)} of at most {MOST_CHARACTERS}")
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [item for outer in level for item in _items(outer)]
+    if level:
+        raise ValueError(f"{path}: its attribute {name!r} is nested too deeply, more than {MOST_LEVELS} levels")
+    return value
+
+
+def _problem(
+    described: Any, arrays: Mapping[str, np.ndarray], given: Problem | None, free: Collection[str]
+) -> Problem:
+    if given is not None:
+        saved = _inlined(described, arrays)
+        found = differences(saved, describe(given))
+        if fixed := [path for path in found if path.rpartition(".")[2] not in free]:
+            raise ValueError(f"the problem given differs from the one saved in {', '.join(fixed)}")
+        return with_fields(given, **{path.rpartition(".")[2]: _at(saved, path) for path in found})
+    problem = build(described, arrays=arrays)
+    if not isinstance(problem, Problem):
+        raise ValueError(f"its problem is a {type(problem).__name__}, which is no Problem")
+    return problem
+
+
+def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | None:
+    algorithm = None if described is None else build(described, arrays=arrays)
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        raise ValueError(f"its algorithm is a {type(algorithm).__name__}, which is no Algorithm")
+    return algorithm
+
+
+def _at(described: Any, path: str) -> Any:
+    for name in path.split("."):
+        described = described[name]
+    return described
 
 
 def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -102,38 +244,31 @@ def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return [_inlined(item, arrays) for item in described] if isinstance(described, list) else described
 
 
-def _checked_attributes(path: Path, ds: xr.Dataset) -> dict[str, Any]:
-    if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
-        raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
-    version = ds.attrs["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"{path} has schema version {version}, this asymptotix reads up to {SCHEMA_VERSION}: upgrade it"
-        )
-    attributes: dict[str, Any] = {"kind": ds.attrs["kind"]}
-    for name in ("problem", "algorithm", "settings", "provenance"):
-        try:
-            attributes[name] = json.loads(ds.attrs[name])
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{path} is damaged: its attribute {name!r} is missing or is no JSON") from error
-    return attributes
+def _array_names(described: Any) -> list[str]:
+    if isinstance(described, dict) and set(described) == {"array"}:
+        return [described["array"]]
+    return [name for item in _items(described) for name in _array_names(item)]
+
+
+def _items(described: Any) -> list[Any]:
+    return list(described.values()) if isinstance(described, dict) else described if isinstance(described, list) else []
 
 
 def _with_codes(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset with its status codes. Files of schema 1 hold words only, from which they are read here, once."""
-    if "status_code" in ds or not {"status", "converged"} <= set(ds.data_vars):
+    """The dataset, if it says how every point ended, with its status codes.
+
+    Files of schema 1 hold words only, from which the codes are read here, once.
+    """
+    for name, kinds in (("status", "OUT"), ("converged", "b")):
+        if name not in ds.data_vars or ds[name].dtype.kind not in kinds or ds[name].dims != ds["status"].dims:
+            raise ValueError(f"its variable {name!r}, which says how every point ended, is missing or of another type")
+    if "status_code" in ds:
+        for code in np.unique(ds["status_code"].values.astype(str)):
+            Status.from_code(str(code))
         return ds
     pairs = zip(ds["status"].values.ravel(), ds["converged"].values.ravel(), strict=True)
     codes = np.array([Status.from_words(words, converged).code for words, converged in pairs], dtype=str)
     return ds.assign(status_code=(ds["status"].dims, codes.reshape(ds["status"].shape)))
-
-
-def _array_names(described: Any) -> list[str]:
-    if isinstance(described, dict):
-        if set(described) == {"array"}:
-            return [described["array"]]
-        return [name for value in described.values() for name in _array_names(value)]
-    return [name for item in described for name in _array_names(item)] if isinstance(described, list) else []
 
 
 def _require_h5netcdf() -> None:

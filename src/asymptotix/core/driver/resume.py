@@ -15,8 +15,8 @@ from ..dataset.assemble import RESERVED
 from ..dataset.rows import INDEX_DIMENSIONS, Rows, in_rows, label_name
 from ..grid import positions
 from ..problem import Algorithm, Outcome, Problem
-from ..result import Result, at_fixed_values, load
-from ..specification import Specification, describe, differences, encode, numeric_fields
+from ..result import Result, at_fixed_values, loaded_for
+from ..specification import Specification, differences, differing, encode, numeric_fields
 from ..status import Status
 
 
@@ -51,7 +51,7 @@ def earlier_outcomes(
     if not isinstance(resume, Result):
         if not isinstance(resume, str | os.PathLike):
             raise TypeError(f"resume must be a Result or the path of a saved one, got {type(resume).__name__}")
-        resume = load(resume, fixed)
+        resume = loaded_for(resume, fixed, free=list(coordinates))
     wanted = _wanted_values(resume, fixed, coordinates)
     swept = [name for name, values in wanted.items() if values.ndim or name in resume.ds.dims]
     _check_same_work(resume, fixed, algorithm, settings, swept)
@@ -111,7 +111,11 @@ def is_finished(outcome: Outcome | None) -> bool:
 
 def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome | None:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
-    return Outcome(known, Status.from_code(code), words=str(words)) if known else None
+    if not known:
+        return None
+    status = Status.from_code(code)
+    # Of a finished point what is not a number stays so; of a run that goes on it only filled the place of one to come.
+    return Outcome(values if status.finished else known, status, words=str(words))
 
 
 def _is_missing(value: np.ndarray) -> bool:
@@ -138,8 +142,7 @@ def _check_same_work(
             raise ValueError(f"resume must be of the same {name}, {type(now).__name__}, got {type(before).__name__}")
         if before is now or before is None or now is None:
             continue
-        found = [path for path in differences(describe(before), describe(now)) if path.rpartition(".")[2] not in swept]
-        if found:
+        if found := [path for path in differing(before, now) if path.rpartition(".")[2] not in swept]:
             raise ValueError(f"resume must be of the same {name}, got one that differs in {', '.join(found)}")
     if found := differences(_encoded(resume.settings), _encoded(settings)):
         raise ValueError(f"resume must be made with the same settings, got one that differs in {', '.join(found)}")

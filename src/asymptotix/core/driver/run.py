@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...numerics import interrupts
+from ...numerics.processes import refuse_after_fork
 from ..dataset.assemble import assemble
 from ..dataset.provenance import provenance
 from ..dataset.rows import Rows
@@ -100,6 +101,7 @@ def run(
     work: Work, *, progress: ProgressOption, resume: ResumeOption = None, checkpoint: CheckpointOption = None
 ) -> Result:
     """Do the work and return the result. Warnings name the line that called the verb."""
+    refuse_after_fork()
     with interrupts.deferred():
         table = _Table(work, resume, None if checkpoint is None else Checkpoint(checkpoint))
         try:
@@ -116,7 +118,7 @@ def run(
 
 
 class _Table:
-    """The outcomes of all points: collects them, survives failures of single points, says at the end what is missing."""
+    """The outcomes of all points: collects them, survives failures of single ones, says at the end what is missing."""
 
     def __init__(self, work: Work, resume: ResumeOption, file: Checkpoint | None) -> None:
         self.work, self.file = work, file

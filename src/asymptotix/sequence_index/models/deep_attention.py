@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.specification import Specification
+from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
+from ...numerics.precision import double_precision
 from .sizes import refuse_large_attention
 
 ACTIVATIONS = ("softmax", "linear")
 OUTPUTS = ("attention", "sequence")
+#: Far above any depth that is computed; a rank is kept for every layer, and a description may ask for 10^9 of them.
+MOST_LAYERS = 10_000
 
 
 class Row(NamedTuple):
@@ -97,6 +100,8 @@ class DeepAttention(Specification):
 
         for name in ("layers", "tokens", "heads"):
             clean(name, checks.integer(name, getattr(self, name), 1))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers must be at most {MOST_LAYERS}, got {self.layers}")
         clean("skip", float(checks.non_negative("skip", self.skip)))
         if self.skip == float("inf"):
             raise ValueError("skip must be finite, got inf")
@@ -120,6 +125,15 @@ class DeepAttention(Specification):
         if self.last_skip and self.output != "sequence":
             raise ValueError(f"last_skip=True needs output='sequence', got output={self.output!r}")
         refuse_large_attention(self.layers, self.heads, self.tokens, self.indices)
+
+    def function_values(self, field: str) -> np.ndarray | None:
+        """The activation at fixed logits: what a file knows it by."""
+        import jax.numpy as jnp
+
+        if not callable(self.activation):
+            return None
+        with double_precision():
+            return condensed(self.activation(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
 
     @property
     def ranks(self) -> tuple[int, ...]:

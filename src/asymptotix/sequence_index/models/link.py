@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.specification import Specification
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
+from ...numerics.precision import double_precision
 from .link_trial import try_link
 
 
@@ -48,6 +53,9 @@ class SequenceIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, M)."""
         return self.link(Z)
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        return _link_values(self)
+
 
 @dataclass(frozen=True)
 class MultiIndex(Specification):
@@ -84,6 +92,9 @@ class MultiIndex(Specification):
         """The output without noise, as the link returns it, of one index matrix Z (P, 1)."""
         return self.link(Z[:, 0])
 
+    def function_values(self, field: str) -> np.ndarray | None:
+        return _link_values(self)
+
 
 #: What the channels of links take.
 LinkModel = SequenceIndex | MultiIndex
@@ -98,3 +109,10 @@ def _clean(model: LinkModel) -> None:
     P, M = model.indices, model.tokens
     shape = f"({P}, {M})" if isinstance(model, SequenceIndex) else f"({P},)"
     try_link(model.link, model.evaluate, P, M, shape)
+
+
+def _link_values(model: LinkModel) -> np.ndarray:
+    """The link at fixed index matrices: what a file knows it by."""
+    with double_precision():
+        Z = jnp.asarray(fixed_points(16, model.indices, model.tokens))
+        return condensed(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(Z))

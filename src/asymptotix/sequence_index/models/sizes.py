@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...numerics.memory import refuse_beyond_memory
 
+
 def refuse_large_attention(layers: int, heads: int, tokens: int, rows: int) -> None:
     """MemoryError where the index rows and attention matrices of a few samples do not fit into memory."""
     samples = 64
