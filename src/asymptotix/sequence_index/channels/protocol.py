@@ -130,6 +130,35 @@ class Averager(abc.ABC):
     def __call__(self, V: np.ndarray) -> Averages: ...
 
 
+class OperatorAverager(Averager):
+    """An averager that knows the growth of small overlaps in any direction too: what a matrix overlap asks for."""
+
+    #: Posteriors come from draws, so that averages scatter around zero where they vanish.
+    stochastic: bool = False
+
+    @abc.abstractmethod
+    def moments_and_operators(
+        self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """E[g g^T] and the operator F on a subspace, one row per randomisation.
+
+            F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
+
+        Parameters
+        ----------
+        V : array (P, P)
+        frame : array (P, d)
+            Orthonormal columns: g and G are taken along them.
+        basis : array (b, d, d)
+            Orthonormal symmetric matrices B_a between which the operator is taken.
+
+        Returns
+        -------
+        moments : array (randomisations, d, d)
+        operators : array (randomisations, b, b)
+        """
+
+
 class Channel(abc.ABC):
     """What state evolution and message passing need to know of a model."""
 

@@ -15,7 +15,7 @@ from ...core.status import Status
 from .. import streams
 from ..channels.protocol import Channel
 from .coordinates import Coordinates
-from .dynamics import NEARLY_EXACT, Dynamics, DynamicsEnd, Ending
+from .dynamics import NEARLY_EXACT, NO_OVERLAP, Dynamics, DynamicsEnd, Ending
 from .instability import Instability, diagonal_instability
 from .nodes import MORE, Nodes
 from .point import Point
@@ -98,7 +98,7 @@ class StateEvolution(Dynamics):
 
     def _from_nothing(self, point: Point, tolerance: float) -> OverlapSolution:
         """Let one unstable direction after the other enter until nothing more grows."""
-        alpha, follower, solution = point.alpha, self, None
+        alpha, follower, solution, found = point.alpha, self, None, None
         for _ in range(self.channel.indices + 1):
             solution = self._ended(follower.grown(point), tolerance)
             if solution.averages is None or not solution.settled:
@@ -112,6 +112,8 @@ class StateEvolution(Dynamics):
                 break
             follower = self._follower_on_more_nodes
         assert solution is not None
+        if found is not None and found.starts_by_itself:
+            return _without_tiny_overlaps(solution, tolerance)
         words = f"{solution.words}; alpha is within errors of the threshold of another index"
         return replace(solution, how=Status.INACCURATE, words=words)
 
@@ -147,3 +149,10 @@ class StateEvolution(Dynamics):
         P = self.channel.indices
         zero, averages = np.zeros((P, P)), self.nodes.block(0)(np.eye(P))
         return OverlapSolution(zero, np.eye(P), zero, averages, Status.CONVERGED, "converged: nothing is learned")
+
+
+def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:
+    """Where a direction is learned at any alpha, but so little that it counts as not learned: said, with its error."""
+    how = Status.INACCURATE if tolerance < NO_OVERLAP else solution.how
+    words = f"{solution.words}; an overlap below {NO_OVERLAP:.0e} is left out"
+    return replace(solution, how=how, words=words, Q_error=np.maximum(solution.Q_error, NO_OVERLAP))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.status import Status
 from ..channels.protocol import Averager, Averages
+from .coordinates import PRECISIONS
 from .overlap_map import OverlapMap
 from .point import Point
 
@@ -120,8 +121,11 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
         if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
             break
         here = _evaluated(evolution, end, nodes.block(len(ends)))
-    known = point.space.certain.shape[1]
-    remarks = [f"exact recovery of {known} of {evolution.visible.shape[1]} directions"] if known else []
+    certain = point.space.certain
+    known = certain.shape[1]
+    errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
+    error = float(errors.max())
+    remarks = [_of_what_is_known(evolution, known)] if known else []
     if moving:
         return OverlapSolution(end.Q, end.V, errors, _pooled(seen), Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
     if not resolved:
@@ -131,6 +135,12 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
     how = Status.CONVERGED if resolved and error <= tolerance else Status.INACCURATE
     words = "; ".join(["settled" if how is Status.INACCURATE else how.sentence, *remarks])
     return OverlapSolution(end.Q, end.V, errors, _pooled(seen), how, words)
+
+
+def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
+    if np.isfinite(evolution.exact_recovery_bound):
+        return f"exact recovery of {known} of {evolution.visible.shape[1]} directions"
+    return f"1-q is below {1 / PRECISIONS[1]:.0e} in {known} of {evolution.visible.shape[1]} directions"
 
 
 def _evaluated(evolution: OverlapMap, point: Point, average: Averager) -> _Evaluation:
