@@ -19,7 +19,7 @@ import numpy as np
 
 from ...numerics import interrupts
 from .. import streams
-from ..channels.protocol import Averager, Channel
+from ..channels.protocol import Averager, Channel, OperatorAverager
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
@@ -165,7 +165,7 @@ def _next(evolution: StateEvolution, averages: Averager, V: np.ndarray, rest: np
         curvature = curvature_at_zero(channel).value[None] if nothing else averages(V).curvature
         found = diagonal_instability(curvature, np.asarray(rest.any(1)))
     else:
-        assert isinstance(averages, QuasiRandomAverager)
+        assert isinstance(averages, OperatorAverager)
         found = instability([averages], V, rest)
     if found.starts_by_itself:
         return _Entering(_range(found.moment, channel, NO_MOMENT), np.inf, True)
