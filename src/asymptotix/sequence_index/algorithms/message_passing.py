@@ -78,7 +78,7 @@ def posterior_at(
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
-    V, observation = np.float32(state.V + jitter * np.eye(len(active))), data.observation[:, rows]
+    V, observation = (state.V + jitter * np.eye(len(active))).astype(np.float32), data.observation[:, rows]
     if channel.stochastic:  # its draws go by the place of a sample in the call, which the other runs must not change
         parts = [_posterior(channel, observation[k : k + 1], omega[k : k + 1], V[k : k + 1]) for k in range(len(V))]
         return BlockPosterior(*map(jnp.concatenate, zip(*parts, strict=True)))
