@@ -171,7 +171,7 @@ def test_more_paths_than_memory_are_refused_before_anything_is_built():
     [
         ({"temperature": 0.0}, "temperature must be positive, got 0"),
         ({"temperature": -1.0}, "temperature must be positive, got -1"),
-        ({"temperature": np.inf}, "temperature must be positive and finite, got inf"),
+        ({"temperature": np.inf}, "temperature must be .*finite, got inf"),
         ({"prior_variance": -1.0}, "prior_variance must be positive, got -1"),
     ],
 )

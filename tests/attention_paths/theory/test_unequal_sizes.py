@@ -185,7 +185,7 @@ def test_a_single_prior_variance_can_be_swept_and_several_cannot():
         ({"width_ratios": (1.0, np.inf, 1.0)}, "width_ratios must be finite"),
         ({"prior_variance": (1.0, 1.0)}, r"prior_variance must be one number or 4 numbers .*got \(1.0, 1.0\)"),
         ({"prior_variance": (1.0, 1.0, -0.5, 1.0)}, "prior_variance must be positive, got -0.5"),
-        ({"prior_variance": np.inf}, "prior_variance must be positive and finite, got inf"),
+        ({"prior_variance": np.inf}, "prior_variance must be .*finite, got inf"),
     ],
 )
 def test_bad_sizes_are_named(change, message):

@@ -242,25 +242,23 @@ def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
 
 
 def test_draws_of_a_posterior_do_not_depend_on_the_other_runs(monkeypatch, two_layers):
-    """A channel whose draws go by the place of a sample in the call."""
-    places: list[int] = []
+    """A channel whose draws go by the numbers of the samples: in a batch, alone, and in blocks."""
 
-    def posterior(observation: Any, omega: Any, V: Any) -> Any:
-        place = jnp.arange(len(omega), dtype=jnp.float32)
-        places.append(len(omega))
-        return SimpleNamespace(shift=omega + place[:, None, None], covariance=jnp.zeros((len(omega), 2, 2, 2, 2)))
+    def posterior(observation: Any, omega: Any, V: Any, accuracy: Any) -> Any:
+        drawn = jnp.asarray(accuracy.numbers, jnp.float32)[:, None, None]
+        return SimpleNamespace(shift=omega + drawn, covariance=jnp.zeros((len(omega), 2, 2, 2, 2)))
 
     monkeypatch.setattr(two_layers, "posterior", posterior)
-    monkeypatch.setattr(two_layers, "stochastic", True)
 
-    def shift(seeds: list[int]) -> np.ndarray:
+    def shift(seeds: list[int], rows: slice) -> np.ndarray:
         data = draw_data(two_layers, 6, 20, seeds, 0.0)
         state = mp.MessageState.at_prior(two_layers, data)
-        found = mp.posterior_at(two_layers, data, state, slice(0, 6), data.tokens.fields(data.teacher), np.eye(2))
-        return np.asarray(found.shift)[-1]
+        fields = data.tokens.fields(data.teacher)[:, rows]
+        return np.asarray(mp.posterior_at(two_layers, data, state, rows, fields, np.eye(2)).shift)[-1]
 
-    np.testing.assert_allclose(shift([2, 3]), shift([3]), rtol=1e-5)  # single precision
-    assert places == [6, 6, 6]
+    alone = shift([3], slice(0, 6))
+    np.testing.assert_allclose(shift([2, 3], slice(0, 6)), alone, rtol=1e-5)  # single precision
+    np.testing.assert_allclose(shift([3], slice(4, 6)), alone[4:], rtol=1e-5)
 
 
 def test_a_plan_that_is_not_finite_is_refused():

@@ -11,7 +11,7 @@ in Algorithm 1; eq. (99) there prints C of the step before. The side information
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.linear_algebra import psd_project
-from ..channels.protocol import Channel
+from ..channels.protocol import DEFAULT_ACCURACY, Channel
 from .data_sets import DataSets
 from .schedule import SMALLEST_VARIANCE
 from .tokens import joined, may_stop
@@ -78,18 +78,12 @@ def posterior_at(
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
-    V, observation = np.float32(state.V + jitter * np.eye(len(active))), data.observation[:, rows]
-    if channel.stochastic:  # its draws go by the place of a sample in the call, which the other runs must not change
-        parts = [_posterior(channel, observation[k : k + 1], omega[k : k + 1], V[k : k + 1]) for k in range(len(V))]
-        return BlockPosterior(*map(jnp.concatenate, zip(*parts, strict=True)))
-    return _posterior(channel, observation, omega, V)
-
-
-def _posterior(channel: Channel, observation: Any, omega: Any, V: np.ndarray) -> BlockPosterior:
-    """Posterior of all samples of all seeds in one call."""
     seeds, samples, *each = omega.shape
-    flat = observation.reshape(seeds * samples, *observation.shape[2:])
-    found = channel.posterior(flat, omega.reshape(-1, *each), np.repeat(V, samples, axis=0))
+    V = np.repeat((state.V + jitter * np.eye(len(active))).astype(np.float32), samples, axis=0)
+    observation = data.observation[:, rows].reshape(seeds * samples, *data.observation.shape[2:])
+    # Draws of a posterior go by the number of the sample in its own run, whatever else is computed with it.
+    accuracy = replace(DEFAULT_ACCURACY, numbers=np.tile(np.arange(rows.start, rows.start + samples), seeds))
+    found = channel.posterior(observation, omega.reshape(-1, *each), V, accuracy)
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
