@@ -208,7 +208,7 @@ def agree(
             stated = np.nan_to_num(expected[f"{name}_err"].values) if f"{name}_err" in expected.ds else 0.0
             bound = stated + case.history_of.get(name, case.history) * scale
             if name.endswith("_err"):  # an error is known to its order of magnitude
-                bound = np.maximum(before, case.history)
+                bound = np.maximum(before, case.history_of.get(name, case.history))
         different = (now != before) & ~(np.isnan(now) & np.isnan(before))
         with np.errstate(invalid="ignore"):
             wrong = different & ~(abs(now - before) <= bound)

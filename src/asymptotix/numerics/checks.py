@@ -17,8 +17,11 @@ import numpy as np
 LARGEST_INTEGER = 2**200
 
 
-def number(name: str, x: Any, accepted: str = "a number") -> float:
-    """Return ``x`` as a float, or an int where it is one. What is not finite, a bool or no number is refused."""
+def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = False) -> float:
+    """Return ``x`` as a float, or an int where it is one. What is no number or a bool is refused.
+
+    So is what is not finite, but for infinity where ``infinite`` allows it.
+    """
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
     if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real):
@@ -30,14 +33,14 @@ def number(name: str, x: Any, accepted: str = "a number") -> float:
             raise ValueError(f"{name} must be {accepted}, got an integer of {int(x).bit_length()} bits")
         return int(x)
     value = float(x)
-    if math.isinf(value):
-        raise ValueError(f"{name} must be {accepted} and finite, got {value}")
+    if math.isinf(value) and not infinite:
+        raise ValueError(f"{name} must be finite, got {value}")
     return value
 
 
-def positive(name: str, x: Any) -> float:
-    """Return ``x`` if x > 0."""
-    value = number(name, x, "positive")
+def positive(name: str, x: Any, *, infinite: bool = False) -> float:
+    """Return ``x`` if x > 0, infinity only where ``infinite`` allows it."""
+    value = number(name, x, "positive", infinite=infinite)
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return value
@@ -49,6 +52,14 @@ def non_negative(name: str, x: Any) -> float:
     if not value >= 0:
         raise ValueError(f"{name} must be non-negative, got {value}")
     return value
+
+
+def share(name: str, x: Any) -> float:
+    """Return ``x`` as a float if 0 < x < 1."""
+    value = number(name, x, "in (0, 1)")
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be in (0, 1), got {value}")
+    return float(value)
 
 
 def at_least(name: str, x: Any, bound: float) -> float:

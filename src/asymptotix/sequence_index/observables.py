@@ -12,7 +12,8 @@ from ..numerics.quadrature import Estimate, randomised_average
 from . import streams
 from .channels.protocol import Averages, Channel
 
-_COUNT = 2**13
+#: Nodes per randomisation of a prediction error.
+PREDICTION_NODES = 2**13
 
 
 def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
@@ -53,7 +54,7 @@ def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
         y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
         return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
 
-    return randomised_average(errors, _COUNT, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
+    return randomised_average(errors, PREDICTION_NODES, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
 
 
 def _squares(difference: np.ndarray) -> np.ndarray:

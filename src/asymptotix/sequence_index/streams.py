@@ -39,7 +39,7 @@ INFINITE_DEPTH_NODES = 13
 POSTERIOR_LISTS = (0, 1)
 #: Normals (number, list) that the posteriors of deep attention share.
 DEEP_CHANNEL_NORMALS = 29
-#: Rotations, shifts and choices (number, list) that give every sample its own draws from them.
+#: Rotations, shifts and choices (number, list, block of samples) that give every sample its own draws from them.
 DEEP_CHANNEL_ROTATIONS = 31
 #: Index matrices at which a link is evaluated when a model is described.
 LINK_TRIAL = 0

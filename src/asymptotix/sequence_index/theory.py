@@ -11,11 +11,13 @@ from ..core.problem import Outcome
 from ..core.progress import Progress
 from ..core.specification import Specification
 from ..numerics import checks
+from ..numerics.memory import refuse_beyond_memory
 from .channels.choose import channel_of
 from .evolution.fixed_points import StateEvolution
+from .evolution.nodes import BLOCK, RANDOMISATIONS
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import find_thresholds
-from .observables import free_entropy, prediction_errors
+from .observables import PREDICTION_NODES, free_entropy, prediction_errors
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,14 +66,24 @@ class SequenceIndexTheory:
     ) -> Iterator[tuple[int, Outcome]]:
         """Points in order of increasing alpha, each starting from the one before."""
         start = self._check_start(start)
+        self._refuse_large()
         alphas = np.array([point["alpha"] for point in points])
         hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
             solution = self._solve(alpha, start, tolerance, hint)
-            hint = solution if solution.converged else hint
+            hint = solution if solution.settled else hint
             yield int(position), self._outcome(alpha, solution)
+
+    def _refuse_large(self) -> None:
+        """MemoryError where what an average over data holds at once does not fit into memory."""
+        channel = self.channel
+        n, one = channel.indices * channel.tokens, np.zeros((1, channel.indices, channel.tokens))
+        nodes = 0 if channel.exact_averager() is not None else BLOCK * RANDOMISATIONS // channel.cost
+        numbers = max(nodes * 4 * n**2, PREDICTION_NODES * 3 * (n + np.size(channel.output(one))))
+        what = f"state evolution of {channel.indices} indices and {channel.tokens} tokens"
+        refuse_beyond_memory(8 * numbers, what, "smaller sizes")
 
     def _check_start(self, start: Any) -> str | np.ndarray:
         if isinstance(start, str):
@@ -115,13 +127,14 @@ class SequenceIndexTheory:
             "free_entropy": entropy[0],
             "free_entropy_err": entropy[1],
         }
-        return Outcome(values, solution.status, solution.converged)
+        return Outcome(values, solution.how, words=solution.words)
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         if self.problem.side_information > 0:
             raise ValueError(
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
             )
+        self._refuse_large()
         return find_thresholds(
             self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels()
         )

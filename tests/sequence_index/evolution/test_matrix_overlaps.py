@@ -31,7 +31,7 @@ def phase_retrieval(alpha: float) -> float:
 
 def assert_overlap(state: OverlapSolution, expected: np.ndarray, nodes: float = 0.0) -> None:
     """Within the errors stated, and what the nodes do beyond them (stated by the caller)."""
-    assert state.converged, state.status
+    assert state.how.converged, state.words
     assert (abs(state.Q - expected) <= LIMIT * state.Q_error + nodes + 1e-9).all()
     np.testing.assert_allclose(state.Q + state.V, np.eye(len(state.Q)), atol=1e-12)  # rounding
 
@@ -137,7 +137,7 @@ def test_overlap_is_that_of_the_rotated_problem():
 def test_one_direction_is_known_while_another_is_learned():
     evolution = StateEvolution(RotatedSquares(ROTATION, signed=[True, False]))
     found = evolution.uninformed(1.05, tolerance=TOLERANCE)
-    assert "exact recovery of 1 of 2 directions" in found.status
+    assert "exact recovery of 1 of 2 directions" in found.words
     expected = ROTATION.T @ np.diag([1.0, phase_retrieval(1.05)]) @ ROTATION
     assert_overlap(found, expected, nodes=2e-6)  # known means 1 - 1e-6
     assert evolution.uninformed(1.3, tolerance=TOLERANCE).exact
@@ -220,5 +220,5 @@ def test_close_to_its_threshold_an_overlap_has_an_error_that_covers_it(alpha):
     # z^2 shows z up to its sign: the same as one layer with one token, which is known by quadrature.
     exact = StateEvolution(SignChannel(1, "linear")).uninformed(alpha, tolerance=1e-8).q[0]
     found = StateEvolution(Square([1.0])).uninformed(alpha, tolerance=1e-3)
-    assert found.converged
+    assert found.settled, found.words
     assert abs(found.q[0] - exact) < 4 * found.error[0]

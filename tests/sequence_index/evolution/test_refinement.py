@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from asymptotix.core.status import Status
 from asymptotix.numerics.linear_algebra import from_logit
 from asymptotix.sequence_index.channels.protocol import Averages
 from asymptotix.sequence_index.evolution.coordinates import Coordinates
@@ -63,7 +64,7 @@ def ended(evolution: NoisyMap, tolerance: float, start: tuple[float, float] = (0
 @pytest.mark.parametrize(("gap", "tolerance"), [(0.3, 0.001), (0.04, 0.02), (0.04, 0.006)])
 def test_errors_are_those_of_the_fixed_point(gap, tolerance):
     found = [ended(NoisyMap(seed, gap), tolerance) for seed in range(200)]
-    assert all(state.converged for state in found)
+    assert all(state.settled for state in found)
     q = from_logit(END)[0]
     scores = np.array([(state.q - q) / state.error for state in found])
     # Student's t with 15 degrees of freedom has a deviation of 1.07, 0.05 from 200 of them; the overlap is a curved
@@ -84,7 +85,7 @@ def test_logarithms_of_noisy_averages_have_no_bias():
 @pytest.mark.parametrize("start", [(0.4, -0.1), (1.6, 1.0)])
 def test_a_far_start_on_a_curved_map_leads_to_its_end(start):
     state = ended(NoisyMap(0, 0.1, scatter=1e-4, curved=0.1), 0.01, start)
-    assert state.converged
+    assert state.settled
     # Twice the tolerance may be left when the way ends, a tenth of it after the last prediction.
     assert abs(state.q - from_logit(END)[0]).max() < 0.005
 
@@ -94,7 +95,7 @@ def test_a_slow_direction_lost_in_noise_is_said_so():
     one = np.linalg.norm(left) * np.linalg.norm(right) / np.sqrt(ROWS)  # error of the eigenvalue for unit noise
     for share, least, most in ((0.2, 0, 2), (1.0, 12, 30)):
         noise = share * 0.2 / one
-        status = [ended(NoisyMap(seed, 0.2, noise_of_slopes=noise), 0.02).status for seed in range(30)]
+        status = [ended(NoisyMap(seed, 0.2, noise_of_slopes=noise), 0.02).words for seed in range(30)]
         assert least <= sum("the slow direction is not resolved" in words for words in status) <= most
 
 
@@ -113,4 +114,11 @@ def test_no_step_leads_away_where_the_slow_direction_seems_unstable():
 
 
 def test_an_error_above_the_tolerance_is_said_so():
-    assert "exceeds the tolerance 1.0e-05" in ended(NoisyMap(0, 0.04), 1e-5).status
+    assert "exceeds the tolerance 1.0e-05" in ended(NoisyMap(0, 0.04), 1e-5).words
+
+
+@pytest.mark.parametrize(("tolerance", "how"), [(0.02, Status.CONVERGED), (1e-5, Status.INACCURATE)])
+def test_converged_means_that_the_tolerance_was_met(tolerance, how):
+    state = ended(NoisyMap(0, 0.04), tolerance)
+    assert state.how is how
+    assert (state.error.max() <= tolerance) == how.converged

@@ -7,9 +7,20 @@ from asymptotix import BayesOptimal, DeepAttention, thresholds
 from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.core.problem import Outcome
+from asymptotix.core.progress import Progress
+from asymptotix.core.status import Status
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import curvature_at_zero
+from asymptotix.sequence_index.evolution.thresholds import staircase as staircase_module
+from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
+from asymptotix.sequence_index.evolution.thresholds.exact_recovery import _FullOverlap
+from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
+from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold, not_below
 from reference_numbers import reference
+from small_channels import RotatedSquares
 
+QUIET = Progress(None, "thresholds", enabled=False)
 REFERENCE = reference("sequence_index")
 
 
@@ -108,3 +119,49 @@ def test_two_linear_layers_with_a_strong_skip_show_the_last_one(tokens):
     f = linear_curvature_at_zero(tokens, 1e3).value
     np.testing.assert_allclose(f[1], tokens * (tokens + 1), rtol=10 * tokens / 1e3)
     assert f[0] < 0.01 * f[1]  # and the first layer is hidden
+
+
+def one_token(**options) -> Outcome:
+    return find_thresholds(StateEvolution(SignChannel(1, "linear")), progress=QUIET, **{"tolerance": 1e-3, **options})
+
+
+def test_search_that_ends_at_its_bound_says_so(monkeypatch):
+    monkeypatch.setattr(_FullOverlap, "__call__", lambda self, alpha: False)
+    found = one_token()
+    assert found.how is Status.AT_BOUND
+    assert "exact recovery: not below 1" in found.sentence  # 16 times p/r = 1, in steps of 1.5
+    assert found.values["exact_recovery"] == np.inf
+    assert np.isnan(found.values["exact_recovery_err"])
+
+
+def test_what_the_theory_says_is_never_recovered_is_infinite_without_an_error():
+    class Noisy(SignChannel):
+        noises = 1
+
+    found = find_thresholds(StateEvolution(Noisy(1, "linear")), tolerance=1e-3, progress=QUIET)
+    assert found.how is Status.CONVERGED
+    assert (found.values["exact_recovery"], found.values["exact_recovery_err"]) == (np.inf, 0.0)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-4])
+def test_tolerance_of_a_threshold_is_met(tolerance):
+    # The jump of phase retrieval, on averages by deterministic quadrature: it is bisected as far as one asks for.
+    found = one_token(tolerance=tolerance)
+    assert found.how is Status.CONVERGED
+    assert found.values["exact_recovery_err"] <= tolerance * found.values["exact_recovery"]
+
+
+def test_tolerance_that_is_not_met_is_said_so():
+    assert Threshold(2.0, 0.01).checked(1e-3).how is Status.INACCURATE
+    assert Threshold(2.0, 0.01).checked(5e-3).how is Status.CONVERGED
+    assert Threshold(np.nan, np.inf).checked(1e-3).how is Status.NOT_CONVERGED
+    assert not_below(64.0).checked(1e-3).words == "not below 64"
+
+
+def test_branch_that_is_followed_to_its_end_says_how_far(monkeypatch):
+    monkeypatch.setattr(staircase_module, "_LAST", 0.7)
+    evolution = StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.5]))
+    steps, branch = staircase(evolution, tolerance=0.05, progress=QUIET)
+    assert branch is None
+    assert steps[-1].threshold.how is Status.AT_BOUND
+    assert 0.7 < float(steps[-1].threshold.words.removeprefix("not below ")) < 0.7 * 1.25

@@ -1,5 +1,7 @@
 """Infinite depth: the mixing matrix against its definition, closed forms and finite depth."""
 
+from decimal import Decimal
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from asymptotix import BayesOptimal, DeepAttention, InfiniteDepthAttention, solv
 from asymptotix.core.specification import build, describe
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.models import rank_one as attention
-from asymptotix.sequence_index.models.infinite_depth import limiting_mixing
+from asymptotix.sequence_index.models.infinite_depth import limiting_logs
+from asymptotix.sequence_index.observables import prediction_errors
 
 
 def finite_depth(layers: int, tokens: int, rank: int, beta: float, count: int = 64, seed: int = 0) -> np.ndarray:
@@ -36,6 +39,59 @@ def test_finite_depth_tends_to_the_limit(tokens, rank, beta):
     assert 3.0 < scatter[0] / scatter[2] < 5.3
 
 
+def average_on_differences(log_b: float, t: float) -> float:
+    """E[tau] of two tokens, rank one, B = (b, e^t): tau = sinh(b^2 m^2)/(cosh(b^2 m^2) + cosh(b e^t m p)).
+
+    By the trapezoidal rule in log m and in asinh(p e^t/(b m)), whose range follows the narrow peak around p = 0.
+    """
+    step, ratio = 0.15, np.exp(t - log_b)
+    m = np.exp(np.arange(-14, 2.2, step))[:, None]
+    x = np.arange(0, np.arcsinh(400 * ratio) + step, step)
+    p = np.sinh(x) * m / ratio
+    alike, other = (np.exp(log_b) * m) ** 2, np.exp(log_b + t) * m * p
+    top = np.maximum(alike, other)
+    up, down, left, right = (np.exp(sign * y - top) for y in (alike, other) for sign in (1, -1))
+    weights = 4 * step**2 * m * np.cosh(x) * m / ratio * np.exp(-0.5 * (m**2 + p**2)) / (2 * np.pi)
+    weights[:, 0] /= 2
+    return float((weights * (up - down) / (up + down + left + right)).sum())
+
+
+def test_mixing_of_two_tokens_from_deep_to_shallow():
+    # Only the time 1/beta enters: one integration serves all. Sobol draws leave 3e-5 in the rate, and where the rate is
+    # small few of them carry it: 3e-4 in its integral (against four times as many draws).
+    from scipy.integrate import solve_ivp
+
+    betas = np.array([2.0, 0.3, 0.1, 0.01, 1e-4])
+    times = np.minimum(1 / betas, 36.0)
+    reference = solve_ivp(
+        lambda t, y: [average_on_differences(y[0], t)], (0, 36), [0.0], rtol=1e-4, atol=1e-6, dense_output=True
+    )
+    found = np.array([limiting_logs(InfiniteDepthAttention(2, beta)) for beta in betas])
+    assert abs(found[:, 0] - reference.sol(times)[0]).max() < 5e-4
+    np.testing.assert_allclose(found[:, 1], 1 / betas, rtol=1e-14)
+
+
+@pytest.mark.parametrize("beta", [1e-4, 0.002, 0.01, 0.03, 0.1, 0.5, 2.0])
+def test_output_against_numbers_of_any_size(beta):
+    # y_11 = 1/(1 + exp(-x)), x = b_0 m (b_0 m + e^{1/beta} p), in decimal arithmetic, whose exponents do not overflow.
+    model, Z = InfiniteDepthAttention(2, beta), np.random.default_rng(3).standard_normal((20, 1, 2))
+    b0, b1 = Decimal(float(np.exp(limiting_logs(model)[0]))), (1 / Decimal(beta)).exp()
+    m, p = ((Z[:, 0, 0] + sign * Z[:, 0, 1]) / np.sqrt(2) for sign in (-1, 1))
+    logits = [b0 * Decimal(a) * (b0 * Decimal(a) + b1 * Decimal(b)) for a, b in zip(m, p, strict=True)]
+    expected = [float(1 / (1 + (-min(max(x, Decimal(-800)), Decimal(800))).exp())) for x in logits]
+    np.testing.assert_allclose(model.evaluate(Z)[:, 0, 0], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [1e-4, 0.002, 0.01, 0.03])
+def test_errors_of_very_strong_mixing(beta):
+    # Both rows point at the token with the larger product: y = y' where sign(m p) = sign(m' p'), each of the two pairs
+    # of normals having correlation q; |y - y'|^2 = 4 elsewhere.
+    q, model = 0.6, InfiniteDepthAttention(2, beta)
+    value, error = prediction_errors(channel_of(model), np.array([[1 - q]]))
+    angle = np.arccos(q) / np.pi
+    assert abs(value[0] - 4 * angle * (1 - angle)) < 4 * error[0] < 0.02
+
+
 @pytest.mark.parametrize("tokens", [2, 4])
 def test_rows_sum_to_what_the_skip_connections_add_up_to(tokens):
     beta = 1.3
@@ -58,7 +114,7 @@ def test_linear_activation_is_a_closed_form():
     rank, beta = 2, 5.0
     expected = np.eye(3) / np.sqrt(1 - 2 * rank / beta)
     found = InfiniteDepthAttention(3, beta, rank=rank, activation="linear").mixing
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)  # tolerance of the integrator
+    np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)
 
 
 def test_average_attention_matrix_of_two_tokens():
@@ -68,7 +124,7 @@ def test_average_attention_matrix_of_two_tokens():
     tau = 0.5 * (np.tanh((m**2 + m * p) / 2) + np.tanh((m**2 - m * p) / 2))
     expected = (np.outer(weights, weights) * tau).sum() / (2 * np.pi)
     beta = 1e-1
-    found = limiting_mixing(InfiniteDepthAttention(2, beta, limit="first_order"))
+    found = InfiniteDepthAttention(2, beta, limit="first_order").mixing
     # 2^13 quasi-random draws of a smooth function: about 3e-5; and the quadrature, about 1e-4 (tanh has poles nearby).
     assert abs(beta * (found[0, 0] - found[0, 1] - 1) - expected) < 3e-4
 
@@ -116,6 +172,8 @@ def test_description_round_trip_and_labels():
     ("changes", "message"),
     [
         ({"beta": 0.0}, "beta must be positive, got 0"),
+        ({"beta": float("inf")}, "beta must be a finite number of at least 1e-100, got inf"),
+        ({"beta": 1e-320}, "beta must be a finite number"),
         ({"limit": "oed"}, "limit"),
         ({"activation": "relu"}, "activation"),
         ({"rank": 0}, "rank"),

@@ -113,13 +113,13 @@ class Action:
         self.prior_variances = checked_variances(prior_variance, len(self.heads))
         self.layers = Layers(self.heads, self.prior_variances[1:], checked_ratios(width_ratios, len(self.heads)))
         self.temperature = checks.positive("temperature", temperature)
-        self.width = checks.positive("width", width)
+        self.width = checks.positive("width", width, infinite=True)
         self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
 
     def at_width(self, width: float) -> Action:
         """The same data at another width; the features are shared."""
         other = copy.copy(self)
-        other.width = checks.positive("width", width)
+        other.width = checks.positive("width", width, infinite=True)
         return other
 
     @property
@@ -188,10 +188,7 @@ def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
 def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
     """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
     if np.ndim(prior_variance) == 0:
-        variances = (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
-        if not np.isfinite(variances).all():
-            raise ValueError(f"prior_variance must be finite, got {prior_variance}")
-        return variances
+        return (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
     return _positive_numbers("prior_variance", prior_variance, layers + 2)
 
 

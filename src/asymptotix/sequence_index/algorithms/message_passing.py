@@ -22,7 +22,7 @@ from ...numerics.linear_algebra import psd_project
 from ..channels.protocol import Channel
 from .data_sets import DataSets
 from .schedule import SMALLEST_VARIANCE
-from .tokens import joined
+from .tokens import joined, may_stop
 
 
 @dataclass
@@ -78,10 +78,18 @@ def posterior_at(
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
+    V, observation = np.float32(state.V + jitter * np.eye(len(active))), data.observation[:, rows]
+    if channel.stochastic:  # its draws go by the place of a sample in the call, which the other runs must not change
+        parts = [_posterior(channel, observation[k : k + 1], omega[k : k + 1], V[k : k + 1]) for k in range(len(V))]
+        return BlockPosterior(*map(jnp.concatenate, zip(*parts, strict=True)))
+    return _posterior(channel, observation, omega, V)
+
+
+def _posterior(channel: Channel, observation: Any, omega: Any, V: np.ndarray) -> BlockPosterior:
+    """Posterior of all samples of all seeds in one call."""
     seeds, samples, *each = omega.shape
-    V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
-    observation = data.observation[:, rows]
-    found = channel.posterior(observation.reshape(seeds * samples, *observation.shape[2:]), omega.reshape(-1, *each), V)
+    flat = observation.reshape(seeds * samples, *observation.shape[2:])
+    found = channel.posterior(flat, omega.reshape(-1, *each), np.repeat(V, samples, axis=0))
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
@@ -92,6 +100,7 @@ def covariance_along(
     """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
+        may_stop()
         found = posterior_at(channel, data, state, rows, data.tokens.fields_of(X, state.W), active)
         inside = np.einsum("pi,snpmqk,qj->snimjk", frame, np.asarray(found.covariance, float), frame, optimize=True)
         parts.append(inside)
@@ -112,7 +121,10 @@ def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
 
 @jax.jit
 def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
-    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
+    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
+
+    A lost sample says nothing, for the sake of the other runs of a batch: the run that it belongs to is over.
+    """
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)

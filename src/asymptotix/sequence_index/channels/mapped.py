@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.precision import double_precision
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
 from .tools.sample_moments import SampleMoments, merged
@@ -25,6 +26,15 @@ MORE_LISTS = (8, 64)
 _CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
 #: Between the seeds of lists that must be independent.
 _OTHER_SEED = 1000
+
+
+class Samples(NamedTuple):
+    """Observations (n, k), omega (n, P M), V (n, P, P) and numbers (n,) of samples."""
+
+    observation: np.ndarray
+    omega: np.ndarray
+    V: np.ndarray
+    numbers: np.ndarray
 
 
 class MappedChannel(Channel):
@@ -53,9 +63,9 @@ class MappedChannel(Channel):
     def footprint(self, draws: int) -> int:
         """Float64 numbers that one sample holds at once, roughly."""
 
-    def keys(self, n: int, seed: int) -> Any:
-        """What makes the draws of n samples random: arrays whose first axis is that of the samples."""
-        return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.arange(n)))
+    def keys(self, numbers: np.ndarray, seed: int) -> Any:
+        """What makes the draws of samples random, from their numbers: arrays whose first axis is that of the samples."""
+        return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
     def program(self, draws: int, seed: int) -> Any:
         """The compiled map of :meth:`moments` over samples; ``seed`` is for channels that share lists of draws."""
@@ -68,7 +78,8 @@ class MappedChannel(Channel):
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
-        samples = (y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)))
+        numbers = np.arange(n) if accuracy.numbers is None else np.asarray(accuracy.numbers, int)
+        samples = Samples(y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)), numbers)
         count = self.draws if accuracy.draws is None else int(accuracy.draws)
         found = self.in_chunks(samples, np.arange(n), accuracy.seed, count, 1)
         if self.stochastic and accuracy.draws is None:
@@ -80,7 +91,7 @@ class MappedChannel(Channel):
             fields = [jnp.asarray(x, omega.dtype) for x in fields]
         return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
 
-    def _do_again(self, found: list[np.ndarray], samples: tuple[np.ndarray, ...], accuracy: Accuracy) -> None:
+    def _do_again(self, found: list[np.ndarray], samples: Samples, accuracy: Accuracy) -> None:
         """Replace the moments of samples with few effective draws by those of more lists."""
         for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= accuracy.enough))
@@ -92,14 +103,14 @@ class MappedChannel(Channel):
 
     @double_precision()
     def in_chunks(
-        self, samples: tuple[np.ndarray, ...], rows: np.ndarray, seed: int, draws: int, repeats: int
+        self, samples: Samples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
         """Moments of some samples, in chunks of one shape; a channel may look after those that were lost.
 
         Parameters
         ----------
-        samples : tuple of arrays
-            Observations (n, k), omega (n, P M) and V (n, P, P) of all samples.
+        samples : Samples
+            All of them.
         rows : array of int
             Which of the samples.
         seed, draws : int
@@ -112,12 +123,13 @@ class MappedChannel(Channel):
         list of arrays
             The fields of :class:`SampleMoments`, one row per entry of ``rows``.
         """
-        y, mean, V = samples
+        y, mean, V, numbers = samples
         each = np.repeat(rows, repeats)
-        keys = self.keys(len(each), seed)
+        keys = self.keys((numbers[rows][:, None] * repeats + np.arange(repeats)).ravel(), seed)
         chunk = self._chunk(len(y), draws)
         parts = []
         for start in range(0, len(each), chunk):
+            interrupts.check()
             # The last chunk is filled up with its own last sample: one compiled program serves all.
             places = np.minimum(np.arange(start, start + chunk), len(each) - 1)
             some = each[places]

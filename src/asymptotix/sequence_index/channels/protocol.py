@@ -15,7 +15,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -89,6 +89,9 @@ class Accuracy:
         integrand. 1.6 gives about 5e-5 of the posterior standard deviation in the mean; 1.2 gives 1e-5.
     cut : float
         Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
+    numbers : array of int, optional
+        Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes those
+        of its number, whatever else is in the batch.
     """
 
     seed: int = 0
@@ -96,6 +99,7 @@ class Accuracy:
     enough: float = ENOUGH_EFFECTIVE_SAMPLES
     fineness: float = 1.3
     cut: float = 12.0
+    numbers: np.ndarray | None = field(default=None, compare=False)
 
 
 DEFAULT_ACCURACY = Accuracy()
@@ -124,6 +128,35 @@ class Averager(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, V: np.ndarray) -> Averages: ...
+
+
+class OperatorAverager(Averager):
+    """An averager that knows the growth of small overlaps in any direction too: what a matrix overlap asks for."""
+
+    #: Posteriors come from draws, so that averages scatter around zero where they vanish.
+    stochastic: bool = False
+
+    @abc.abstractmethod
+    def moments_and_operators(
+        self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """E[g g^T] and the operator F on a subspace, one row per randomisation.
+
+            F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
+
+        Parameters
+        ----------
+        V : array (P, P)
+        frame : array (P, d)
+            Orthonormal columns: g and G are taken along them.
+        basis : array (b, d, d)
+            Orthonormal symmetric matrices B_a between which the operator is taken.
+
+        Returns
+        -------
+        moments : array (randomisations, d, d)
+        operators : array (randomisations, b, b)
+        """
 
 
 class Channel(abc.ABC):

@@ -24,6 +24,7 @@ from ..channels.protocol import (
     Averager,
     Averages,
     Channel,
+    OperatorAverager,
     Posterior,
     score,
     score_jacobian,
@@ -39,7 +40,7 @@ _MANY_DRAWS = 4096
 _NODES_PER_CONTROL = 16
 
 
-class QuasiRandomAverager(Averager):
+class QuasiRandomAverager(OperatorAverager):
     """Scrambled Sobol nodes, the same at every overlap (common random numbers), several independent scramblings.
 
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
@@ -162,23 +163,6 @@ class QuasiRandomAverager(Averager):
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """E[g g^T] and the operator F on a subspace, one row per randomisation.
-
-            F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
-
-        Parameters
-        ----------
-        V : array (P, P)
-        frame : array (P, d)
-            Orthonormal columns: g and G are taken along them.
-        basis : array (b, d, d)
-            Orthonormal symmetric matrices B_a between which the operator is taken.
-
-        Returns
-        -------
-        moments : array (randomisations, d, d)
-        operators : array (randomisations, b, b)
-        """
         _, weights, _, posteriors = self._all_samples(V)
         squares, operators = squares_and_operators(posteriors, V, frame, basis)
         control = self._controls_at(np.eye(len(V)) - V)

@@ -47,7 +47,7 @@ class DynamicsEnd:
 
     point: Point
     how: Ending
-    status: str = "converged: nothing is learned"
+    words: str = "converged: nothing is learned"
 
 
 class _Stop(Enum):
@@ -94,7 +94,8 @@ class Dynamics(OverlapMap):
             turned = self._aligned(end.point, enlarge=turn >= _TURNS - 1)
             if turned is None:
                 break
-            end = DynamicsEnd(turned, end.how, end.status)
+            # As the last word, that it must still be turned.
+            end = DynamicsEnd(turned, Ending.UNSETTLED, f"not converged: the learned subspace turned {turn + 1} times")
         return end
 
     def _iterated(self, point: Point) -> DynamicsEnd:

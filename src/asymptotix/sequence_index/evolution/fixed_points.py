@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ...core.status import Status
 from .. import streams
 from ..channels.protocol import Channel
 from .coordinates import Coordinates
-from .dynamics import NEARLY_EXACT, Dynamics, DynamicsEnd, Ending
+from .dynamics import NEARLY_EXACT, NO_OVERLAP, Dynamics, DynamicsEnd, Ending
 from .instability import Instability, diagonal_instability
 from .nodes import MORE, Nodes
 from .point import Point
@@ -97,10 +98,10 @@ class StateEvolution(Dynamics):
 
     def _from_nothing(self, point: Point, tolerance: float) -> OverlapSolution:
         """Let one unstable direction after the other enter until nothing more grows."""
-        alpha, follower, solution = point.alpha, self, None
+        alpha, follower, solution, found = point.alpha, self, None, None
         for _ in range(self.channel.indices + 1):
             solution = self._ended(follower.grown(point), tolerance)
-            if solution.averages is None or not solution.converged:
+            if solution.averages is None or not solution.settled:
                 return solution
             point = self.point(alpha, solution.Q, solution.V)
             found = self.outside(solution, point)
@@ -111,7 +112,10 @@ class StateEvolution(Dynamics):
                 break
             follower = self._follower_on_more_nodes
         assert solution is not None
-        return replace(solution, status=solution.status + "; alpha is within errors of the threshold of another index")
+        if found is not None and found.starts_by_itself:
+            return _without_tiny_overlaps(solution, tolerance)
+        words = f"{solution.words}; alpha is within errors of the threshold of another index"
+        return replace(solution, how=Status.INACCURATE, words=words)
 
     @cached_property
     def _follower_on_more_nodes(self) -> Dynamics:
@@ -127,20 +131,28 @@ class StateEvolution(Dynamics):
     def _ended(self, end: DynamicsEnd, tolerance: float) -> OverlapSolution:
         """The end on few nodes, refined."""
         if end.how.recovered:
-            return self._recovered(end.status, marginal=end.how is Ending.MARGINAL)
+            return self._recovered(end.words, marginal=end.how is Ending.MARGINAL)
         if end.point.learned == 0:
             return self._nothing_learned()
         if end.how is Ending.UNSETTLED:
             Q, V = end.point.Q, end.point.V
-            return OverlapSolution(Q, V, np.full(Q.shape, np.nan), self.nodes.few(V), end.status, False)
+            unknown = np.full(Q.shape, np.nan)
+            return OverlapSolution(Q, V, unknown, self.nodes.few(V), Status.NOT_CONVERGED, end.words)
         return refined(self, end.point, tolerance)
 
-    def _recovered(self, status: str, marginal: bool = False) -> OverlapSolution:
+    def _recovered(self, words: str, marginal: bool = False) -> OverlapSolution:
         P, inside = self.channel.indices, self.visible @ self.visible.T
         zero = np.zeros((P, P))
-        return OverlapSolution(inside, np.eye(P) - inside, zero, None, status, exact=True, marginal=marginal)
+        return OverlapSolution(inside, np.eye(P) - inside, zero, None, Status.EXACT_RECOVERY, words, marginal)
 
     def _nothing_learned(self) -> OverlapSolution:
         P = self.channel.indices
         zero, averages = np.zeros((P, P)), self.nodes.block(0)(np.eye(P))
-        return OverlapSolution(zero, np.eye(P), zero, averages, "converged: nothing is learned")
+        return OverlapSolution(zero, np.eye(P), zero, averages, Status.CONVERGED, "converged: nothing is learned")
+
+
+def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:
+    """Where a direction is learned at any alpha, but so little that it counts as not learned: said, with its error."""
+    how = Status.INACCURATE if tolerance < NO_OVERLAP else solution.how
+    words = f"{solution.words}; an overlap below {NO_OVERLAP:.0e} is left out"
+    return replace(solution, how=how, words=words, Q_error=np.maximum(solution.Q_error, NO_OVERLAP))

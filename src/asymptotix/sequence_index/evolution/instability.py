@@ -26,7 +26,7 @@ from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from .. import streams
-from ..channels.protocol import Channel, Posterior
+from ..channels.protocol import Channel, OperatorAverager, Posterior
 from .averages import QuasiRandomAverager, squares_and_operators
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
@@ -86,7 +86,7 @@ def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Insta
 
 
 def instability(
-    averages: list[QuasiRandomAverager], V: np.ndarray, complement: np.ndarray, floor: float = NO_MOMENT
+    averages: list[OperatorAverager], V: np.ndarray, complement: np.ndarray, floor: float = NO_MOMENT
 ) -> Instability:
     """What grows in the subspace spanned by ``complement`` (P, d), on the branch with posterior variance V.
 
@@ -166,10 +166,12 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
 
 
 def sampled_instability_at_zero(
-    channel: Channel, block: Callable[[int], QuasiRandomAverager], tolerance: float, most: int = 8
+    channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
 ) -> Instability:
     """The instability of zero overlap, on as many blocks of nodes as a relative ``tolerance`` of the rate asks for."""
     P, blocks = channel.indices, []
+    if channel.exact_averager() is not None:
+        return instability([block(0)], np.eye(P), np.eye(P))
     if not channel.stochastic and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         return instability_from_outputs(channel)
     while True:
@@ -239,7 +241,7 @@ def sampled_curvature_at_zero(channel: Channel) -> Estimate:
     return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
 
 
-def visible_directions(average: QuasiRandomAverager, P: int) -> np.ndarray:
+def visible_directions(average: OperatorAverager, P: int) -> np.ndarray:
     """Orthonormal columns (P, p): the directions of the index space on which the output depends.
 
     The others leave the posterior as the prior was, at any overlap; half overlap is generic.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from .. import streams
-from ..channels.protocol import Averager, Channel
-from .averages import QuasiRandomAverager, averager
+from ..channels.protocol import Averager, Channel, OperatorAverager
+from .averages import averager
 
 #: Nodes that follow the dynamics, and by how much they are more where what few ones lose may be there.
 FEW, MORE = 2**11, 8
@@ -55,10 +55,10 @@ class Nodes:
         count = max(1, BLOCK * RANDOMISATIONS // (randomisations * self.channel.cost))
         return self.at(count, randomisations, number, careful)
 
-    def random_block(self, number: int) -> QuasiRandomAverager:
-        """As :meth:`block`, for a channel without an exact averager."""
+    def operator_block(self, number: int) -> OperatorAverager:
+        """As :meth:`block`, for a channel whose overlap is a matrix."""
         average = self.block(number)
-        assert isinstance(average, QuasiRandomAverager)
+        assert isinstance(average, OperatorAverager)
         return average
 
     @cached_property

@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.linear_algebra import to_logit
-from ..channels.protocol import Averager, Averages, Channel
-from .averages import QuasiRandomAverager
+from ..channels.protocol import Averager, Averages, Channel, OperatorAverager
 from .instability import (
     Instability,
     curvature_at_zero,
@@ -78,7 +77,7 @@ class OverlapMap:
         if self.channel.diagonal or P == 1:
             return np.eye(P)
         average = self.nodes.block(0) if self.channel.stochastic else self.nodes.few
-        assert isinstance(average, QuasiRandomAverager)
+        assert isinstance(average, OperatorAverager)
         return visible_directions(average, P)
 
     @property
@@ -111,11 +110,11 @@ class OverlapMap:
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0:
             return self._growth_at_zero
-        return instability([self.nodes.random_block(0)], point.V, self.not_learned(point), MISALIGNED)
+        return instability([self.nodes.operator_block(0)], point.V, self.not_learned(point), MISALIGNED)
 
     @cached_property
     def _growth_at_zero(self) -> Instability:
-        return sampled_instability_at_zero(self.channel, self.nodes.random_block, tolerance=1.0)
+        return sampled_instability_at_zero(self.channel, self.nodes.operator_block, tolerance=1.0)
 
     def entered(self, point: Point, found: Instability) -> Point:
         """The point with what is unstable there taken in: at its own first step, or with a small overlap."""

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.status import Status
 from ..channels.protocol import Averager, Averages
+from .coordinates import PRECISIONS
 from .overlap_map import OverlapMap
 from .point import Point
 
@@ -34,20 +36,31 @@ class OverlapSolution:
         Numerical standard error of Q.
     averages : Averages or None
         Averages at the end point, on the finest nodes used. None where recovery is exact.
-    status : str
-    converged : bool
-    exact, marginal : bool
-        Whether every visible direction is recovered exactly, and whether only algebraically, at the edge of that.
+    how : Status
+        How it ended; EXACT_RECOVERY where every visible direction is recovered exactly.
+    words : str
+        The same in words, with what else is to be said.
+    marginal : bool
+        Whether recovery is exact only algebraically, at the edge of that.
     """
 
     Q: np.ndarray
     V: np.ndarray
     Q_error: np.ndarray
     averages: Averages | None
-    status: str = "converged"
-    converged: bool = True
-    exact: bool = False
+    how: Status = Status.CONVERGED
+    words: str = ""
     marginal: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether every visible direction is recovered exactly."""
+        return self.how is Status.EXACT_RECOVERY
+
+    @property
+    def settled(self) -> bool:
+        """Whether this is a fixed point, to whatever accuracy."""
+        return self.how is not Status.NOT_CONVERGED
 
     @property
     def q(self) -> np.ndarray:
@@ -108,15 +121,26 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
         if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
             break
         here = _evaluated(evolution, end, nodes.block(len(ends)))
-    status = moving or "converged"
-    if not moving and error > 2 * tolerance:
-        status += f"; the error {error:.1e} exceeds the tolerance {tolerance:.1e}"
-    known = point.space.certain.shape[1]
-    if known:
-        status += f"; exact recovery of {known} of {evolution.visible.shape[1]} directions"
+    certain = point.space.certain
+    known = certain.shape[1]
+    errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
+    error = float(errors.max())
+    remarks = [_of_what_is_known(evolution, known)] if known else []
+    if moving:
+        return OverlapSolution(end.Q, end.V, errors, _pooled(seen), Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
     if not resolved:
-        status += "; the slow direction is not resolved, the error is known by its order only"
-    return OverlapSolution(end.Q, end.V, errors, _pooled(seen), status, not moving)
+        remarks.insert(0, "the slow direction is not resolved, the error is known by its order only")
+    if error > tolerance:
+        remarks.insert(0, f"the error {error:.1e} exceeds the tolerance {tolerance:.1e}")
+    how = Status.CONVERGED if resolved and error <= tolerance else Status.INACCURATE
+    words = "; ".join(["settled" if how is Status.INACCURATE else how.sentence, *remarks])
+    return OverlapSolution(end.Q, end.V, errors, _pooled(seen), how, words)
+
+
+def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
+    if np.isfinite(evolution.exact_recovery_bound):
+        return f"exact recovery of {known} of {evolution.visible.shape[1]} directions"
+    return f"1-q is below {1 / PRECISIONS[1]:.0e} in {known} of {evolution.visible.shape[1]} directions"
 
 
 def _evaluated(evolution: OverlapMap, point: Point, average: Averager) -> _Evaluation:

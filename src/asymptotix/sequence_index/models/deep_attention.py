@@ -16,6 +16,7 @@ import numpy as np
 from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
 from ...numerics.precision import double_precision
+from .sizes import refuse_large_attention
 
 ACTIVATIONS = ("softmax", "linear")
 OUTPUTS = ("attention", "sequence")
@@ -97,11 +98,10 @@ class DeepAttention(Specification):
         def clean(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        clean("layers", checks.integer("layers", self.layers, 1))
+        for name in ("layers", "tokens", "heads"):
+            clean(name, checks.integer(name, getattr(self, name), 1))
         if self.layers > MOST_LAYERS:
             raise ValueError(f"layers must be at most {MOST_LAYERS}, got {self.layers}")
-        clean("tokens", checks.integer("tokens", self.tokens, 1))
-        clean("heads", checks.integer("heads", self.heads, 1))
         clean("skip", float(checks.non_negative("skip", self.skip)))
         if self.skip == float("inf"):
             raise ValueError("skip must be finite, got inf")
@@ -113,12 +113,18 @@ class DeepAttention(Specification):
             clean("rank", checks.integer("rank", self.rank, 1))
         if not callable(self.activation):
             checks.one_of("activation", self.activation, ACTIVATIONS)
+        elif isinstance(self.activation, type) or getattr(self.activation, "__hash__", None) is None:
+            raise TypeError(
+                "activation must be a hashable function, no class and no object with __eq__ but without __hash__, got"
+                f" {self.activation!r}"
+            )
         checks.one_of("output", self.output, OUTPUTS)
         for name in ("tied", "last_skip"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.last_skip and self.output != "sequence":
             raise ValueError(f"last_skip=True needs output='sequence', got output={self.output!r}")
+        refuse_large_attention(self.layers, self.heads, self.tokens, self.indices)
 
     def function_values(self, field: str) -> np.ndarray | None:
         """The activation at fixed logits: what a file knows it by."""
@@ -137,7 +143,8 @@ class DeepAttention(Specification):
     @property
     def indices(self) -> int:
         """Number P of index rows: sum of P_l, twice that if untied, H^2 times that with H heads."""
-        return sum(self.ranks) * (1 if self.tied else 2) * self.heads**2
+        total = sum(self.rank) if isinstance(self.rank, tuple) else self.layers * self.rank
+        return total * (1 if self.tied else 2) * self.heads**2
 
     @property
     def rows(self) -> tuple[Row, ...]:

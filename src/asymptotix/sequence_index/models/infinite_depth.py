@@ -17,8 +17,13 @@ from ...numerics.quadrature import sobol_normals
 from .. import streams
 from . import rank_one
 from .deep_attention import ACTIVATIONS
+from .sizes import refuse_large_attention
 
 LIMITS = ("ode", "first_order")
+#: Below it the squares of 1/beta, the size of outputs of linear layers, leave the range of floats.
+_SMALLEST_BETA = 1e-100
+#: Time t = s/beta after which only the mean of the tokens still grows.
+_LAST = 40.0
 #: Draws of the index rows of one layer; they leave an error of about 3e-5 in the average attention matrix.
 _DRAWS = 2**13
 
@@ -61,7 +66,10 @@ class InfiniteDepthAttention(Specification):
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", checks.integer("tokens", self.tokens, 1))
         object.__setattr__(self, "rank", checks.integer("rank", self.rank, 1))
+        refuse_large_attention(1, 1, self.tokens, self.rank)
         object.__setattr__(self, "beta", float(checks.positive("beta", self.beta)))
+        if not _SMALLEST_BETA <= self.beta < np.inf:
+            raise ValueError(f"beta must be a finite number of at least {_SMALLEST_BETA:g}, got {self.beta}")
         checks.one_of("limit", self.limit, LIMITS)
         checks.one_of("activation", self.activation, ACTIVATIONS)
         if self.activation == "linear" and self.limit == "ode" and self.beta <= 2 * self.rank:
@@ -82,45 +90,73 @@ class InfiniteDepthAttention(Specification):
 
     @property
     def mixing(self) -> np.ndarray:
-        """B(1), a matrix (M, M)."""
-        return limiting_mixing(self)
+        """B(1), a matrix (M, M); infinite where exp(1/beta) exceeds the largest float, which the output does not."""
+        on_differences, on_mean = np.exp(np.clip(limiting_logs(self), None, 710.0))
+        mean = np.full((self.tokens, self.tokens), 1 / self.tokens)
+        return on_differences * (np.eye(self.tokens) - mean) + on_mean * mean
 
     def evaluate(self, Z: Any) -> Any:
         """The output y (..., M, M) of the last index rows Z (..., P, M), NumPy or JAX."""
-        U = Z @ self.mixing.T
-        return rank_one.activate(U.swapaxes(-1, -2) @ U, self.activation)
+        if self.activation == "linear":
+            U = Z @ self.mixing.T
+            return U.swapaxes(-1, -2) @ U
+        return _softmax_output(Z, limiting_logs(self))
+
+
+def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
+    """R(U^T U), U = Z B^T, from the logarithms of the eigenvalues b of B on differences and on the mean of tokens.
+
+    With d_i = z_i - c and c the mean of the tokens, u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (what is the same for all
+    j, and grows like b_1^2): without the latter nothing cancels. The size of b is taken out of the logits, and put back
+    up to the largest number, at which the softmax has long saturated.
+    """
+    xp = rank_one.array_namespace(Z)
+    centre = Z.mean(-1, keepdims=True)
+    away = Z - centre
+    own, shared = (float(np.exp(x - logs.max())) for x in logs)
+    logits = own * (away.swapaxes(-1, -2) @ away) + shared * (centre.swapaxes(-1, -2) @ away)
+    largest = float(np.log(np.finfo(np.dtype(Z.dtype)).max)) - 20.0  # logits themselves stay below exp(20)
+    size = float(np.exp(min(logs[0] + logs.max(), largest)))
+    return rank_one.activate(size * (logits - logits.max(-1, keepdims=True)), "softmax")
 
 
 @lru_cache(maxsize=64)
-def limiting_mixing(model: InfiniteDepthAttention) -> np.ndarray:
-    """B(1): a number on the differences of tokens, another one on their mean."""
+def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
+    """Logarithms of the two eigenvalues of B(1), on the differences of tokens and on their mean.
+
+    In the time t = s/beta the one on the mean is exp(t) with softmax, and the other one, log b_0, grows by lambda(t) =
+    O(b_0/b_1): after t = 40 it stays, to the last digit.
+    """
     M, rank, beta = model.tokens, model.rank, model.beta
-    mean = np.full((M, M), 1 / M)
-
-    def rates(b: np.ndarray) -> np.ndarray:
-        """Eigenvalues of E[R(U^T U)] on differences and on the mean, where those of B are b."""
-        if model.activation == "linear":
-            return rank * b**2
-        return np.array([_average_on_differences(M, rank, b), 1.0])
-
+    if model.activation == "linear":
+        b = 1 / np.sqrt(1 - 2 * rank / beta) if model.limit == "ode" else 1 + rank / beta
+        return np.full(2, np.log(b))
     if model.limit == "first_order":
-        b = 1 + rates(np.ones(2)) / beta
-    else:
-        from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
-
-        found = solve_ivp(lambda s, b: rates(b) * b / beta, (0, 1), np.ones(2), method="DOP853", rtol=1e-8, atol=1e-10)
-        b = found.y[:, -1]
-    return b[0] * (np.eye(M) - mean) + b[1] * mean
+        return np.log1p(np.array([_average_on_differences(M, rank, np.zeros(2)), 1.0]) / beta)
+    if M == 1:
+        return np.full(2, 1 / beta)
+    return np.array([_log_on_differences(M, rank, min(1 / beta, _LAST)), 1 / beta])
 
 
-def _average_on_differences(M: int, rank: int, b: np.ndarray) -> float:
+@lru_cache(maxsize=64)
+def _log_on_differences(M: int, rank: int, time: float) -> float:
+    """log b_0 after a time 1/beta, with softmax."""
+    from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
+
+    found = solve_ivp(
+        lambda t, log: [_average_on_differences(M, rank, np.array([log[0], t]))],
+        (0, time), [0.0], method="DOP853", rtol=1e-6, atol=1e-8,
+    )  # fmt: skip
+    if not found.success:
+        raise ArithmeticError(f"the mixing of {M} tokens up to the time {time:g} was not integrated: {found.message}")
+    return float(found.y[0, -1])
+
+
+def _average_on_differences(M: int, rank: int, logs: np.ndarray) -> float:
     """Eigenvalue of E[R(U^T U)], row-stochastic and symmetric under permutations, on the differences of tokens."""
     if M == 1:
         return 1.0
-    Z = _normals(rank, M)
-    centre = Z.mean(-1, keepdims=True)
-    U = b[0] * (Z - centre) + b[1] * centre
-    R = rank_one.activate(np.swapaxes(U, -1, -2) @ U, "softmax")
+    R = _softmax_output(_normals(rank, M), logs)
     stay = float(np.einsum("nii->", R) / (len(R) * M))
     return stay - (1 - stay) / (M - 1)
 

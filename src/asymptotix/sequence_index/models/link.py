@@ -13,7 +13,7 @@ import numpy as np
 from ...core.specification import Specification, condensed, fixed_points
 from ...numerics import checks
 from ...numerics.precision import double_precision
-from .. import streams
+from .link_trial import try_link
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def _clean(model: LinkModel) -> None:
     if noise == float("inf"):
         raise ValueError("noise must be a finite variance, got inf")
     object.__setattr__(model, "noise", noise)
-    if not callable(model.link):
-        raise TypeError(f"link must be a function of the indices, got {model.link!r}")
-    _try_link(model)
+    P, M = model.indices, model.tokens
+    shape = f"({P}, {M})" if isinstance(model, SequenceIndex) else f"({P},)"
+    try_link(model.link, model.evaluate, P, M, shape)
 
 
 def _link_values(model: LinkModel) -> np.ndarray:
@@ -116,25 +116,3 @@ def _link_values(model: LinkModel) -> np.ndarray:
     with double_precision():
         Z = jnp.asarray(fixed_points(16, model.indices, model.tokens))
         return condensed(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(Z))
-
-
-def _try_link(model: LinkModel) -> None:
-    """Trace the link, and evaluate it at a few index matrices."""
-    shape = f"({model.indices}, {model.tokens})" if isinstance(model, SequenceIndex) else f"({model.indices},)"
-    Z = np.random.default_rng(streams.LINK_TRIAL).standard_normal((16, model.indices, model.tokens))
-
-    def flat(z: Any) -> Any:
-        return jnp.ravel(jnp.asarray(model.evaluate(z)))
-
-    with double_precision():
-        try:
-            y = np.asarray(jax.vmap(flat)(jnp.asarray(Z)))
-        except Exception as error:
-            raise ValueError(
-                f"link must be a function that JAX can trace, of an array of shape {shape}, returning a number or an "
-                f"array; got {model.link!r}, which raised {type(error).__name__}: {error}"
-            ) from error
-    if y.shape[1] == 0:
-        raise ValueError(f"link must return at least one number, got {model.link!r}, which returns none")
-    if np.iscomplexobj(y) or not np.isfinite(np.asarray(y, float)).all():
-        raise ValueError(f"link must return finite real numbers, got {model.link!r}, which returns {y.ravel()[:4]}")

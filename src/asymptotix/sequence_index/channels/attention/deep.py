@@ -48,6 +48,8 @@ from .mixing_layer import Vector, applied, determinant, dot, has_inverse, invert
 _LIST = 2**16
 #: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
 _PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
+#: Samples whose random numbers come from one generator.
+_KEYS = 64
 _LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -149,10 +151,17 @@ class DeepChannel(MappedChannel):
     def footprint(self, draws: int) -> int:
         return draws * (3 * self.size + 4 * _PILOTS)
 
-    def keys(self, n: int, seed: int) -> Key:
-        generator = np.random.default_rng([streams.DEEP_CHANNEL_ROTATIONS, seed])
-        turns = random_rotations(generator, (n, 2, 2, 3 * (self.layers - 1)), self.tokens)
-        return Key(generator.random((n, 2, 2)), turns, generator.gumbel(size=(n, 6 * _PILOT_DRAWS)))
+    def keys(self, numbers: np.ndarray, seed: int) -> Key:
+        """Random numbers of samples: a generator makes those of 64 consecutive ones, whichever of them are asked for."""
+        blocks, places = np.unique(numbers // _KEYS, return_inverse=True)
+        parts = [self._block_of_keys(seed, int(block)) for block in blocks]
+        rows = places * _KEYS + numbers % _KEYS
+        return Key(*(np.concatenate(part)[rows] for part in zip(*parts, strict=True)))
+
+    def _block_of_keys(self, seed: int, block: int) -> Key:
+        generator = np.random.default_rng([streams.DEEP_CHANNEL_ROTATIONS, seed, block])
+        turns = random_rotations(generator, (_KEYS, 2, 2, 3 * (self.layers - 1)), self.tokens)
+        return Key(generator.random((_KEYS, 2, 2)), turns, generator.gumbel(size=(_KEYS, 6 * _PILOT_DRAWS)))
 
     def program(self, draws: int, seed: int) -> Any:
         return partial(_program, self, draws, _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed))

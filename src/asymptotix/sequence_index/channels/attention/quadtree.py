@@ -89,6 +89,18 @@ def _smallest(x, slope, radius):
 
 
 @_inlined
+def _least_mixing(zm, zp, radius):
+    """Lower bound of tau within the radius, for any skip: how narrow the strip around z1- = 0 is depends on it.
+
+    With m = |z1-| and p = |z1+|, tau = (1 - exp(-2 m^2))/(1 + exp(-2 m^2) + exp(m (p - m)) + exp(-m (p + m))).
+    """
+    low, high, p = max(abs(zm) - radius, 0.0), abs(zm) + radius, abs(zp) + radius
+    top = min(max(0.5 * p, low), high)  # m (p - m) is largest at m = p/2
+    e = _exp(-low * low)
+    return (1 - e * e) / (1 + e * e + _exp(top * (p - top)) + e)
+
+
+@_inlined
 def _softmax_slopes(c, zm, zp, um, up, radius):
     """The map z1 -> z2 on a cell: what decides whether to drop it and whether it is fine enough.
 
@@ -116,7 +128,7 @@ def _softmax_slopes(c, zm, zp, um, up, radius):
     first_x, first_y = min(0.25, ex), min(0.25, ey)
     first = first_x * gx + first_y * gy
     second = min(0.0963, ex) * gx * gx + min(0.0963, ey) * gy * gy + 2.42 * (first_x + first_y)
-    least = max(max(k - first * radius, c), 1e-100)
+    least = max(max(k - first * radius, c + _least_mixing(zm, zp, radius)), 1e-100)
     inverse = 1 / least
     zmax = abs(um) * inverse
     slope = zmax * inverse * first

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...models.link import LinkModel
+from ..protocol import Averages, OperatorAverager
 from ..tools.sample_moments import SampleMoments
 from .link_channel import LinkChannel
 
@@ -35,6 +36,9 @@ class LinearChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 8 * self.size**2
 
+    def exact_averager(self) -> LinearAverager:
+        return LinearAverager(self.indices, self.tokens, self._B, self.model.noise, len(self._unseen))
+
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         noise, B = self.model.noise, self._B
         residual = self._seen @ (y - self._offset) - B @ omega
@@ -47,3 +51,45 @@ class LinearChannel(LinkChannel):
             rest = self._unseen @ (y - self._offset)
             log_evidence -= 0.5 * (rest**2).sum() / noise + 0.5 * len(rest) * np.log(2 * np.pi * noise)
         return SampleMoments(log_evidence, gain.T @ whitened, prior - gain.T @ gain, jnp.inf)
+
+
+class LinearAverager(OperatorAverager):
+    """Averages of an affine link, in closed form: neither g_out's covariance nor its slope depends on the data.
+
+        G = d g_out/d omega = -H,     E[g g^T] = sum_m H_{.m,.m},     H = B^T S^{-1} B,   S = B (V (x) I_M) B^T + noise.
+
+    Parameters
+    ----------
+    indices, tokens : int
+    B : array (r, P M)
+        The independent outputs; the token varies fastest.
+    noise : float
+        Variance of the noise on every output.
+    unseen : int
+        Number of outputs that are noise alone.
+    """
+
+    def __init__(self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int) -> None:
+        self._shape, self._B, self._noise, self._unseen = (indices, tokens), B, noise, unseen
+
+    def __call__(self, V: np.ndarray) -> Averages:
+        H, log_det = self._slope(V)
+        seen = len(self._B) * (1 + np.log(2 * np.pi)) + log_det
+        rest = self._unseen * (1 + np.log(2 * np.pi * self._noise)) if self._noise > 0 else 0.0
+        own = np.einsum("pmpk->pmk", H)
+        return Averages(
+            np.einsum("pmqm->pq", H)[None], np.array([-0.5 * (seen + rest)]), (own**2).sum((-1, -2))[None]
+        )
+
+    def moments_and_operators(
+        self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        H = np.einsum("pi,pmqk,qj->imjk", frame, self._slope(V)[0], frame, optimize=True)
+        image = np.einsum("imku,bkl,jmlu->bij", H, basis, H, optimize=True)
+        return np.einsum("imjm->ij", H)[None], np.einsum("aij,bij->ab", basis, image)[None]
+
+    def _slope(self, V: np.ndarray) -> tuple[np.ndarray, float]:
+        """H as an array (P, M, P, M), and log det S."""
+        P, M = self._shape
+        S = self._B @ np.kron(V, np.eye(M)) @ self._B.T + self._noise * np.eye(len(self._B))
+        return (self._B.T @ np.linalg.solve(S, self._B)).reshape(P, M, P, M), float(np.linalg.slogdet(S)[1])

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....numerics import interrupts
 from ....numerics.linear_algebra import from_logit, to_logit
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
-from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+from .threshold import MOST_BLOCKS_DRAWN, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
 #: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
 _CLOSE = 0.1
@@ -61,9 +62,10 @@ def next_index(evolution: OverlapMap, learned: int, tolerance: float) -> Stairca
     """The first of the other indices to follow; all of those that come close to it are looked at."""
     P = evolution.channel.indices
     branch = OneIndexBranch(evolution, learned)
-    found = {crossing.index: _located(branch, crossing, tolerance) for crossing in _first_crossings(branch)}
-    if not found:
-        return along(NEVER, int(learned == 0), P)
+    crossings, highest = _first_crossings(branch)
+    if not crossings:
+        return along(not_below(highest), int(learned == 0), P)
+    found = {crossing.index: _located(branch, crossing, tolerance) for crossing in crossings}
     index = min(found, key=lambda index: found[index].alpha)
     return along(found[index], index, P)
 
@@ -82,6 +84,7 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> T
     ends: list[np.ndarray] = []
     alpha, error = np.array([np.nan]), np.inf
     for _ in range(most + 8):
+        interrupts.check()
         x_r, end = predicted(x, len(ends))
         if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
             ends.append(end)
@@ -95,16 +98,21 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> T
         bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
         alpha = alpha - bias
         error = np.hypot(alpha.std(ddof=1) / np.sqrt(len(alpha)), UNCORRECTED_SHARE * bias.mean())
-    return Threshold(float(alpha.mean()), float(error))
+    return Threshold(float(alpha.mean()), float(error)).checked(tolerance)
 
 
-def _first_crossings(branch: OneIndexBranch) -> list[_Crossing]:
-    """Walk up the branch to the first x at which an index grows; those that almost do are taken along."""
-    previous, found, close = None, [], set[int]()
+def _first_crossings(branch: OneIndexBranch) -> tuple[list[_Crossing], float]:
+    """Walk up the branch to the first x at which an index grows; those that almost do are taken along.
+
+    Returns them, and the largest alpha that was looked at.
+    """
+    previous, found, close, highest = None, [], set[int](), 0.0
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
     for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
+        interrupts.check()
         here = [value.mean(0) for value in branch.at(x)]
         log_alpha, growth = float(here[0]), np.asarray(here[1])
+        highest = max(highest, float(np.exp(log_alpha)))
         if not close and growth.max() > 0:
             close = set(np.flatnonzero(growth > -_CLOSE).tolist())
         for index in [index for index in close if growth[index] > 0]:
@@ -118,4 +126,4 @@ def _first_crossings(branch: OneIndexBranch) -> list[_Crossing]:
         if found and not close:
             break
         previous = (x, log_alpha, growth)
-    return found
+    return found, highest

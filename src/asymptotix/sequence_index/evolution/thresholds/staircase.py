@@ -13,15 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ....core.progress import Progress
+from ....numerics import interrupts
+from ..dynamics import Ending
 from ..fixed_points import StateEvolution
-from ..instability import Instability, curvature_at_zero, sampled_instability_at_zero
+from ..instability import NO_MOMENT, SIGNIFICANT, Instability, curvature_at_zero, sampled_instability_at_zero
 from ..point import Point
 from ..refinement import refined
 from .one_index import next_index
-from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along
+from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
 #: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
+#: The ratio of the first steps, and how many there are at most until the branch is found.
+_NUDGE, _NUDGES = 1.02, 12
 #: Blocks of nodes at most for one number on other posteriors.
 _MOST_BLOCKS = 16
 
@@ -34,7 +38,7 @@ class Staircase(NamedTuple):
 
 
 def staircase(evolution: StateEvolution, *, tolerance: float, progress: Progress) -> Staircase:
-    """Directions in the order in which they are learned from nothing; those that never are come last, at infinity."""
+    """Directions in the order in which they are learned from nothing; those that are not come last, at infinity."""
     progress.message("first weak-recovery threshold")
     steps = [_first_step(evolution, tolerance)]
     branch = _foot(evolution, steps[0].threshold.alpha)
@@ -57,20 +61,22 @@ def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
         curvature = curvature_at_zero(channel)
         first = int(curvature.value.argmax())
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
-        return along(alpha, first, channel.indices)
+        return along(alpha.checked(tolerance), first, channel.indices)
     most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
-    found = sampled_instability_at_zero(channel, evolution.nodes.random_block, 0.5 * tolerance, most)
+    found = sampled_instability_at_zero(channel, evolution.nodes.operator_block, 0.5 * tolerance, most)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
-    if not found.direction.any():  # nothing grows at any alpha: everything that is visible is left
-        return _never(evolution.visible)
-    return StaircaseStep(Threshold(1 / found.rate, found.error / found.rate**2), found.direction)
+    if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
+        largest = found.rate + SIGNIFICANT * found.error
+        return _left(evolution.visible, NEVER if largest <= NO_MOMENT else not_below(1 / largest))
+    alpha = Threshold(1 / found.rate, found.error / found.rate**2)
+    return StaircaseStep(alpha.checked(tolerance), found.direction)
 
 
-def _never(frame: np.ndarray) -> StaircaseStep:
-    """The directions spanned by a frame (P, d), which are not learned at any alpha."""
+def _left(frame: np.ndarray, threshold: Threshold) -> StaircaseStep:
+    """The directions spanned by a frame (P, d), which are not learned before the end."""
     inside = frame @ frame.T
-    return StaircaseStep(NEVER, inside / np.linalg.norm(inside))
+    return StaircaseStep(threshold, inside / np.linalg.norm(inside))
 
 
 def _foot(evolution: StateEvolution, alpha: float) -> Point | None:
@@ -95,23 +101,25 @@ def _next_direction(
 ) -> tuple[StaircaseStep, Point | None]:
     """Follow the branch in alpha until what is left outside grows."""
     learned, below, growth_below = branch.learned, None, -np.inf
-    alpha = max(branch.alpha, _FIRST)
+    alpha, tries = max(branch.alpha, _FIRST), 0
     while alpha < _LAST:
-        alpha *= _STRIDE if below is not None else 1.02
+        interrupts.check()
+        # On few nodes the last direction is learned a little later than it was said to be.
+        alpha, tries = alpha * (_NUDGE if below is None and tries < _NUDGES else _STRIDE), tries + 1
         end = evolution.followed(branch.at(alpha))
-        if end.how.recovered:
-            break
         here = end.point
-        if here.learned < learned:  # on few nodes the last direction is learned a little later
+        if here.learned < learned:
             continue
+        if end.how.recovered:
+            return _dragged_along(evolution, (below or branch).alpha, here, tolerance), None
         found = evolution.growth(here)
         growth = _log_growth(found, alpha)
         if growth > 0 or here.learned > learned:
             if below is not None and np.isfinite(growth) and here.learned == learned:
                 return _crossing(evolution, below, growth_below, here, growth, tolerance)
-            return _sudden(evolution, (below or branch).alpha, here, found)
+            return _sudden(evolution, (below or branch).alpha, here, found, tolerance)
         below, growth_below, branch = here, growth, here
-    return _never(evolution.not_learned(branch)), None
+    return _left(evolution.not_learned(branch), not_below(alpha)), None
 
 
 def _log_growth(found: Instability, alpha: float) -> float:
@@ -120,15 +128,25 @@ def _log_growth(found: Instability, alpha: float) -> float:
     return float(np.log(max(alpha * found.rate, NO_GROWTH)))
 
 
-def _sudden(evolution: StateEvolution, low: float, above: Point, found: Instability) -> tuple[StaircaseStep, Point]:
+def _sudden(
+    evolution: StateEvolution, low: float, above: Point, found: Instability, tolerance: float
+) -> tuple[StaircaseStep, Point]:
     """What starts by itself on the branch, or is dragged along: from the last alpha without it to the first with it."""
     direction = found.moment if found.starts_by_itself else found.direction
-    middle, half = 0.5 * (low + above.alpha), 0.5 * (above.alpha - low)
-    if direction.any():
-        branch = evolution.entered(above, found)
-    else:
-        branch, direction = above, above.space.frame @ above.space.frame.T
-    return StaircaseStep(Threshold(middle, half), direction / np.linalg.norm(direction)), branch
+    if not direction.any():
+        return _dragged_along(evolution, low, above, tolerance), above
+    threshold = _between(low, above.alpha, tolerance)
+    return StaircaseStep(threshold, direction / np.linalg.norm(direction)), evolution.entered(above, found)
+
+
+def _dragged_along(evolution: StateEvolution, low: float, above: Point, tolerance: float) -> StaircaseStep:
+    """All that is learned at a point, where the branch below it knew less."""
+    everything = np.concatenate([above.space.frame, above.space.certain], 1)
+    return _left(everything, _between(low, above.alpha, tolerance))
+
+
+def _between(low: float, high: float, tolerance: float) -> Threshold:
+    return Threshold(0.5 * (low + high), 0.5 * (high - low)).checked(tolerance)
 
 
 def _crossing(
@@ -136,19 +154,22 @@ def _crossing(
 ) -> tuple[StaircaseStep, Point]:
     """The alpha between two points of a branch at which the growth passes one."""
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
-    at, root = below, a0
+    at, root, unsettled = below, a0, ""
     # From draws on few nodes the growth is not known better than that one linear step leads to the threshold.
     close = 0.05 if evolution.channel.stochastic else 0.01
     for _ in range(6):
+        interrupts.check()
         root = a0 - g0 * (a1 - a0) / (g1 - g0)
-        at = evolution.followed(at.at(float(np.exp(root)))).point
+        end = evolution.followed(at.at(float(np.exp(root))))
+        at, unsettled = end.point, end.words if end.how is Ending.UNSETTLED else ""
         growth = _log_growth(evolution.growth(at), at.alpha)
         if abs(growth) < close or a1 - a0 < 0.2 * tolerance:
             break
         a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
     slope = (g1 - g0) / (a1 - a0)
     threshold, found = _on_more_nodes(evolution, at, slope, tolerance)
-    return StaircaseStep(threshold, found.direction), evolution.entered(at, found).at(threshold.alpha)
+    step = StaircaseStep(threshold.unless(unsettled), found.direction)
+    return step, evolution.entered(at, found).at(threshold.alpha)
 
 
 def _on_more_nodes(
@@ -173,7 +194,8 @@ def _on_more_nodes(
     parts = (own, shifted - unshifted, 0.2 * growth, *bias[1:])
     error = np.linalg.norm(parts) / max(slope, 0.1)
     alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
-    return Threshold(alpha, float(alpha * error)), found
+    threshold = Threshold(alpha, float(alpha * error)).checked(tolerance)
+    return threshold.unless("" if solution.settled else solution.words), found
 
 
 def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....core.status import Status
+
 #: Stands for zero where a logarithm of a growth is taken.
 NO_GROWTH = 1e-12
 #: Blocks of nodes at most for one number on posteriors that come from draws.
@@ -15,13 +17,34 @@ UNCORRECTED_SHARE = 0.5
 
 
 class Threshold(NamedTuple):
-    """An alpha and its numerical error."""
+    """An alpha and its numerical error; how the search for it ended, and what is to be said of that."""
 
     alpha: float
     error: float
+    how: Status = Status.CONVERGED
+    words: str = ""
+
+    def checked(self, tolerance: float) -> Threshold:
+        """The same, INACCURATE where it is found and its relative error exceeds the tolerance."""
+        if self.how is not Status.CONVERGED or self.error <= tolerance * self.alpha:
+            return self
+        if not np.isfinite(self.alpha + self.error):
+            return self._replace(how=Status.NOT_CONVERGED, words="the search did not settle")
+        words = f"the relative error {self.error / self.alpha:.1e} exceeds the tolerance {tolerance:.1e}"
+        return self._replace(how=Status.INACCURATE, words=words)
+
+    def unless(self, unsettled: str) -> Threshold:
+        """The same, NOT_CONVERGED where it rests on something that is not, in words."""
+        return self._replace(how=Status.NOT_CONVERGED, words=unsettled) if unsettled else self
 
 
+#: What the theory says is never learned: the output does not depend on it, or never fixes it.
 NEVER = Threshold(np.inf, 0.0)
+
+
+def not_below(alpha: float) -> Threshold:
+    """A threshold that was looked for up to an alpha, in vain: nothing is known of its value but that."""
+    return Threshold(np.inf, np.nan, Status.AT_BOUND, f"not below {alpha:.4g}")
 
 
 class StaircaseStep(NamedTuple):

@@ -1,0 +1,116 @@
+"""A link is tried when a model is made: what JAX cannot trace, or a theory cannot use, is refused with a sentence.
+
+JAX itself accepts much of it without a word: an index beyond the end of an array is taken for the last one, and a number
+that changes from call to call is frozen at its first value when a program is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.memory import refuse_beyond_memory
+from ...numerics.precision import double_precision
+from .. import streams
+
+#: Index matrices at which a link is evaluated: so many standard normals, and as many uniformly in [-4, 4].
+_DRAWS, _FARTHEST = 32, 4.0
+#: Samples at a time of which no use of a model can do with fewer: each has a covariance of its indices.
+_SAMPLES = 2**13
+
+
+def try_link(link: Any, evaluate: Callable[[Any], Any], indices: int, tokens: int, shape: str) -> None:
+    """Raise a TypeError or ValueError that names the link and what was found; MemoryError where it is too large.
+
+    Parameters
+    ----------
+    link : object
+        As the user gave it.
+    evaluate : callable
+        The link as a function of an index matrix (P, M).
+    shape : str
+        Of the array that the link takes, in words.
+    """
+    _check_kind(link)
+
+    def flat(z: Any) -> Any:
+        return jnp.ravel(jnp.asarray(evaluate(z)))
+
+    def refused(found: str) -> ValueError:
+        return ValueError(f"link must return finite real numbers that depend on its argument; got {link!r}, {found}")
+
+    with double_precision():
+        try:
+            outputs = jax.eval_shape(flat, jax.ShapeDtypeStruct((indices, tokens), jnp.float64)).shape[0]
+            refuse_large(indices, tokens, outputs)
+            out_of_range = _index_out_of_range(evaluate, (indices, tokens))
+            if out_of_range:
+                raise ValueError(f"link must read the array of shape {shape} that it gets; got {link!r}: {out_of_range}")
+            Z = _places(indices, tokens)
+            y, again = (np.asarray(jax.vmap(flat)(jnp.asarray(Z))) for _ in range(2))
+        except (MemoryError, ValueError) as error:
+            if isinstance(error, MemoryError) or str(error).startswith("link must"):
+                raise
+            raise _untraceable(link, shape, error) from error
+        except Exception as error:
+            raise _untraceable(link, shape, error) from error
+    if outputs == 0:
+        raise ValueError(f"link must return at least one number, got {link!r}, which returns none")
+    finite = np.isfinite(y).all(1) & (not np.iscomplexobj(y))
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise refused(f"which returns {y[at][:4]} at {np.round(Z[at].ravel()[:4], 3)}")
+    if not np.array_equal(y, again):
+        raise refused("which returns other numbers when it is called again")
+    if (y == y[0]).all():
+        raise refused(f"which returns {y[0][:4]} at {len(y)} random places")
+
+
+def refuse_large(indices: int, tokens: int, outputs: int) -> None:
+    """MemoryError where covariances of the indices, or outputs, of a few thousand samples do not fit into memory."""
+    n = indices * tokens
+    needed = 8 * _SAMPLES * (2 * n**2 + outputs)
+    what = f"a link of {indices} x {tokens} indices and {outputs} outputs, for {_SAMPLES} samples at a time,"
+    refuse_beyond_memory(needed, what, "fewer indices, tokens or outputs")
+
+
+def _check_kind(link: Any) -> None:
+    if isinstance(link, type):
+        raise TypeError(f"link must be a function of the indices, got the class {link.__name__}; give an instance")
+    if not callable(link):
+        raise TypeError(f"link must be a function of the indices, got {link!r}")
+    try:
+        hash(link)
+    except TypeError as error:
+        raise TypeError(
+            f"link must be hashable, got {link!r}, whose class defines __eq__ without __hash__; define both, or give a"
+            " function that calls it"
+        ) from error
+
+
+def _places(indices: int, tokens: int) -> np.ndarray:
+    generator = np.random.default_rng(streams.LINK_TRIAL)
+    near = generator.standard_normal((_DRAWS, indices, tokens))
+    return np.concatenate([near, generator.uniform(-_FARTHEST, _FARTHEST, near.shape)])
+
+
+def _index_out_of_range(evaluate: Callable[[Any], Any], shape: tuple[int, int]) -> str:
+    """What JAX would clamp without a word, in its own words; empty where nothing was found."""
+    from jax.experimental import checkify
+
+    try:
+        error, _ = checkify.checkify(evaluate, errors=checkify.index_checks)(jnp.ones(shape))
+    except Exception:  # what cannot be traced at all is said elsewhere
+        return ""
+    return (error.get() or "").strip().rstrip(".")
+
+
+def _untraceable(link: Any, shape: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"link must be a function that JAX can trace, of an array of shape {shape}, returning a number or an "
+        f"array; got {link!r}, which raised {type(error).__name__}: {error}"
+    )
