@@ -68,7 +68,7 @@ class CubicConvolution(Convolution):
         try:
             return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
         except (ValueError, RuntimeError) as error:  # a width that leaves nothing of the target within rounding
-            raise FloatingPointError(f"the edges of the spectrum are not resolved at delta = {self.delta:.3g}") from error
+            raise FloatingPointError(f"the edges of the law are not resolved at delta = {self.delta:.3g}") from error
 
     def _x(self, g: Array) -> Array:
         return 1 / g + self.kappa0 / (self._root - g) + self.delta**2 * g
