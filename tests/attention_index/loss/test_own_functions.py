@@ -1,5 +1,7 @@
 """Losses and penalties of the user's own are tried when a problem is made, and refused in one sentence."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import asymptotix as asx
 from asymptotix.attention_index.loss.own_functions import try_loss
 
 TASK = asx.AttentionIndex(noise=0.5)
+ANY: Any = lambda cls: cls  # noqa: E731 (what a type checker would refuse as well)
 RANDOM = np.random.default_rng(0)
 
 
@@ -99,14 +102,14 @@ def test_a_function_that_cannot_be_hashed_is_tried_too():
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: asx.AttentionIndex(target=asx.MarchenkoPastur), TypeError, "the class MarchenkoPastur, not an inst"),
-        (lambda: asx.RiskMinimization(asx.AttentionIndex), TypeError, "the class AttentionIndex, not an instance"),
+        (lambda: ANY(asx.AttentionIndex)(target=asx.MarchenkoPastur), TypeError, "the class MarchenkoPastur, not"),
+        (lambda: ANY(asx.RiskMinimization)(asx.AttentionIndex), TypeError, "the class AttentionIndex, not an instance"),
         (lambda: asx.RiskMinimization(asx.AttentionIndex(tokens=1000)), MemoryError, "1000 tokens takes .* GiB"),
         (lambda: asx.BayesOptimal(asx.AttentionIndex(tokens=1000)), MemoryError, "1000 tokens takes .* GiB"),
         (lambda: asx.AttentionIndex(tokens=10**30), ValueError, "tokens must be"),
         (lambda: asx.AttentionIndex(beta=np.inf), ValueError, "beta must be"),
         (lambda: asx.RiskMinimization(TASK, weight_decay=np.inf), ValueError, "weight_decay must be"),
-        (lambda: asx.AttentionIndex(activation=jnp.tanh), ValueError, "activation must be one of"),
+        (lambda: ANY(asx.AttentionIndex)(activation=jnp.tanh), ValueError, "activation must be one of"),
         (lambda: asx.Atoms((1e300, 1.0)), ValueError, "values must have a largest eigenvalue between"),
         (lambda: asx.Empirical(np.ones(2_000_000)), ValueError, "spectrum must be at most 1,000,000 eigenvalues"),
         (lambda: asx.MarchenkoPastur(1e300), ValueError, "kappa0 must be between"),
