@@ -264,7 +264,7 @@ WRONG: dict[type, Mapping[str, Sequence[Any]]] = {
     asx.BayesOptimal: {"model": (None, "attention", asx.GAMP()), "side_information": (-0.1, 1.0, NAN, "some")},
     asx.RiskMinimization: {
         "model": (None, ONE_LAYER), "weight_decay": _NON_NEGATIVE, "width_ratio": _POSITIVE,
-        "parameterization": ("half",), "loss": ("absolute", 1.0),
+        "parameterization": ("half",), "loss": ("absolute", 1.0), "penalty": ("ridge", 1.0),
     },
     asx.PathPosterior: {
         "network": (None, ONE_LAYER), "inputs": (np.zeros((6, 3)), "tokens"),

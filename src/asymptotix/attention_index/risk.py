@@ -19,7 +19,7 @@ from ..core.specification import condensed, fixed_points, numeric_fields, with_f
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
-from .model import AttentionIndex
+from .model import AttentionIndex, named
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -94,12 +94,15 @@ class RiskMinimization(Problem):
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, AttentionIndex):
-            raise TypeError(f"model must be an AttentionIndex, got {self.model!r}")
+            raise TypeError(f"model must be an AttentionIndex, got {named(self.model)}")
         object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
         object.__setattr__(self, "width_ratio", float(checks.positive("width_ratio", self.width_ratio)))
         checks.one_of("parameterization", self.parameterization, PARAMETERIZATIONS)
-        if not callable(self.loss):
-            checks.one_of("loss", self.loss, LOSSES)
+        if not callable(self.loss) and not (isinstance(self.loss, str) and self.loss in LOSSES):
+            accepted = ", ".join(map(repr, LOSSES))
+            raise ValueError(f"loss must be one of {accepted}, or a JAX function loss(y, h), got {self.loss!r}")
+        if self.penalty is not None and not callable(self.penalty):
+            raise ValueError(f"penalty must be a convex JAX function r(t), or None, got {self.penalty!r}")
         if self.model.activation == "hardmax":
             raise NotImplementedError(
                 "activation='hardmax' has no gradient to train with; softmax and linear are covered"
@@ -112,6 +115,20 @@ class RiskMinimization(Problem):
             )
         if self.weight_decay == 0 and (self.loss != "squared" or self.penalty is not None):
             raise NotImplementedError("weight_decay=0 is covered for the squared loss without a penalty of your own")
+        if self.model.activation == "softmax" or callable(self.loss):
+            self.model.refuse_too_many_tokens()
+        self._try_functions()
+
+    def _try_functions(self) -> None:
+        """What the user wrote is tried now, not when a verb is called."""
+        if not callable(self.loss) and self.penalty is None:
+            return
+        from .loss.own_functions import try_loss, try_penalty
+
+        if callable(self.loss):
+            try_loss(self.loss, self.model)
+        if self.penalty is not None:
+            try_penalty(self.penalty, positive=self.parameterization == "factorized")
 
     @cached_property
     def theory(self) -> TrainingTheory:

@@ -92,7 +92,14 @@ def test_the_lowest_minimum_is_found(beta, Sigma):
     assert max(excess) < 1e-12
 
 
-@pytest.mark.parametrize("make", [TwoTokenMap, lambda *b: RowsMap(2, *b), lambda *b: generic_map(2, *b)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        TwoTokenMap,
+        lambda *betas: RowsMap(2, *betas),
+        pytest.param(lambda *betas: generic_map(2, *betas), marks=pytest.mark.slow),
+    ],
+)
 def test_a_descent_leaves_the_saddle_that_symmetry_leads_to(make):
     """Nodes with t0 = t = 0 are their own mirror images, and Gauss-Hermite rules of odd order have some.
 

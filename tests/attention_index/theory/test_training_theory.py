@@ -3,6 +3,7 @@
 import re
 import threading
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ TASK = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
 LINEAR = asx.AttentionIndex(target=asx.MarchenkoPastur(0.5), noise=0.5, activation="linear")
 
 
-def solve(problem, alpha=1.0, **options):
+def solve(problem, alpha: Any = 1.0, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", asx.ConvergenceWarning)
         return asx.solve(problem, alpha=alpha, progress=False, **options)
@@ -34,7 +35,7 @@ def test_no_error_exceeds_its_number_around_interpolation():
     """Points of the README's grid at which a third set of nodes, of odd order, is asked: it has symmetric samples."""
     theory = solve(asx.RiskMinimization(TASK), alpha=np.geomspace(0.05, 40, 24)[[4, 5, 6]])
     assert theory.ok
-    for name in theory.ds.data_vars:
+    for name in map(str, theory.ds.data_vars):
         if f"{name}_err" in theory.ds:
             assert (theory[f"{name}_err"] <= 0.05 * abs(theory[name])).all(), name
 

@@ -13,8 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.precision import double_precision
 from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
+
+_PART = 2**12
+"""Samples of one call of the compiled program."""
 
 _ROUNDING = 1e-15
 """Absolute error allowed for in the value of a loss: unlike a sum of squares it may be a difference of large terms."""
@@ -37,8 +41,14 @@ class BatchedNewton:
     @double_precision()
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-        p, value = self._descend(y, z, start, Sigma)
-        return np.array(p), np.array(value)
+        # In parts of one size: compiled once, and interrupted between two of them.
+        size = _PART if len(z) % _PART == 0 else len(z)
+        parts = []
+        for first in range(0, len(z), size):
+            interrupts.check()
+            part = slice(first, first + size)
+            parts.append(self._descend(y[part], z[part], start[part], Sigma))
+        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
 
     @double_precision()
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:

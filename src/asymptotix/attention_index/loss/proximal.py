@@ -29,6 +29,7 @@ from .visible_directions import logit_matrix
 DISAGREEMENT = 1e-6
 """Two descents ended in different minima if their objectives differ by more than this."""
 
+_WORK_PER_CALL = 1e7  # of compiled descents: samples times the cube of the number of coordinates
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -176,7 +177,14 @@ class RowsMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_rows
 
-        return softmax_rows.descend(self.row_logits, y, z, start, Sigma, self.beta)
+        # Compiled code cannot be interrupted: no call takes much longer than a tenth of a second.
+        size = max(1, int(_WORK_PER_CALL / self.visible_directions**3))
+        parts = []
+        for first in range(0, len(z), size):
+            interrupts.check()
+            part = slice(first, first + size)
+            parts.append(softmax_rows.descend(self.row_logits, y[part], z[part], start[part], Sigma, self.beta))
+        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
 
     def derivative(self, y, p, Sigma):
         from . import softmax_rows

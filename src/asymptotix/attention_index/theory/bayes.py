@@ -66,6 +66,8 @@ class AttentionIndexTheory:
             )
         if self.model.activation == "hardmax" and self.model.tokens != 2:
             raise NotImplementedError(f"hardmax is covered for two tokens, got tokens={self.model.tokens}")
+        if self.model.activation == "softmax":
+            self.model.refuse_too_many_tokens()
         # Neither side depends on alpha: one scan of the fields serves a whole curve.
         self.error = lru_cache(maxsize=4096)(self._error)
         self._log_score = lru_cache(maxsize=4096)(self._log_score_at)

@@ -81,7 +81,11 @@ class TrainingEquations:
 
     @property
     def convex(self) -> bool:
-        """Whether the loss is known to be convex in S: there is one fixed point then."""
+        """Whether the loss is convex in S, if it is the user's as far as trials tell: there is one fixed point then."""
+        if callable(self.problem.loss):
+            from ..loss.own_functions import try_loss
+
+            return try_loss(self.problem.loss, self.model)
         return self.in_closed_form or self.problem.loss == "cross_entropy"
 
     @property

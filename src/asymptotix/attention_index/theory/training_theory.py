@@ -21,7 +21,13 @@ from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
 from .training_equations import Training, TrainingEquations
 from .training_observables import doubted, nothing_learned, training_outcome
-from .vanishing_weight_decay import interpolates, interpolating_outcome, interpolating_start, threshold_outcome
+from .vanishing_weight_decay import (
+    NEARLY_ZERO,
+    interpolates,
+    interpolating_outcome,
+    interpolating_start,
+    threshold_outcome,
+)
 
 STARTS = ("uninformed", "informed", "continued")
 #: Residuals of the dynamics on the fewest nodes, on few, and on those from which the numbers are.
@@ -104,10 +110,13 @@ class TrainingTheory:
         if interpolates(self.problem, alpha):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         try:
-            ends = self._ends(alpha, starts)
-            return self._judged(alpha, ends, tolerance)
+            found = self._judged(alpha, self._ends(alpha, starts), tolerance)
         except FloatingPointError as error:
-            return self._from_nothing(alpha, tolerance, str(error))
+            found = self._from_nothing(alpha, tolerance, str(error))
+        stuck = found.outcome.how in (Status.FAILED, Status.NOT_CONVERGED)
+        if stuck and interpolates(self.problem, alpha, below=NEARLY_ZERO):
+            return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
+        return found
 
     # -- from few nodes to many --------------------------------------------------------------------------------
 
