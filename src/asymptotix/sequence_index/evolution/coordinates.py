@@ -118,6 +118,15 @@ class Coordinates:
         logits = np.log(values.clip(*PRECISIONS))
         return self._components(np.einsum("...ik,...k,...jk->...ij", vectors, logits, vectors))
 
+    def of_overlap_inside(self, Q: np.ndarray) -> np.ndarray | None:
+        """Coordinates of an overlap (P, P), seen on the learned subspace; None where it is not between 0 and 1."""
+        inside = self.frame.T @ Q @ self.frame
+        values = np.diag(inside) if self.diagonal else np.linalg.eigvalsh(inside)
+        if not ((values > 0) & (values < 1)).all():
+            return None
+        hat = inside @ np.linalg.inv(np.eye(self.rank) - inside)
+        return self.of_precision(self.frame @ hat @ self.frame.T)
+
     def tangent(self, x: np.ndarray) -> np.ndarray:
         """dQ/dx as matrices (m, P, P): the derivative of a function of a matrix has divided differences as entries."""
         logits, directions = self._spectrum(x)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core.status import Status
+from ...numerics import interrupts
+from ...numerics.linear_algebra import to_logit
 from ..channels.protocol import Averager, Averages
 from .coordinates import PRECISIONS
 from .overlap_map import OverlapMap
@@ -19,6 +21,8 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 #: The most of them for posteriors that come from draws.
 _MOST_DRAWN = 16
 _STEPS = 8
+#: Logit of a principal overlap below which it is small: the fixed point is predicted linearly in Q.
+_SMALL = float(to_logit(0.2))
 #: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
 #: less of that.
 _STEP, _STEP_DRAWN = 0.05, 0.1
@@ -107,20 +111,20 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
     step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, nodes.few, BLOCKS[-1])
     here = _evaluated(evolution, point, few)
     inverse, resolved = _newton(_slopes(lambda x: _evaluated(evolution, point.moved(x), few), here, step))
+    response = np.tensordot(inverse.T, point.tangent, 1)
     here = here if few is first else _evaluated(evolution, point, first)
     way = _approached(lambda x: _evaluated(evolution, point.moved(x), first), here, inverse, tolerance)
     here, inverse, moving = way
-    ends, seen, start = [], [], here.point
+    predictions, seen = Predictions(here.point, response, drawn), []
     while True:
-        ends.append(here.x + here.residuals @ inverse.T)
+        predictions.add(here, inverse)
         seen.append(here.averages)
-        end = point.moved(here.x + _bounded(np.mean(ends, axis=(0, 1)) - here.x))
-        # With draws the end may be far below where the way to it ended: then the larger of the slopes dq/dx is safe.
-        errors = np.max([_error(ends, at.tangent, drawn) for at in ([start, end] if drawn else [end])], axis=0)
-        error = float(errors.max())
-        if moving or (error <= tolerance and len(ends) in BLOCKS) or len(ends) == most:
+        end, errors = predictions.end(here.point), predictions.error(here.point)
+        error, blocks = float(errors.max()), len(seen)
+        if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
-        here = _evaluated(evolution, end, nodes.block(len(ends)))
+        interrupts.check()
+        here = _evaluated(evolution, end, nodes.block(blocks))
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
@@ -141,6 +145,49 @@ def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
     if np.isfinite(evolution.exact_recovery_bound):
         return f"exact recovery of {known} of {evolution.visible.shape[1]} directions"
     return f"1-q is below {1 / PRECISIONS[1]:.0e} in {known} of {evolution.visible.shape[1]} directions"
+
+
+class Predictions:
+    """Fixed points that blocks of nodes predict, one per randomisation, each by a linear step from where it was taken.
+
+    Just above a threshold the residual of the logits is linear in the overlap: there the step is linear in Q, and the
+    response of Q to a residual is the same everywhere. Where no overlap is small the step is linear in the logits,
+    which cannot lead beyond full overlap.
+
+    Parameters
+    ----------
+    start : Point
+        From which the first prediction is made.
+    response : array (m, P, P)
+        By how much the fixed point moves with the residual of every coordinate.
+    drawn : bool
+        Posteriors come from draws.
+    """
+
+    def __init__(self, start: Point, response: np.ndarray, drawn: bool) -> None:
+        self._start, self._response, self._drawn = start, response, drawn
+        self._linear = bool(start.space.rank) and start.logits[0] < _SMALL
+        self._x: list[np.ndarray] = []
+        self._Q: list[np.ndarray] = []
+
+    def add(self, here: _Evaluation, inverse: np.ndarray) -> None:
+        """Those of one block."""
+        self._x.append(here.x + here.residuals @ inverse.T)
+        self._Q.append(here.point.Q + np.tensordot(here.residuals, self._response, 1))
+
+    def end(self, here: Point) -> Point:
+        """Their mean, at most one away in every coordinate."""
+        x = here.space.of_overlap_inside(np.mean(self._Q, axis=(0, 1))) if self._linear else None
+        x = np.mean(self._x, axis=(0, 1)) if x is None else x
+        return here.moved(here.x + _bounded(x - here.x))
+
+    def error(self, here: Point) -> np.ndarray:
+        """Standard error of the overlap (P, P)."""
+        if self._linear:
+            return _error(self._Q, None, self._drawn)
+        # With draws the end may be far below where the way to it ended: then the larger of the slopes dq/dx is safe.
+        ends = [self._start, self.end(here)] if self._drawn else [self.end(here)]
+        return np.max([_error(self._x, end.tangent, self._drawn) for end in ends], axis=0)
 
 
 def _evaluated(evolution: OverlapMap, point: Point, average: Averager) -> _Evaluation:
@@ -214,8 +261,8 @@ def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, s
     return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
 
 
-def _error(ends: list[np.ndarray], tangent: np.ndarray, drawn: bool) -> np.ndarray:
-    """Standard error of the overlap (P, P), from predictions (R, m) of every block.
+def _error(ends: list[np.ndarray], tangent: np.ndarray | None, drawn: bool) -> np.ndarray:
+    """Standard error of the overlap (P, P), from predictions of every block: coordinates (R, m), or Q (R, P, P) itself.
 
     Successive blocks of one randomisation make up for each other: it is the scatter of their means. With draws there
     is little of that, and that scatter, from few rows, would stop too early where it is small by chance: then it is
@@ -225,14 +272,15 @@ def _error(ends: list[np.ndarray], tangent: np.ndarray, drawn: bool) -> np.ndarr
     return np.maximum(error, _standard_error(np.concatenate(ends), tangent)) if drawn else error
 
 
-def _standard_error(rows: np.ndarray, tangent: np.ndarray) -> np.ndarray:
-    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P).
+def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
+    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P), or of itself.
 
     A deterministic average has one row and only rounding.
     """
     if len(rows) == 1:
-        return 1e-9 * abs(tangent).sum(0)
-    spread = np.tensordot(rows - rows.mean(0), tangent, 1)
+        return 1e-9 * (abs(rows[0]) if tangent is None else abs(tangent).sum(0))
+    spread = rows - rows.mean(0)
+    spread = spread if tangent is None else np.tensordot(spread, tangent, 1)
     return np.sqrt((spread**2).sum(0) / (len(rows) - 1) / len(rows))
 
 
