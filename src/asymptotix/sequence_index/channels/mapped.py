@@ -28,7 +28,7 @@ _CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
 _OTHER_SEED = 1000
 
 
-class Samples(NamedTuple):
+class NumberedSamples(NamedTuple):
     """Observations (n, k), omega (n, P M), V (n, P, P) and numbers (n,) of samples."""
 
     observation: np.ndarray
@@ -79,7 +79,7 @@ class MappedChannel(Channel):
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
         numbers = np.arange(n) if accuracy.numbers is None else np.asarray(accuracy.numbers, int)
-        samples = Samples(y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)), numbers)
+        samples = NumberedSamples(y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)), numbers)
         count = self.draws if accuracy.draws is None else int(accuracy.draws)
         found = self.in_chunks(samples, np.arange(n), accuracy.seed, count, 1)
         if self.stochastic and accuracy.draws is None:
@@ -91,7 +91,7 @@ class MappedChannel(Channel):
             fields = [jnp.asarray(x, omega.dtype) for x in fields]
         return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
 
-    def _do_again(self, found: list[np.ndarray], samples: Samples, accuracy: Accuracy) -> None:
+    def _do_again(self, found: list[np.ndarray], samples: NumberedSamples, accuracy: Accuracy) -> None:
         """Replace the moments of samples with few effective draws by those of more lists."""
         for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= accuracy.enough))
@@ -103,13 +103,13 @@ class MappedChannel(Channel):
 
     @double_precision()
     def in_chunks(
-        self, samples: Samples, rows: np.ndarray, seed: int, draws: int, repeats: int
+        self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
         """Moments of some samples, in chunks of one shape; a channel may look after those that were lost.
 
         Parameters
         ----------
-        samples : Samples
+        samples : NumberedSamples
             All of them.
         rows : array of int
             Which of the samples.

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from ... import streams
 from ...models.link import LinkModel
-from ..mapped import Samples
+from ..mapped import NumberedSamples
 from ..tools.root_finding import gauss_newton, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import half_log_det
@@ -45,7 +45,7 @@ class RootChannel(LinkChannel):
         return 2 * draws * (2 * draws + 8 * self.size**2)
 
     def in_chunks(
-        self, samples: Samples, rows: np.ndarray, seed: int, draws: int, repeats: int
+        self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
         found = super().in_chunks(samples, rows, seed, draws, repeats)
         lost = np.flatnonzero(~np.isfinite(found[0]))
