@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
 
-MOST_EIGENVALUES, LARGEST = 10**6, 1e50
-"""What is summed over at every point of an integral, and what can still be squared and compared."""
+MOST_EIGENVALUES = 10**6
+"""All of them are summed over at every point of an integral."""
+
+SMALLEST, LARGEST = 1e-12, 1e6
+"""Between which the largest must lie, where those of Gaussian weights are of order one: noise is still told from it."""
 
 
 class _Discrete(Target):
@@ -132,9 +135,9 @@ def _spectrum(name: str, given: Any, *, rounding: float = 0.0) -> tuple[float, .
     values = checks.finite_grid(name, given)
     if values.size > MOST_EIGENVALUES:
         raise ValueError(f"{name} must be at most {MOST_EIGENVALUES:,} eigenvalues, got {values.size:,}")
-    if not 1 / LARGEST < abs(values).max() < LARGEST and values.max() > 0:
+    if values.max() > 0 and not SMALLEST <= abs(values).max() <= LARGEST:
         raise ValueError(
-            f"{name} must have a largest eigenvalue between {1 / LARGEST:g} and {LARGEST:g}, got {abs(values).max():g}"
+            f"{name} must have a largest eigenvalue between {SMALLEST:g} and {LARGEST:g}, got {abs(values).max():g}"
         )
     if values.max() <= 0:
         raise ValueError(f"{name} must contain a positive eigenvalue, got a largest one of {values.max():g}")

@@ -64,8 +64,8 @@ class PowerLaw(Target):
             raise ValueError(f"kappa0 must be in (0, 1], got {self.kappa0}")
         if not self.exponent <= 20:
             raise ValueError(f"exponent must be at most 20, beyond which one eigenvalue is left, got {self.exponent}")
-        if not 1e-50 < self.mean_square < 1e50:
-            raise ValueError(f"mean_square must be between 1e-50 and 1e50, got {self.mean_square}")
+        if not 1e-24 <= self.mean_square <= 1e12:
+            raise ValueError(f"mean_square must be between 1e-24 and 1e12, got {self.mean_square}")
 
     @property
     def lower_edge(self) -> float:

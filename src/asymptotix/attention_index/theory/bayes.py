@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Fields qhat between which fixed points are looked for, times Q_0; beyond the last one recovery counts as exact.
 _FIELDS = (1e-6, 1e9)
-_STRIDE = 0.35
+_STRIDE, _MOST_STRIDES = 0.35, 400
 #: Balance, a logarithm, below which a gap of the scan may hide a pair of fixed points; and its parts then.
 _NEAR, _PARTS = 0.3, 3
 #: Accuracy of the two scalar equations, and of the integral behind one of them.
@@ -103,9 +103,13 @@ class AttentionIndexTheory:
         The balance is positive at small fields, and with noise negative at large ones.
         """
         low, high = (float(np.log(bound / self.model.signal)) for bound in _FIELDS)
-        while self._balance(low, alpha) <= 0:
+        for _ in range(_MOST_STRIDES):
+            if self._balance(low, alpha) > 0:
+                break
             low -= _STRIDE
-        while self.model.noise > 0 and self._balance(high, alpha) >= 0:
+        for _ in range(_MOST_STRIDES if self.model.noise > 0 else 0):
+            if self._balance(high, alpha) < 0:
+                break
             high += _STRIDE
         count = round((high - low) / _STRIDE) + 1
         grid = np.linspace(low, high, count) if start == "uninformed" else np.linspace(high, low, count)
@@ -151,7 +155,7 @@ class AttentionIndexTheory:
         if test_err > tolerance:
             words = f"test_error is known as {test:.4g} +- {test_err:.1g}, beyond the tolerance of {tolerance:g}"
             return Outcome(values, Status.INACCURATE, words=f"inaccurate: {words}")
-        if values["estimation_error_err"] > error:
+        if values["estimation_error_err"] > max(error, _ROUNDING * Q0):
             words = f"inaccurate: estimation_error is known as {error:.2g} +- {values['estimation_error_err']:.1g}"
             return Outcome(values, Status.INACCURATE, words=words)
         return Outcome(values)
