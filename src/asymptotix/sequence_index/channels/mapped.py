@@ -1,7 +1,7 @@
 """Channels whose posterior is a program for one sample, mapped over the samples.
 
 The indices of a sample are a vector z of n = P M entries (the token varies fastest) with the prior N(omega, V (x) I_M).
-Samples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
+NumberedSamples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
 samples for which the weights leave too few of them are done again with more lists.
 """
 
@@ -22,13 +22,13 @@ from .tools.sample_moments import SampleMoments, merged
 
 #: Lists that a sample with few effective draws is done again with, at first and if that was not enough.
 MORE_LISTS = (8, 64)
-#: Samples in a chunk on a CPU and on an accelerator, and the memory that it may take.
+#: NumberedSamples in a chunk on a CPU and on an accelerator, and the memory that it may take.
 _CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
 #: Between the seeds of lists that must be independent.
 _OTHER_SEED = 1000
 
 
-class Samples(NamedTuple):
+class NumberedSamples(NamedTuple):
     """Observations (n, k), omega (n, P M), V (n, P, P) and numbers (n,) of samples."""
 
     observation: np.ndarray
@@ -79,7 +79,7 @@ class MappedChannel(Channel):
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
         numbers = np.arange(n) if accuracy.numbers is None else np.asarray(accuracy.numbers, int)
-        samples = Samples(y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)), numbers)
+        samples = NumberedSamples(y, mean, np.broadcast_to(np.asarray(V, float), (n, P, P)), numbers)
         count = self.draws if accuracy.draws is None else int(accuracy.draws)
         found = self.in_chunks(samples, np.arange(n), accuracy.seed, count, 1)
         if self.stochastic and accuracy.draws is None:
@@ -91,7 +91,7 @@ class MappedChannel(Channel):
             fields = [jnp.asarray(x, omega.dtype) for x in fields]
         return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
 
-    def _do_again(self, found: list[np.ndarray], samples: Samples, accuracy: Accuracy) -> None:
+    def _do_again(self, found: list[np.ndarray], samples: NumberedSamples, accuracy: Accuracy) -> None:
         """Replace the moments of samples with few effective draws by those of more lists."""
         for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= accuracy.enough))
@@ -103,13 +103,13 @@ class MappedChannel(Channel):
 
     @double_precision()
     def in_chunks(
-        self, samples: Samples, rows: np.ndarray, seed: int, draws: int, repeats: int
+        self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
         """Moments of some samples, in chunks of one shape; a channel may look after those that were lost.
 
         Parameters
         ----------
-        samples : Samples
+        samples : NumberedSamples
             All of them.
         rows : array of int
             Which of the samples.
@@ -142,7 +142,7 @@ class MappedChannel(Channel):
         return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
-        """Samples per chunk, whatever their number where programs take long to compile."""
+        """NumberedSamples per chunk, whatever their number where programs take long to compile."""
         room = max(1, _CHUNK_BYTES // (8 * self.footprint(draws)))
         most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
         fitting = min(most, 1 << max(0, room.bit_length() - 1))

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from ... import streams
 from ...models.link import LinkModel
-from ..mapped import Samples
+from ..mapped import NumberedSamples
 from ..tools.root_finding import gauss_newton, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import half_log_det
@@ -27,7 +27,7 @@ class RootChannel(LinkChannel):
     """A sum over the roots of g(z) = y in R^n, of weight N(z; omega, V) / sqrt(det J^T J), J the differential.
 
     Damped Gauss-Newton from 48 starts around omega, then once more from the mirror images -z of the roots that were
-    found (links with a sign symmetry have roots there, however small V is). Samples without any root are searched again
+    found (links with a sign symmetry have roots there, however small V is). NumberedSamples without any root are searched again
     from 384 starts, half of them twice as far out.
     """
 
@@ -45,7 +45,7 @@ class RootChannel(LinkChannel):
         return 2 * draws * (2 * draws + 8 * self.size**2)
 
     def in_chunks(
-        self, samples: Samples, rows: np.ndarray, seed: int, draws: int, repeats: int
+        self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
         found = super().in_chunks(samples, rows, seed, draws, repeats)
         lost = np.flatnonzero(~np.isfinite(found[0]))
