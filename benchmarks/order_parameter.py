@@ -148,7 +148,7 @@ def ours(case: Case, repeats: int) -> Ours:
         action = case.action(Watched)
         found = minimise(action)
         if not found.converged:
-            raise RuntimeError(f"{case.name}: {found.status}")
+            raise RuntimeError(f"{case.name}: {found.words}")
         within = next(seconds for seconds, S in action.seen if S - found.action <= WITHIN)
         runs.append(Ours(found.action, within, time.process_time() - action.begun, found.evaluations))
     return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]

@@ -54,10 +54,9 @@ def kept(path: Path) -> Path | None:
 
 def keep(result: asx.Result, path: Path, parts: bool = True) -> None:
     """Save a result, an interrupted one only if its ``parts`` can be used, and stop there."""
-    interrupted = result.status.astype(str).str.startswith("interrupted").any()
-    if parts or not interrupted:
+    if parts or result.finished:
         result.save(path)
-    if interrupted:
+    if not result.finished:
         raise SystemExit("interrupted; called again it goes on from here")
 
 

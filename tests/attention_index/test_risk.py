@@ -6,6 +6,7 @@ import pytest
 
 import asymptotix as asx
 from asymptotix.attention_index.loss.quadrature_nodes import LossNodes
+from asymptotix.core.status import Status
 
 TASK = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
 
@@ -89,6 +90,18 @@ def test_gradient_against_finite_differences(field):
     # differences of solutions known to 1e-11 over 4e-3, and the square of the step times a third derivative
     assert found.derivative == pytest.approx(expected, rel=2e-5)
     assert found.value == pytest.approx(float(solve(problem).test_error), rel=1e-7)
+
+
+def test_a_derivative_says_what_solve_says():
+    narrow = asx.RiskMinimization(TASK, width_ratio=0.3)
+    with pytest.warns(asx.ConvergenceWarning, match=r"width_ratio = 0.3 is below the learned rank"):
+        found = asx.gradient(narrow, "test_error", "weight_decay", alpha=1.0)
+    assert found.status is Status.NOT_VALID
+    with pytest.warns(asx.ConvergenceWarning, match="beyond the tolerance of 1e-07"):
+        found = asx.gradient(asx.RiskMinimization(TASK), "m", "noise", alpha=1.0, tolerance=1e-7)
+    assert found.status is Status.INACCURATE
+    with pytest.raises(ValueError, match=r"nothing to differentiate at alpha=0.1: converged: interpolation"):
+        asx.gradient(asx.RiskMinimization(TASK, weight_decay=0), "test_error", "alpha", alpha=0.1)
 
 
 @pytest.mark.slow

@@ -156,12 +156,11 @@ def test_repr_is_short():
 
 def test_more_paths_than_memory_are_refused_before_anything_is_built():
     problem, _ = small_problem()
-    heads = 300
-    tokens, attention = np.ones((2, 1, 3)), np.ones((2, heads, 1, 1))
-    inputs = asx.AttendedInputs(tokens, (attention,) * 3)
-    many = asx.PathPosterior(asx.AttentionPaths(layers=3, heads=heads), inputs, np.ones(2))
+    heads, outputs = (30, 30, 10), 100
+    inputs = asx.AttendedInputs(np.ones((2, 1, 3)), tuple(np.ones((2, H, 1, 1)) for H in heads))
+    many = asx.PathPosterior(asx.AttentionPaths(heads=heads), inputs, np.ones((2, outputs)))
     with pytest.raises(
-        MemoryError, match=r"27000000 paths and 1 outputs takes \d+.* GiB.*; try fewer examples, heads or"
+        MemoryError, match=r"9000 paths and 100 outputs takes \d+.* GiB.*; try fewer examples, heads or"
     ):
         asx.solve(many, width=np.inf, progress=False)
     assert problem.attended.shape == (40, 4, 8)
@@ -172,7 +171,7 @@ def test_more_paths_than_memory_are_refused_before_anything_is_built():
     [
         ({"temperature": 0.0}, "temperature must be positive, got 0"),
         ({"temperature": -1.0}, "temperature must be positive, got -1"),
-        ({"temperature": np.inf}, "temperature must be finite, got inf"),
+        ({"temperature": np.inf}, "temperature must be .*finite, got inf"),
         ({"prior_variance": -1.0}, "prior_variance must be positive, got -1"),
     ],
 )
@@ -216,6 +215,21 @@ def test_every_swept_field_is_that_of_its_point(swept):
         np.testing.assert_allclose(variance.sel({name: value}), spread, rtol=1e-9, atol=1e-12)
         assert float(expected.coords["width"]) == 5.0
         np.testing.assert_allclose(theory.alignment(4).sel({name: value}), alone.alignment(4), atol=1e-9)
+
+
+def test_tolerance_is_that_of_the_order_parameter():
+    """The stated error over the largest entry is at most the tolerance, or the point says that it is not."""
+    problem, _ = small_problem()
+    theory = asx.solve(problem, width=[5.0, np.inf], tolerance=1e-6, progress=False)
+    assert theory.ok
+    assert theory.order_parameter_err.dims == theory.order_parameter.dims
+    assert (theory.order_parameter_err.sel(width=5.0) > 0).all()
+    assert (theory.order_parameter_err <= 1e-6 * abs(theory.order_parameter).max()).all()
+    assert (theory.order_parameter_err.sel(width=np.inf) == 0).all()
+    with pytest.warns(asx.ConvergenceWarning, match=r"numerical error .* of the order parameter exceeds the tolerance"):
+        out_of_reach = asx.solve(problem, width=5.0, tolerance=1e-300, progress=False)
+    assert out_of_reach.status_code.item() == "inaccurate"
+    np.testing.assert_allclose(out_of_reach.order_parameter, theory.order_parameter.sel(width=5.0), rtol=1e-6)
 
 
 def test_start_from_an_order_parameter():

@@ -47,6 +47,9 @@ def states_its_errors(case: Case, result: asx.Result) -> None:
             assert name.removesuffix("_err") in result.ds
             assert result[name].dims == result[name.removesuffix("_err")].dims
             assert (result[name].fillna(0.0) >= 0).all(), name
+            # An error beyond both its number and the tolerance is never "converged".
+            bound = np.maximum(abs(result[name.removesuffix("_err")]), case.tolerance)
+            assert not (result.converged & (result[name] > bound)).any(), f"{name} exceeds its number"
         else:
             assert (f"{name}_err" in result.ds) != (name in case.without_error), f"{name}: is there an error or not?"
 
@@ -205,7 +208,7 @@ def agree(
             stated = np.nan_to_num(expected[f"{name}_err"].values) if f"{name}_err" in expected.ds else 0.0
             bound = stated + case.history_of.get(name, case.history) * scale
             if name.endswith("_err"):  # an error is known to its order of magnitude
-                bound = np.maximum(before, case.history)
+                bound = np.maximum(before, case.history_of.get(name, case.history))
         different = (now != before) & ~(np.isnan(now) & np.isnan(before))
         with np.errstate(invalid="ignore"):
             wrong = different & ~(abs(now - before) <= bound)

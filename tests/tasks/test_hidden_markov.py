@@ -123,7 +123,7 @@ def test_stored_accuracy_of_seed_zero():
         ({"seed": -1}, "seed must be an integer of at least 0"),
         ({"length": 1}, "length must be an integer of at least 2"),
         ({"noise_parallel": -1}, "noise_parallel must be non-negative"),
-        ({"noise_perpendicular": np.inf}, "noise_perpendicular must be finite"),
+        ({"noise_perpendicular": np.inf}, "noise_perpendicular must be .*finite"),
         ({"readout": 31}, "readout must be 'mean' or a token from -31 to 30, got 31"),
         ({"readout": "last"}, "readout must be one of 'mean'"),
         ({"two_paths": 1}, "two_paths must be one of False, True"),
@@ -136,3 +136,16 @@ def test_stored_accuracy_of_seed_zero():
 def test_bad_options(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         hidden_markov(**options)
+
+
+@pytest.mark.parametrize("given", [{"examples": 10**9}, {"test_examples": 10**12}, {"length": 10**8}])
+def test_sizes_that_cannot_be_are_refused_with_the_estimate(given):
+    with pytest.raises(MemoryError, match=r"takes .* GiB, and there are .* try fewer examples or a shorter length"):
+        hidden_markov(**given)
+
+
+@pytest.mark.parametrize("name", ["noise_parallel", "noise_perpendicular", "beta", "examples", "length", "seed"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), 10**400, -1, "much"])
+def test_numbers_are_finite_and_named(name, bad):
+    with pytest.raises((TypeError, ValueError), match=name):
+        hidden_markov(**{name: bad})

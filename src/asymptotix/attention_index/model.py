@@ -10,11 +10,19 @@ from typing import Any
 
 from ..core.specification import Specification
 from ..numerics import checks
+from ..numerics.memory import refuse_beyond_memory
 from .spectra.targets import MarchenkoPastur, Target
 
 ACTIVATIONS = ("softmax", "hardmax", "linear")
 OUTPUTS = ("label", "sequence")
 CENTRINGS = ("trace", "empirical")
+#: Nodes of the coarsest average that any number comes from.
+FEWEST_NODES = 2**12
+
+
+def named(value: Any) -> str:
+    """A value in an error message; of a class it is said that it is one."""
+    return f"the class {value.__name__}, not an instance of it" if isinstance(value, type) else repr(value)
 
 
 @dataclass(frozen=True)
@@ -72,13 +80,21 @@ class AttentionIndex(Specification):
         if not isinstance(self.target, Target):
             raise TypeError(
                 "target must be a Target: MarchenkoPastur(0.5), say, or Atoms, PowerLaw, Empirical; "
-                f"got {self.target!r}"
+                f"got {named(self.target)}"
             )
         if self.tokens == 1 and self.activation != "linear":
             raise ValueError(
                 f"tokens must be at least 2 with activation={self.activation!r}: the {self.activation} of one entry is "
                 "constant, got 1"
             )
+
+    def refuse_too_many_tokens(self) -> None:
+        """Raise a MemoryError with the estimate where averages over T x T outputs do not fit: they grow as T^4."""
+        T, N = self.tokens, self.visible_directions
+        # the map from N coordinates to T^2 logits, and coordinates, outputs and points at the fewest nodes in use
+        needed = 8 * (2 * T * T * N + FEWEST_NODES * (6 * N + 2 * T * T))
+        if needed > 2**30:  # the question what there is takes time
+            refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
 
     @property
     def teacher_beta(self) -> float:

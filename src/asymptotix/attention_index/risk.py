@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.gradient import Derivative
 from ..core.problem import Outcome, Problem
 from ..core.specification import condensed, fixed_points, numeric_fields, with_fields
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
-from .model import AttentionIndex
+from .model import AttentionIndex, named
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from ..core.progress import Progress
     from ..core.result import Result
     from .spectra.learned import LearnedSpectrum
-    from .theory.state_evolution import OrderParameters
-    from .theory.training_theory import TrainingTheory
+    from .theory.training_theory import Starts, TrainingTheory
 
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
@@ -58,6 +58,21 @@ class RiskMinimization(Problem):
         A convex JAX function r(t): the penalty is d weight_decay Tr r(S) in the place of the norms above, on positive
         semi-definite S ("factorized") or on all symmetric ones ("full").
 
+    Notes
+    -----
+    *Starts* of :func:`solve`. "uninformed": S is a thousandth of S_0 in size, with a cosine of a thousandth between the
+    two; "informed": S is S_0 but for a cosine of 0.999. Where the loss is not convex either tries the other one too; if
+    they lead to two branches, that of lower training loss is reported, being that of the minimiser, and the status says
+    so. "continued": from a learner that knows two thirds of the target at the largest alpha, each point from the one
+    above it; this, and a start given as (m, q, Sigma), follow one branch whether or not it is the lowest. A point does
+    not depend on the others of a call, unless it is continued.
+
+    *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss,
+    estimation_error and rank: absolute where the number is below one, relative above. More nodes are tried where it is
+    not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
+    replicon of one or more, jumps of the proximal map on a thousandth of the data, and a learned rank above
+    ``width_ratio`` are "not valid".
+
     Examples
     --------
     >>> import asymptotix as asx
@@ -79,12 +94,15 @@ class RiskMinimization(Problem):
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, AttentionIndex):
-            raise TypeError(f"model must be an AttentionIndex, got {self.model!r}")
+            raise TypeError(f"model must be an AttentionIndex, got {named(self.model)}")
         object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
         object.__setattr__(self, "width_ratio", float(checks.positive("width_ratio", self.width_ratio)))
         checks.one_of("parameterization", self.parameterization, PARAMETERIZATIONS)
-        if not callable(self.loss):
-            checks.one_of("loss", self.loss, LOSSES)
+        if not callable(self.loss) and not (isinstance(self.loss, str) and self.loss in LOSSES):
+            accepted = ", ".join(map(repr, LOSSES))
+            raise ValueError(f"loss must be one of {accepted}, or a JAX function loss(y, h), got {self.loss!r}")
+        if self.penalty is not None and not callable(self.penalty):
+            raise ValueError(f"penalty must be a convex JAX function r(t), or None, got {self.penalty!r}")
         if self.model.activation == "hardmax":
             raise NotImplementedError(
                 "activation='hardmax' has no gradient to train with; softmax and linear are covered"
@@ -97,6 +115,20 @@ class RiskMinimization(Problem):
             )
         if self.weight_decay == 0 and (self.loss != "squared" or self.penalty is not None):
             raise NotImplementedError("weight_decay=0 is covered for the squared loss without a penalty of your own")
+        if self.model.activation == "softmax" or callable(self.loss):
+            self.model.refuse_too_many_tokens()
+        self._try_functions()
+
+    def _try_functions(self) -> None:
+        """What the user wrote is tried now, not when a verb is called."""
+        if not callable(self.loss) and self.penalty is None:
+            return
+        from .loss.own_functions import try_loss, try_penalty
+
+        if callable(self.loss):
+            try_loss(self.loss, self.model)
+        if self.penalty is not None:
+            try_penalty(self.penalty, positive=self.parameterization == "factorized")
 
     @cached_property
     def theory(self) -> TrainingTheory:
@@ -129,24 +161,27 @@ class RiskMinimization(Problem):
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """Points in order of decreasing alpha, each starting from the one before."""
-        first = self.theory.check_start(start)
-
-        def solve_at(alpha: float, before: OrderParameters | None) -> tuple[OrderParameters | None, Outcome]:
-            progress.message(f"alpha = {alpha:.4g}")
-            return self.theory.solve(alpha, before, tolerance)
-
+        starts = self.theory.starts(start)
         alphas = [point["alpha"] for point in points]
-        yield from continuation_steps(solve_at, alphas, first, descending=True)
+
+        def solve_at(alpha: float, starts: Starts) -> tuple[Starts | None, Outcome]:
+            progress.message(f"alpha = {alpha:.4g}")
+            found = self.theory.solve(alpha, starts, tolerance)
+            return None if found.parameters is None else (found.parameters,), found.outcome
+
+        if isinstance(start, str) and start == "continued":
+            yield from continuation_steps(solve_at, alphas, starts, descending=True)
+        else:
+            yield from ((position, solve_at(alpha, starts)[1]) for position, alpha in enumerate(alphas))
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
-        return self.theory.thresholds()
+        return self.theory.thresholds(tolerance)
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
 
-    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple[float, float]:
-        """Value and derivative of an observable with respect to a numeric field or to alpha."""
+    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> Derivative:
+        """Value and derivative of an observable with respect to a numeric field or to alpha, and their status."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)

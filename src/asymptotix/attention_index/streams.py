@@ -13,6 +13,8 @@ FRESH = 1
 NODE_SCRAMBLINGS = (0, 1, 2, 3)
 #: Scrambling of the Sobol draws from the posterior of the pre-activation of a new sample.
 POSTERIOR_DRAWS = 1
+#: Matrices on which a loss of the user's own is tried.
+TRIAL_MATRICES = 2
 
 
 # -- seeds of NumPy generators

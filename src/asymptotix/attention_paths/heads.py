@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..core.result import Result
 from ..numerics import checks
+from .network.given_arrays import refuse_large
 from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights, path_products
 
@@ -35,6 +36,7 @@ def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize:
     shape (..., paths, paths).
     """
     checks.one_of("rule", rule, RULES)
+    checks.one_of("normalize", normalize, (True, False))
     size = np.abs(np.asarray(U, float))
     through = path_heads(heads)
     found = np.full((*size.shape[:-2], len(heads), max(heads)), np.nan)
@@ -112,6 +114,7 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
     checked = checked_weights(weights)
     E = path_products(checked)
     rows = E.reshape(-1, E.shape[-1])
+    refuse_large(8 * len(rows) ** 2, f"the order parameter of {len(rows)} paths x outputs", "fewer heads or layers")
     if scaling == "order one":
         widths = [checked.V0.shape[0], *(V.shape[1] for V in checked.V)]
         rows = rows / math.sqrt(math.prod(widths))

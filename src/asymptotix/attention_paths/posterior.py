@@ -21,6 +21,7 @@ from ..core.problem import Outcome, Problem
 from ..core.progress import Progress
 from ..core.result import Result
 from ..core.specification import numeric_fields, with_fields
+from ..core.status import Status
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from . import posterior_readouts
@@ -30,6 +31,9 @@ from .network.path_network import AttentionPaths
 from .theory.action import Action, checked_ratios, checked_variances, required_bytes
 from .theory.order_parameter import OrderParameter, minimise
 from .theory.single_path import SinglePath
+
+#: Gradient of the action at which the search for its minimum ends, unless the tolerance asks for a smaller one.
+_GRADIENT = 1e-8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +56,12 @@ class PathPosterior(Problem):
     width_ratios : tuple of float, optional
         (r_1, ..., r_L, r_a): at width N the value matrices of layer l read from N_l = r_l N neurons and the readout
         from N_a = r_a N. All one by default.
+
+    Notes
+    -----
+    A point of :func:`solve` is converged where ``order_parameter_err`` is at most ``tolerance`` times the largest entry
+    of U. ``gradient_norm`` is the gradient of the action at the end of the search, max |U^1/2 (dS/dU) U^1/2|: the
+    search goes on until it is below 1e-8, or below ``tolerance`` where that is smaller, or until rounding stops it.
     """
 
     controls: ClassVar[tuple[str, ...]] = ("width",)
@@ -71,8 +81,6 @@ class PathPosterior(Problem):
         variances = checked_variances(self.prior_variance, layers)
         ratios = None if self.width_ratios is None else checked_ratios(self.width_ratios, layers)
         temperature = float(checks.positive("temperature", self.temperature))
-        if math.isinf(temperature):
-            raise ValueError("temperature must be finite, got inf")
         examples = len(tokens_of(self.inputs))
         self.network.check(self.inputs)
         object.__setattr__(self, "labels", labels_of_examples(self.labels, examples))
@@ -132,20 +140,22 @@ class PathPosterior(Problem):
         widths = np.array([point["width"] for point in points], float)
         if notes := [note for width in widths if (note := self._narrow(width))]:
             warnings.warn("; ".join(dict.fromkeys(notes)), RuntimeWarning, stacklevel=2)
-        search, before = self._search(min(1e-8, tolerance)), first
+        search, before = self._search(min(_GRADIENT, tolerance)), first
         shape = (self.network.paths, *self.labels.shape[1:]) * 2
         for position in np.argsort(-widths, kind="stable"):
             width = float(widths[position])
             progress.message(f"width = {width:g}")
             found = search(width, before)
-            before = found.U if found.converged and np.isfinite(width) else before
+            before = found.U if found.status.converged and np.isfinite(width) else before
             values = {
                 "order_parameter": found.U.reshape(shape),
+                "order_parameter_err": found.error.reshape(shape),
                 "action": found.action,
+                "action_err": found.action_error,
                 "gradient_norm": found.gradient_norm,
             }
-            status = "; ".join(filter(None, (found.status, self._narrow(width))))
-            yield int(position), Outcome(values, status, found.converged)
+            status, words = _judged(found, tolerance)
+            yield int(position), Outcome(values, status, words="; ".join(filter(None, (words, self._narrow(width)))))
 
     def _first(self, start: str | ArrayLike) -> np.ndarray | None:
         """Where the search at the widest finite width starts: None is the Gaussian-process limit."""
@@ -240,3 +250,14 @@ class PathPosterior(Problem):
     def at(self, fields: Mapping[str, float]) -> Self:
         """The problem with other values of some fields."""
         return with_fields(self, **fields) if fields else self
+
+
+def _judged(found: OrderParameter, tolerance: float) -> tuple[Status, str]:
+    """Whether the order parameter is as exact as was asked for, and the sentence."""
+    if found.status is Status.NOT_CONVERGED and found.gradient_norm > _GRADIENT:
+        return found.status, found.words
+    error = float(found.error.max() / abs(found.U).max())
+    if error <= tolerance:
+        return Status.CONVERGED, found.words if found.status.converged else Status.CONVERGED.sentence
+    said = f"the numerical error {error:.1e} of the order parameter exceeds the tolerance {tolerance:.1e}"
+    return Status.INACCURATE, said if found.status.converged else f"{said}; {found.words}"

@@ -110,9 +110,10 @@ def evaluate(
         right = np.sign(mean) == np.sign(target)
     return xr.Dataset(
         {
-            "accuracy": right.where(mean.notnull()).mean(over),
-            "test_error": ((mean - target) ** 2).mean(over),
-            "variance": variance.mean(over),
+            # What is nan, of a point that failed, must not be left out.
+            "accuracy": right.where(mean.notnull()).mean(over, skipna=False),
+            "test_error": ((mean - target) ** 2).mean(over, skipna=False),
+            "variance": variance.mean(over, skipna=False),
         }
     )
 

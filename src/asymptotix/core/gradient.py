@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import root_scalar
 
-from ..numerics import checks
+from ..numerics import checks, interrupts
 from .problem import Problem
+from .result import ConvergenceWarning
 from .specification import with_fields
+from .status import Status
 
 
 class Derivative(NamedTuple):
-    """Value of an observable and its derivative."""
+    """Value of an observable, its derivative, and how the point at which they were taken ended."""
 
     value: float
     derivative: float
+    status: Status = Status.CONVERGED
+    words: str = ""
 
 
 class Optimum(NamedTuple):
-    """Where an observable is least: the parameter, the value there, and whether the minimum is inside the bounds."""
+    """Where an observable is least: the parameter, the value there, whether the minimum is inside the bounds.
+
+    The status says whether every point that was looked at converged; a minimum at a bound is ``Status.AT_BOUND``.
+    """
 
     at: float
     value: float
     inside: bool
+    status: Status = Status.CONVERGED
+    words: str = ""
 
 
 def gradient(
@@ -40,8 +51,16 @@ def gradient(
         Name of a scalar observable, "test_error" say.
     field : str
         Name of a numeric field, "weight_decay" say, or of a control.
+    tolerance : float
+        Numerical error asked for in the value, as in :func:`solve`.
     **controls : float
         The point, ``alpha=1.0``.
+
+    Returns
+    -------
+    Derivative
+        With the status that :func:`solve` gives at this point. Where that is not "converged" a ConvergenceWarning says
+        why: the theory need not hold there.
 
     Examples
     --------
@@ -50,18 +69,13 @@ def gradient(
     >>> asx.gradient(problem, "test_error", "weight_decay", alpha=1.0).derivative < 0
     True
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, got {problem!r}")
-    implementation = getattr(problem, "gradient", None)
-    if implementation is None:
-        raise NotImplementedError(f"{type(problem).__name__} has no derivatives")
-    missing = [name for name in problem.controls if name not in controls]
-    if missing or set(controls) - set(problem.controls):
-        raise TypeError(
-            f"gradient needs the controls {', '.join(problem.controls)}, got {', '.join(controls) or 'none'}"
-        )
-    point = {name: float(problem.check_control(name, [value])[0]) for name, value in controls.items()}
-    return Derivative(*implementation(observable, field, tolerance=tolerance, **point))
+    point = _checked_point(problem, observable, field, controls)
+    tolerance = checks.positive("tolerance", tolerance)
+    with interrupts.deferred():
+        found = _derivative(problem, observable, field, tolerance, point)
+    if not found.status.converged:
+        warnings.warn(f"the derivative is not to be trusted: {found.words}", ConvergenceWarning, stacklevel=2)
+    return found
 
 
 def optimum(
@@ -77,22 +91,96 @@ def optimum(
 
     Parameters
     ----------
+    problem, observable, field, **controls
+        As for :func:`gradient`; ``field`` is one of the description.
     bounds : pair of float
-        Positive, ascending. If the derivative has the same sign at both, the better end is returned.
+        Positive, ascending. If the derivative does not change from negative to positive between them, the better end is
+        returned.
     tolerance : float
-        Relative, of the field.
+        Relative, of the field; below one.
     """
-    low, high = (checks.positive("bounds", bound) for bound in bounds)
+    point = _checked_point(problem, observable, field, controls)
+    if field in problem.controls:
+        raise ValueError(f"field must be one of the description, which bounds replace; got the control {field!r}")
+    low, high = _checked_bounds(bounds)
+    if not checks.positive("tolerance", tolerance) < 1:
+        raise ValueError(f"tolerance must be below one, being relative, got {tolerance}")
+    with interrupts.deferred():
+        found = _Search(problem, observable, field, point).between(low, high, tolerance)
+    if not found.status.converged:
+        warnings.warn(f"the optimum is not to be trusted: {found.words}", ConvergenceWarning, stacklevel=2)
+    return found
+
+
+class _Search:
+    """Looks for a root of a derivative, and remembers the worst that was said of a point on the way."""
+
+    def __init__(self, problem: Problem, observable: str, field: str, point: Mapping[str, float]) -> None:
+        self.problem, self.observable, self.field, self.point = problem, observable, field, point
+        self.worst: Derivative | None = None
+
+    def at(self, log_value: float) -> Derivative:
+        interrupts.check()
+        changed = with_fields(self.problem, **{self.field: float(np.exp(log_value))})
+        found = _derivative(changed, self.observable, self.field, 1e-3, self.point)
+        if not found.status.converged:
+            self.worst = self.worst or found
+        return found
+
+    def between(self, low: float, high: float, tolerance: float) -> Optimum:
+        ends = self.at(np.log(low)), self.at(np.log(high))
+        best = int(ends[1].value < ends[0].value)
+        if not ends[0].derivative < 0 < ends[1].derivative:
+            side = f"not {('below', 'above')[best]} {(low, high)[best]:g}"
+            words = f"the derivative does not change sign upwards between the bounds: the least value is {side}"
+            return self._judged((low, high)[best], ends[best].value, Status.AT_BOUND, words, inside=False)
+        span = (np.log(low), np.log(high))
+        root = float(root_scalar(lambda v: self.at(v).derivative, bracket=span, xtol=tolerance).root)
+        value = self.at(root).value
+        if value > ends[best].value:
+            words = f"a minimum of {value:.4g} lies between the bounds, but an end is lower"
+            return self._judged((low, high)[best], ends[best].value, Status.AT_BOUND, words, inside=False)
+        return self._judged(float(np.exp(root)), value, Status.CONVERGED, "", inside=True)
+
+    def _judged(self, at: float, value: float, status: Status, words: str, *, inside: bool) -> Optimum:
+        if self.worst is not None:
+            status, words = self.worst.status, "; ".join(part for part in (self.worst.words, words) if part)
+        return Optimum(at, value, inside, status, words or status.sentence)
+
+
+def _derivative(
+    problem: Problem, observable: str, field: str, tolerance: float, point: Mapping[str, float]
+) -> Derivative:
+    implementation = getattr(problem, "gradient")  # noqa: B009 (not every problem has one)
+    return Derivative(*implementation(observable, field, tolerance=tolerance, **point))
+
+
+def _checked_point(
+    problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]
+) -> Mapping[str, float]:
+    """The controls as numbers; raises for whatever else is wrong with the arguments that both verbs have."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, got {problem!r}")
+    if not hasattr(problem, "gradient"):
+        raise NotImplementedError(f"{type(problem).__name__} has no derivatives")
+    for name, value in (("observable", observable), ("field", field)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a name, such as 'test_error' or 'weight_decay', got {value!r}")
+    missing = [name for name in problem.controls if name not in controls]
+    if missing or set(controls) - set(problem.controls):
+        raise TypeError(
+            f"gradient needs the controls {', '.join(problem.controls)}, got {', '.join(controls) or 'none'}"
+        )
+    for name, value in controls.items():
+        if np.ndim(value) > 0:
+            raise TypeError(f"{name} must be one number, for a derivative is taken at one point, got {value!r}")
+    return {name: float(problem.check_control(name, [value])[0]) for name, value in controls.items()}
+
+
+def _checked_bounds(bounds: Any) -> tuple[float, float]:
+    if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
+        raise TypeError(f"bounds must be a pair of positive numbers, such as (1e-3, 1.0), got {bounds!r}")
+    low, high = (float(checks.positive("bounds", bound)) for bound in bounds)
     if not low < high:
         raise ValueError(f"bounds must be ascending, got {bounds}")
-
-    def at(log_value: float) -> Derivative:
-        changed = with_fields(problem, **{field: float(np.exp(log_value))})
-        return gradient(changed, observable, field, **controls)
-
-    ends = at(np.log(low)), at(np.log(high))
-    if not ends[0].derivative < 0 < ends[1].derivative:
-        best = int(ends[1].value < ends[0].value)
-        return Optimum((low, high)[best], ends[best].value, False)
-    root = root_scalar(lambda v: at(v).derivative, bracket=(np.log(low), np.log(high)), xtol=tolerance).root
-    return Optimum(float(np.exp(root)), at(float(root)).value, True)
+    return low, high

@@ -7,9 +7,10 @@ frozen dataclass with the methods below; the verbs do grids, assembly, errors, p
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,6 +140,10 @@ def index_name(labels: Sequence[str], position: int) -> str:
     return labels[position] if position < len(labels) else f"index {position + 1}"
 
 
+#: What is said to the verb and not to the algorithm.
+_OF_THE_VERB = ("dim", "seeds", "seed", "alpha", "width", "progress", "resume", "checkpoint")
+
+
 class Algorithm(Specification, abc.ABC):
     """A finite-size algorithm that runs on the same description.
 
@@ -154,8 +159,26 @@ class Algorithm(Specification, abc.ABC):
     needs_dim: ClassVar[bool] = True
     runs_together: ClassVar[bool] = False
 
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Refuse an argument that belongs to the verb with a sentence that says so."""
+        accepted = dict(inspect.signature(cls.__init__).parameters)
+        accepted.pop("self", None)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+            for name in named.keys() - accepted.keys():
+                verb = f"; {name} belongs to simulate(problem, {cls.__name__}(), ...)" if name in _OF_THE_VERB else ""
+                raise TypeError(f"{cls.__name__} takes {', '.join(accepted) or 'no arguments'}, got {name}{verb}")
+        return super().__new__(cls)
+
     def check(self, problem: Problem) -> None:
         """Raise a TypeError that says what is accepted if this algorithm does not fit the problem."""
+
+    def check_points(
+        self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
+    ) -> None:
+        """Raise if one of these runs cannot be: too few samples, more than the memory holds. Default: all can.
+
+        It is asked of all points of a call before the first of them is run.
+        """
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         """Observable -> names of its own dimensions. Default: those of the theory."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,14 +66,31 @@ def point_runs(
     points
         Control -> value.
     samples : callable, optional
-        Number of samples at a value of the control, alpha D say; it is rounded, and at least one.
+        Number of samples at a value of the control, alpha D say; it is rounded.
     dim : int
         Their dimension.
+
+    Raises
+    ------
+    ValueError
+        Where a point has no sample.
     """
     for position, point in enumerate(points):
         value = float(point[control])
-        count = max(round(samples(value)), 1) if samples is not None else 0
+        count = 0 if samples is None else _whole(samples(value), control, value, dim)
         yield PointRuns(position, control, value, seeds, count, dim)
+
+
+def _whole(samples: float, control: str, value: float, dim: int) -> int:
+    """A number of samples, at least one."""
+    if not math.isfinite(samples):
+        raise ValueError(f"{control} must give a finite number of samples, got {control}={value:g} at dim={dim}")
+    if round(samples) < 1:
+        raise ValueError(
+            f"{control} must give a sample at least, got {control}={value:g}, which gives {samples:.2g} at dim={dim}; "
+            f"one sample is {control}={value / samples:.3g}"
+        )
+    return round(samples)
 
 
 class AlgorithmOnSamples(Algorithm):
@@ -82,6 +101,27 @@ class AlgorithmOnSamples(Algorithm):
 
     #: Samples are counted in units of this power of the dimension.
     samples_power: ClassVar[int] = 1
+
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Raise if runs of this size cannot be: too small a dimension, more than the memory holds."""
+
+    def check_points(
+        self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
+    ) -> None:
+        """Refuse sizes that cannot be; warn where several points have the same number of samples."""
+        assert dim is not None  # the verb asks for it
+        equal: dict[int, list[str]] = {}
+        for runs in self._runs(points, dim, seeds):
+            self.check_size(problem, runs)
+            equal.setdefault(runs.samples, []).append(f"{runs.value:g}")
+        for samples, values in equal.items():
+            if len(values) > 1:
+                text = f"alpha = {', '.join(values)} all give {samples} samples at dim={dim}: their runs are the same"
+                warnings.warn(text, UserWarning, stacklevel=3)  # past this method and the verb
+
+    def _runs(self, points: Sequence[Mapping[str, float]], dim: int, seeds: Sequence[int]) -> Iterator[PointRuns]:
+        unit = dim**self.samples_power
+        return point_runs(points, seeds, samples=lambda alpha: alpha * unit, dim=dim)
 
     @abc.abstractmethod
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
@@ -98,7 +138,6 @@ class AlgorithmOnSamples(Algorithm):
     ) -> Iterator[tuple[int, int, Outcome]]:
         """One point after the other."""
         assert dim is not None  # the verb asks for it
-        unit = dim**self.samples_power
-        for runs in point_runs(points, seeds, samples=lambda alpha: alpha * unit, dim=dim):
+        for runs in self._runs(points, dim, seeds):
             for k, outcome in self.run_point(problem, runs, progress):
                 yield runs.position, k, outcome

@@ -143,6 +143,9 @@ def simulate(
         algorithm.check(block.problem)
     seed_list = _seed_list(seeds)
     sizes = _sizes(algorithm, dim)
+    for block in blocks:
+        for size in sizes:
+            algorithm.check_points(block.problem, block.points, dim=size, seeds=seed_list)
     several = dim is not None and np.ndim(dim) > 0
     coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
     if dim is not None:

@@ -54,6 +54,14 @@ def non_negative(name: str, x: Any) -> float:
     return value
 
 
+def share(name: str, x: Any) -> float:
+    """Return ``x`` as a float if 0 < x < 1."""
+    value = number(name, x, "in (0, 1)")
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be in (0, 1), got {value}")
+    return float(value)
+
+
 def at_least(name: str, x: Any, bound: float) -> float:
     """Return ``x`` if x >= bound."""
     value = number(name, x, f"at least {bound}")

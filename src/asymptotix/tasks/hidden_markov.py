@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..attention_paths.network.given_arrays import refuse_large
 from ..attention_paths.network.path_network import AttentionPaths
 from ..numerics import checks
 
@@ -97,7 +98,11 @@ def hidden_markov(
         Flip probabilities of the chains labelled +1 and -1.
     """
     length = checks.integer("length", length, 2)
-    sds = _finite("noise_parallel", noise_parallel), _finite("noise_perpendicular", noise_perpendicular)
+    sds = (
+        float(checks.non_negative("noise_parallel", noise_parallel)),
+        float(checks.non_negative("noise_perpendicular", noise_perpendicular)),
+    )
+    scale = float(checks.non_negative("beta", beta))
     rates = _flip_rates(flip)
     seed = checks.integer("seed", seed, 0)
     checks.one_of("two_paths", two_paths, (False, True))
@@ -105,8 +110,12 @@ def hidden_markov(
     if not isinstance(readout, str) and not -length - 1 <= checks.integer("readout", readout) <= length:
         raise ValueError(f"readout must be 'mean' or a token from {-length - 1} to {length}, got {readout}")
     count, test_count = checks.integer("examples", examples, 2), checks.integer("test_examples", test_examples, 2)
+    features = _FEATURES + length + 1
+    # Tokens, their noise and a copy of it; two layers of two heads.
+    needed = 8 * (3 * (count + test_count) * (length + 1) * features + 10 * features**2)
+    refuse_large(needed, f"{count} + {test_count} chains of {length} states", "fewer examples or a shorter length")
 
-    first, second = _heads(np.random.default_rng([seed, _RANDOM_HEADS]), length, _finite("beta", beta))
+    first, second = _heads(np.random.default_rng([seed, _RANDOM_HEADS]), length, scale)
     if second_head == "uniform":
         first[1] = 0.0
     network = AttentionPaths(query_key=(first, second[:1] if two_paths else second), readout=readout)
@@ -163,13 +172,6 @@ def _head(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
     head[:_FEATURES, :_FEATURES] = features
     head[_FEATURES:, _FEATURES:] = positions
     return head
-
-
-def _finite(name: str, x: Any) -> float:
-    value = float(checks.non_negative(name, x))
-    if not np.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}")
-    return value
 
 
 def _flip_rates(flip: Any) -> tuple[float, float]:

@@ -92,6 +92,34 @@ def test_the_lowest_minimum_is_found(beta, Sigma):
     assert max(excess) < 1e-12
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        TwoTokenMap,
+        lambda *betas: RowsMap(2, *betas),
+        pytest.param(lambda *betas: generic_map(2, *betas), marks=pytest.mark.slow),
+    ],
+)
+def test_a_descent_leaves_the_saddle_that_symmetry_leads_to(make):
+    """Nodes with t0 = t = 0 are their own mirror images, and Gauss-Hermite rules of odd order have some.
+
+    Of the starting points all are on the line t = 0, the minima are not: there the curvature across is -0.1/Sigma.
+    """
+    Sigma, s0, s = 6.35, np.array([[0.0, 0.0], [0.8234402, 0.0]]), np.array([[-4.05, 0.0], [4.0224, 0.0]])
+    proximal = make(1.0, 1.0)
+    to_own = visible_basis(2).T if proximal.visible_directions == 3 else np.eye(2)
+    z0, z = s0 @ to_own, s @ to_own
+    points = proximal.solve(z0, z, Sigma, None, True)
+    for i in range(len(z)):
+        function = objective(2, 1.0, 1.0, s0[i], s[i], Sigma)
+        best = min(minimize(function, start, tol=1e-10).fun for start in (s[i] + [0, 0.5], s[i] - [0, 0.5]))
+        assert points.value[i] == pytest.approx(best, abs=1e-9)  # BFGS leaves 1e-10
+    trace, response = proximal.derivative(points.y, points.p, Sigma)
+    # 1e21 at a saddle; at a minimum (1 + Sigma H)^{-1} is positive and, here, below ten
+    assert (response < 100 / Sigma**2).all()
+    assert (trace > 0).all()
+
+
 def test_a_long_step_would_leap_over_the_minimum():
     """Row 1 is held on the slope of its well; a plain Newton step from the well lands in the other minimum."""
     z0 = np.array([[(1.12 + 4.52) / 2, (1.12 - 4.52) / np.sqrt(8)]])

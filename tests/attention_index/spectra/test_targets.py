@@ -111,7 +111,7 @@ def test_numeric_fields_can_be_swept() -> None:
         (lambda: Empirical(()), "spectrum"),
         (lambda: Empirical((1.0, -0.1)), "spectrum must be non-negative"),
         (lambda: PowerLaw(-1.0), "exponent must be non-negative"),
-        (lambda: PowerLaw(2.0, cutoff=1.0), "cutoff must be finite and above 1"),
+        (lambda: PowerLaw(2.0, cutoff=1.0), "cutoff must be above 1"),
         (lambda: PowerLaw(2.0, kappa0=1.5), "kappa0 must be in"),
         (lambda: PowerLaw(2.0, mean_square=0.0), "mean_square must be positive"),
         (lambda: MarchenkoPastur(0.1).eigenvalues(3), "dim must be at least"),

@@ -5,6 +5,7 @@ import pytest
 
 import asymptotix as asx
 from asymptotix.attention_index.loss.hardmax import bivariate_normal, hardmax_score_square, slopes
+from asymptotix.attention_index.theory.bayes import first_crossing
 
 
 def solve(alpha, **options):
@@ -91,7 +92,7 @@ def test_what_is_not_covered_is_said():
 def test_fields_are_found_however_small_or_large(start):
     def field(alpha, **options):
         problem = asx.BayesOptimal(asx.AttentionIndex(**options))
-        found = asx.solve(problem, alpha=alpha, start=start, progress=False)
+        found = asx.solve(problem, alpha=alpha, start=start, tolerance=1e-2, progress=False)
         assert found.status.item() == "converged"
         return float(found.qhat)
 
@@ -104,3 +105,32 @@ def test_fields_are_found_however_small_or_large(start):
 def test_errors_of_predictions_are_those_of_the_nodes():
     found = solve(0.2, tokens=3, noise=0.5)
     assert 2e-5 < float(found.test_error_err) < 1e-3  # four randomisations of 2^13 nodes
+
+
+@pytest.mark.parametrize("centre", [0.4, 0.52, 0.69])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_scan_does_not_step_over_a_pair_of_fixed_points(centre, descending):
+    """Between two points of a grid 0.35 apart the function goes below zero on 0.01, on a slope or not."""
+    grid = np.arange(-3, 8) * 0.35
+    for slope in (0.0, 0.2):
+        def balance(x, slope=slope):
+            return (x - centre) ** 2 - 0.005**2 + slope * (x - centre) ** 3
+
+        assert (np.sign(list(map(balance, grid))) == 1).all()
+        found = first_crossing(balance, grid[::-1] if descending else grid)
+        assert found is not None
+        assert found == pytest.approx(centre + (0.005 if descending else -0.005), abs=1e-4)
+    assert first_crossing(lambda x: (x - centre) ** 2 + 1e-6, grid) is None
+
+
+def test_thresholds_say_why_there_is_none():
+    noisy = asx.thresholds(asx.BayesOptimal(asx.AttentionIndex(noise=0.5)), progress=False)
+    assert noisy.status.item() == "converged: with noise there is no exact recovery"
+    signs = asx.thresholds(asx.BayesOptimal(asx.AttentionIndex(activation="hardmax")), progress=False)
+    assert "no exact recovery" in signs.status.item()
+
+
+def test_a_tolerance_that_is_not_reached_is_said():
+    problem = asx.BayesOptimal(asx.AttentionIndex(tokens=3, noise=0.5))
+    with pytest.warns(asx.ConvergenceWarning, match="test_error is known as .* beyond the tolerance of 1e-06"):
+        asx.solve(problem, alpha=0.2, tolerance=1e-6, progress=False)

@@ -129,3 +129,49 @@ def test_linear_attention_counts_all_pairs():
     found = asx.solve(one_token, alpha=2.0, progress=False)
     assert found.ok
     assert abs(float(found.potential - found.train_loss)) < 1e-8
+
+
+@pytest.mark.parametrize("parameterization", ["factorized", "full"])
+@pytest.mark.parametrize("weight_decay", [1e-12, 1e-300])
+def test_a_weight_decay_that_is_as_good_as_none(parameterization, weight_decay):
+    tiny, zero = (
+        asx.solve(
+            asx.RiskMinimization(model(noise=0.5), weight_decay=value, parameterization=parameterization),
+            alpha=0.1,
+            progress=False,
+        )
+        for value in (weight_decay, 0.0)
+    )
+    assert tiny.ok
+    assert f"the limit of weight_decay = {weight_decay:g}" in tiny.status.item()
+    assert float(tiny.q) == float(zero.q)
+    assert float(tiny.q_err) >= 30 * np.sqrt(weight_decay) * float(zero.q)
+
+
+def test_the_limit_stands_in_where_the_iteration_cannot():
+    # Without noise, above exact recovery, the field has less noise than numbers resolve.
+    theory = asx.solve(asx.RiskMinimization(model(), weight_decay=1e-9), alpha=1.0, progress=False)
+    assert theory.status.item().endswith("the only interpolator, the limit of weight_decay = 1e-09")
+
+
+def test_the_distance_to_the_limit_is_within_its_error():
+    for weight_decay in (1e-9, 1e-6):
+        problem, limit = (asx.RiskMinimization(model(noise=0.5), weight_decay=value) for value in (weight_decay, 0.0))
+        near, at = (asx.solve(each, alpha=0.1, progress=False) for each in (problem, limit))
+        assert 0 < abs(float(near.q / at.q) - 1) < 30 * np.sqrt(weight_decay)
+
+
+def test_thresholds_that_numbers_do_not_resolve_fail_in_words():
+    with pytest.warns(asx.ConvergenceWarning, match="has no root that numbers resolve|are not resolved"):
+        loud = limits(model(noise=1e30))
+    assert loud.status_code.item() == "failed"
+    quiet = limits(model(noise=1e-30))
+    assert abs(float(quiet.interpolation) - (1 - 0.125) / 4) <= float(quiet.interpolation_err) < 1e-5
+
+
+def test_hardly_any_data_end_in_words_and_soon():
+    problem = asx.RiskMinimization(model(noise=0.5), weight_decay=0)
+    theory = asx.solve(problem, alpha=1e-3, progress=False)
+    assert theory.ok
+    with pytest.warns(asx.ConvergenceWarning):
+        assert asx.solve(problem, alpha=1e-30, progress=False).status_code.item() == "failed"

@@ -307,3 +307,16 @@ def test_bad_weights(change, message):
 def test_weights_must_be_weights():
     with pytest.raises(TypeError, match=r"weights must be Weights\(V0, V, a\), got tuple"):
         random_network((2,)).effective_weights((1, 2, 3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(3, 5000), (40, 2), (1000, 2**31)])
+def test_more_paths_than_memory_holds_are_refused(layers, heads):
+    with pytest.raises(MemoryError, match=r"order parameter of .* paths takes .*; try fewer heads or layers"):
+        AttentionPaths(layers=layers, heads=heads)
+
+
+def test_attended_inputs_beyond_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**28)
+    network = AttentionPaths(query_key=[np.zeros((40, 4, 4))] * 2)
+    with pytest.raises(MemoryError, match="attending 10000 examples along 1600 paths takes"):
+        network.attended(np.zeros((10_000, 1, 4)))

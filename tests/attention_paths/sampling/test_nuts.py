@@ -148,7 +148,7 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
     counts = [len(parts[k].values["order_parameter_draws"]) for k in (0, 1)]
     assert max(counts) < 60
     assert (min(counts) >= 10) == (at > WARMUP)
-    assert parts[0].status == f"interrupted after {counts[0]} of 60 draws"
+    assert parts[0].sentence == f"interrupted after {counts[0]} of 60 draws"
     assert not parts[0].converged
     padded = {(0, k): as_assembled(parts[k].values, 60) for k in (0, 1)}
     final = outcomes(problem, [0, 7], earlier=padded)
@@ -156,8 +156,49 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
         for name, value in whole[seed].values.items():
             if name != "cpu_seconds":
                 np.testing.assert_array_equal(final[seed].values[name], value, err_msg=name)
-        assert final[seed].status == whole[seed].status
+        assert (final[seed].how, final[seed].sentence) == (whole[seed].how, whole[seed].sentence)
         assert "chain_state" not in final[seed].values
+
+
+def test_finished_chains_are_judged_with_those_that_are_added(monkeypatch):
+    """A chain that has ended leaves no state; it is not run again, and R-hat is that of one call with both."""
+    problem = one_path()
+    together, alone = outcomes(problem, [0, 7]), outcomes(problem, [0])
+    assert alone[0].values["r_hat"] != together[0].values["r_hat"]
+    started = []
+    start = chains.Chain.__init__
+
+    def begin(self, *given):
+        started.append(given[-1])
+        start(self, *given)
+
+    monkeypatch.setattr(chains.Chain, "__init__", begin)
+    final = outcomes(problem, [0, 7], earlier={(0, 0): alone[0].values})
+    assert started == [chain_entropy(7, (WIDTH, WIDTH))]
+    for seed in (0, 7):
+        assert set(final[seed].values) == set(together[seed].values)
+        for name, value in together[seed].values.items():
+            if name != "cpu_seconds":
+                np.testing.assert_array_equal(final[seed].values[name], value, err_msg=name)
+        assert (final[seed].how, final[seed].sentence) == (together[seed].how, together[seed].sentence)
+    assert final[0].values["cpu_seconds"] == alone[0].values["cpu_seconds"]
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of so few draws
+def test_chains_can_be_added_to_a_result(tmp_path):
+    problem, algorithm = one_path(), NUTS(draws=60, warmup=WARMUP)
+    asx.simulate(problem, algorithm, width=WIDTH, seeds=1, progress=False).save(tmp_path / "one.nc")
+    both = asx.simulate(problem, algorithm, width=WIDTH, seeds=2, resume=tmp_path / "one.nc", progress=False)
+    whole = asx.simulate(problem, algorithm, width=WIDTH, seeds=2, progress=False)
+    np.testing.assert_array_equal(both.order_parameter_draws, whole.order_parameter_draws)
+    np.testing.assert_array_equal(both.r_hat, whole.r_hat)
+    np.testing.assert_array_equal(both.status, whole.status)
+
+
+def test_no_chain_begins_a_block_while_a_signal_waits(monkeypatch):
+    monkeypatch.setattr(chain_pool.interrupts, "waiting", lambda: True)
+    idle: Any = object()  # it could not advance
+    assert chain_pool._advance(idle) == 0
 
 
 def test_impatient_interrupts_wait_for_the_chains():
@@ -228,8 +269,8 @@ def as_assembled(values: Mapping[str, Any], draws: int) -> dict[str, np.ndarray]
 def test_few_draws_are_not_called_converged():
     found = outcomes(one_path(), [0], draws=12)[0]
     assert not found.converged
-    assert "effective sample size" in found.status
-    assert "raise draws" in found.status
+    assert "effective sample size" in found.sentence
+    assert "raise draws" in found.sentence
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from scipy.optimize import minimize, minimize_scalar
 
 from asymptotix.attention_paths.theory.action import Action
 from asymptotix.attention_paths.theory.order_parameter import minimise, monotone_step, scaled_gradient
+from asymptotix.attention_paths.theory.single_path import SinglePath
+from asymptotix.core.status import Status
 from reference_numbers import reference
 
 
@@ -52,7 +54,7 @@ def test_minimum_is_found_and_the_same_from_another_start(heads, width):
     action = problem(heads, width=width)
     found = minimise(action)
     assert found.converged
-    assert found.status == "converged"
+    assert found.words == "converged"
     assert found.gradient_norm <= 1e-8
     assert scaled_gradient(found.U, action.at(found.U).gradient) < 2e-8
     other = minimise(action, start=np.diag(np.linspace(0.1, 5.0, action.paths)))
@@ -130,15 +132,42 @@ def test_large_width_approaches_the_gaussian_process():
 
 def test_a_budget_that_is_spent_is_reported():
     found = minimise(problem((2, 2), width=2.0), max_steps=4)
-    assert not found.converged
+    assert found.status is Status.NOT_CONVERGED
     assert 4 <= found.evaluations <= 5
-    assert found.status.startswith("not converged after")
+    assert found.words.startswith("not converged after")
     assert found.gradient_norm > 1e-8
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize(("heads", "width"), [((3,), 2.0), ((2, 2), 5.0), ((2, 1, 2), 50.0)])
+def test_the_stated_error_covers_the_true_one(heads, width, tolerance):
+    """Against a search that goes on to 1e-12; a bound that exceeds the truth a thousand times would say nothing."""
+    action = problem(heads, temperature=0.02, width=width)
+    found, exact = minimise(action, tolerance=tolerance), minimise(action, tolerance=1e-12, max_steps=1000)
+    off = abs(found.U - exact.U)
+    assert (off <= found.error + exact.error).all()
+    assert found.error.max() < 1e3 * (off.max() + exact.error.max())
+    assert abs(found.action - exact.action) <= found.action_error + exact.action_error
+    assert np.allclose(found.error, found.error.T)
+
+
+def test_the_error_of_one_path_covers_the_distance_from_the_closed_form():
+    rng = np.random.default_rng(3)
+    xi, labels = rng.standard_normal((40, 1, 10)), 2.0 * rng.standard_normal(40)
+    exact = closed_form(xi, labels, 2, 0.1, 1.0, 5.0)
+    single = SinglePath(xi, labels, 2, 0.1).minimise(5.0)
+    # The scalar search finds a minimum to the square root of the rounding of S: 1e-7.
+    assert abs(np.log(single.U.item()) - exact) < 1e-7
+    assert 0 < single.error.item() < 1e-12 * single.U.item()  # rounding of a slope whose terms sum up to a hundred
+    for tolerance in (1e-3, 1e-6):
+        found = minimise(Action(xi, labels, (1, 1), 0.1, 1.0, 5.0), tolerance=tolerance)
+        off = abs(found.U - single.U).item()
+        assert single.error.item() < off <= found.error.item() < 100 * off
 
 
 def test_a_tolerance_out_of_reach_ends_with_a_finite_answer():
     found = minimise(problem((2, 2)), tolerance=1e-300, max_steps=60)
-    assert not found.converged
+    assert found.status in (Status.INACCURATE, Status.NOT_CONVERGED)
     assert found.gradient_norm < 1e-10
 
 
@@ -195,5 +224,5 @@ def test_a_large_action_is_minimised_beyond_its_own_rounding():
     action = Action(xi, 20 * rng.choice([-1.0, 1.0], size=(12, 2)), (1, 2), 1e-4, width=20.0)
     found = minimise(action)
     assert found.action > 1e5
-    assert found.converged, found.status
+    assert found.converged, found.words
     assert scaled_gradient(found.U, action.at(found.U).gradient) < 1e-8

@@ -33,7 +33,7 @@ def test_same_answer_as_the_general_solver(layers, variances, ratios, width):
     action = Action(xi, labels, (1,) * layers, 0.2, variances, width, ratios)
     general = minimise(action, tolerance=1e-10)
     assert single.converged
-    assert single.status == "converged"
+    assert single.words == "converged"
     assert single.gradient_norm < 1e-12
     np.testing.assert_allclose(single.U, general.U, rtol=1e-6)
     np.testing.assert_allclose(single.action, general.action, rtol=1e-12)
@@ -92,7 +92,7 @@ def test_without_data_or_at_infinite_width_it_is_the_prior():
     np.testing.assert_allclose(limit.U, 1.2 * 0.9 * 1.1, rtol=1e-14)
     np.testing.assert_allclose(np.ravel(limit.inner), [0.9 * 1.1, 1.1], rtol=1e-14)
     assert limit.gradient_norm == 0
-    assert limit.status == "Gaussian-process limit"
+    assert limit.words == "Gaussian-process limit"
     nothing = SinglePath(0 * xi, 0 * labels, 2, 0.2, (0.7, 1.2, 0.9, 1.1)).minimise(5.0)
     np.testing.assert_allclose(nothing.U, 1.2 * 0.9 * 1.1, rtol=1e-12)
 

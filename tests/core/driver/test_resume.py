@@ -247,8 +247,7 @@ def test_example_keeps_what_an_interrupt_leaves_and_stops(monkeypatch, tmp_path)
         def call(*args, **options):
             if name not in interrupted:
                 return whole
-            status = "interrupted before this point"
-            return whole._with(whole.ds[["converged", "status"]].assign(status=("alpha", [status])))
+            return whole._with(whole.ds[["converged", "status"]].assign(status_code=("alpha", ["not_reached"])))
 
         return call
 

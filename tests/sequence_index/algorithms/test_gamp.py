@@ -1,14 +1,28 @@
 """Message passing: its options, what is measured on a run, the spectral start, and runs against state evolution."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, Result, compare, simulate, solve
+from asymptotix import (
+    GAMP,
+    BayesOptimal,
+    ConvergenceWarning,
+    DeepAttention,
+    MultiIndex,
+    Result,
+    compare,
+    simulate,
+    solve,
+)
+from asymptotix.core.status import Status
 from asymptotix.numerics.quadrature import sobol_normals
 from asymptotix.sequence_index.algorithms import message_passing as mp
 from asymptotix.sequence_index.algorithms.data_sets import draw_data
-from asymptotix.sequence_index.algorithms.estimate_quality import estimation_error, fresh_errors, overlaps
+from asymptotix.sequence_index.algorithms.estimate_quality import estimation_error, fresh_errors, overlaps, settled
 from asymptotix.sequence_index.algorithms.schedule import joint_stage
 from asymptotix.sequence_index.algorithms.spectral_start import spectral_start
 from asymptotix.sequence_index.algorithms.spectral_theory import SpectralTheory, spectral_theory
@@ -175,6 +189,87 @@ def test_one_layer_reaches_the_fixed_point(one_layer_runs):
     found = one_layer_runs.overlap.values.ravel()
     sem = found.std(ddof=1) / np.sqrt(len(found))
     assert abs(found.mean() - expected) < 4 * sem + 0.05  # a bias of about 1/sqrt(D) is left at D = 600
+
+
+def test_a_run_is_converged_where_its_last_iterations_stand_still(one_layer_runs):
+    """The two statements of a run against its own trace: below the tolerance in the last four, or the size said."""
+    trace = one_layer_runs.overlap_trace.values[..., 0, 0].reshape(4, -1)
+    moving = abs(np.diff(trace[:, -4:], axis=1)).max(1)
+    assert (one_layer_runs.converged.values.ravel() == (moving < 1e-2)).all()
+    for how, words, size in zip(one_layer_runs.status_code.values, one_layer_runs.status.values, moving, strict=True):
+        said = "converged" if size < 1e-2 else f"still moving by {size:.1e} per iteration"
+        assert (str(how), str(words).split(";")[0]) == ("converged" if size < 1e-2 else "not_converged", said)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "share", "status"),
+    [
+        ([0.1, 0.5, 0.5, 0.5, 0.505], 1.0, Status.CONVERGED),
+        ([0.5, 0.1, 0.5, 0.5, 0.5], 1.0, Status.NOT_CONVERGED),  # within the last four
+        ([0.1, 0.5, 0.5, 0.5, 0.505], 0.1, Status.NOT_CONVERGED),  # damped to a tenth
+        ([0.5], 1.0, Status.NOT_CONVERGED),
+    ],
+)
+def test_what_counts_as_settled(overlap, share, status):
+    assert settled(np.array(overlap)[:, None, None], 1e-2, share)[0] is status
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:2 of 2 points:asymptotix.ConvergenceWarning")  # four iterations are few
+def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
+    """NaN from the channel in iteration 3 of one of two runs: what is reported of it ends before."""
+    problem, options = BayesOptimal(ONE_LAYER, side_information=0.2), {"alpha": 0.8, "dim": 40, "progress": False}
+    whole = simulate(problem, GAMP(iterations=4), seeds=2, **options)
+    kind = type(problem.theory.channel)
+    original, calls = kind.posterior, []
+
+    def posterior(self, observation, omega, V, *rest, **named):
+        found = original(self, observation, omega, V, *rest, **named)
+        calls.append(len(omega))
+        if calls.count(64) == 3 and len(omega) == 64:  # two runs of 32 samples
+            found = found._replace(shift=jnp.asarray(found.shift).at[5].set(np.nan))
+        return found
+
+    monkeypatch.setattr(kind, "posterior", posterior)
+    with pytest.warns(ConvergenceWarning, match="failed: the channel lost 1 of 32 samples after 2 iterations"):
+        runs = simulate(problem, GAMP(iterations=4), seeds=2, **options)
+    assert runs.status_code.values[0] == "failed"
+    assert np.isnan(runs.overlap.values[0]).all()
+    assert np.isnan(runs.test_error.values[0])
+    np.testing.assert_array_equal(runs.overlap_trace.values[0, :2], whole.overlap_trace.values[0, :2])
+    assert np.isnan(runs.overlap_trace.values[0, 2:]).all()
+    np.testing.assert_array_equal(runs.overlap_trace.values[1], whole.overlap_trace.values[1])
+
+
+def test_draws_of_a_posterior_do_not_depend_on_the_other_runs(monkeypatch, two_layers):
+    """A channel whose draws go by the numbers of the samples: in a batch, alone, and in blocks."""
+
+    def posterior(observation: Any, omega: Any, V: Any, accuracy: Any) -> Any:
+        drawn = jnp.asarray(accuracy.numbers, jnp.float32)[:, None, None]
+        return SimpleNamespace(shift=omega + drawn, covariance=jnp.zeros((len(omega), 2, 2, 2, 2)))
+
+    monkeypatch.setattr(two_layers, "posterior", posterior)
+
+    def shift(seeds: list[int], rows: slice) -> np.ndarray:
+        data = draw_data(two_layers, 6, 20, seeds, 0.0)
+        state = mp.MessageState.at_prior(two_layers, data)
+        fields = data.tokens.fields(data.teacher)[:, rows]
+        return np.asarray(mp.posterior_at(two_layers, data, state, rows, fields, np.eye(2)).shift)[-1]
+
+    alone = shift([3], slice(0, 6))
+    np.testing.assert_allclose(shift([2, 3], slice(0, 6)), alone, rtol=1e-5)  # single precision
+    np.testing.assert_allclose(shift([3], slice(4, 6)), alone[4:], rtol=1e-5)
+
+
+def test_a_plan_that_is_not_finite_is_refused():
+    """State evolution that yields NaN at some step, which the test for steadiness would take for no change."""
+
+    def averages(V: np.ndarray) -> Any:
+        return SimpleNamespace(second_moment=np.full((1, 1, 1), np.nan))
+
+    evolution: Any = BayesOptimal(ONE_LAYER, side_information=0.1).theory.state_evolution
+    with pytest.raises(FloatingPointError, match="no finite precision"):
+        joint_stage(evolution, averages, 0.5, iterations=3, damping=1.0)  # type: ignore[arg-type]
 
 
 def test_stages_and_traces_of_a_run(one_layer_runs):

@@ -103,7 +103,13 @@ def test_gradient_descent_is_asked_about_what_it_runs_on(monkeypatch):
 )
 def test_spectral_start_is_named_as_the_result_names_it(model, name):
     record = GampRecord(channel_of(model), np.zeros((1, 2, DIM)), BayesOptimal(model).index_labels())
-    record.overlap, record.gap = 4 * [np.zeros((1, 2, 2))], np.full((1, 2), 0.01)
-    stages: Any = [SimpleNamespace(entering=np.array([False, True]), growth=2.0)]
-    status, _ = record.verdict(0, stages, contradicted=False)
-    assert f"the spectral start of {name} is not detached from the bulk (gap 1.0%)" in status
+    record.gap = np.full((1, 2), 0.01)
+    start = SimpleNamespace(converged=True)
+    stages: Any = [SimpleNamespace(entering=np.array([False, True]), growth=2.0, start=start)]
+    words = record._doubts(0, stages, contradicted=False)
+    assert words == f"; the spectral start of {name} is not detached from the bulk (gap 1.0%)"
+    start.converged = False
+    record.gap[:], record.residual[:] = 0.5, 0.02
+    found, theory = record._doubts(0, stages, contradicted=False).split("; ")[1:]
+    assert found == f"the spectral start of {name} was found to a residual of 2.0% only"
+    assert theory == f"the spectral start of {name} rests on a theory that did not converge"

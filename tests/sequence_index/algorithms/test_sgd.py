@@ -8,7 +8,8 @@ import pytest
 
 from asymptotix import BayesOptimal, ConvergenceWarning, DeepAttention, simulate
 from asymptotix.core.progress import Progress
-from asymptotix.sequence_index.algorithms.sgd import SGD, Rule, _SgdBatch, stepped
+from asymptotix.core.status import Status
+from asymptotix.sequence_index.algorithms.sgd import SGD, Rule, _SgdBatch, _verdict, stepped
 from toy import ToyLearning, ToyRegression
 
 TWO_LAYERS = DeepAttention(layers=2, tokens=2)
@@ -124,11 +125,30 @@ def test_a_seed_gives_the_same_run_in_any_batch():
     np.testing.assert_allclose(last([3]), last([2, 3]), rtol=1e-3)  # single precision
 
 
+def test_a_short_run_is_not_called_converged():
+    """Within one epoch nothing can move by much, learned or not."""
+    batch = _SgdBatch(SGD(epochs=1, batch=2), TWO_LAYERS, 40, 16, [0])
+    outcome = batch.run(QUIET, "test")[0]
+    assert outcome.status is Status.NOT_CONVERGED
+    assert "finished after 1 epochs, 10 or more can show" in outcome.sentence
+
+
+@pytest.mark.parametrize(
+    ("last", "status"), [(0.5, Status.CONVERGED), (0.6, Status.NOT_CONVERGED), (np.nan, Status.FAILED)]
+)
+def test_a_run_is_judged_by_its_last_tenth(last, status):
+    overlap = np.full((100, 1, 1), 0.5)
+    overlap[-1] = last
+    found, words = _verdict(overlap, np.ones(100), SGD(epochs=10, tolerance=0.05))
+    assert found is status
+    assert ("0.1 over the last tenth" in words) == (status is Status.NOT_CONVERGED)
+
+
 def test_a_run_that_explodes_says_so():
     batch = _SgdBatch(SGD(epochs=3, batch=8, reuse=2, learning_rate=1e30), TWO_LAYERS, 21, 16, [0])
     outcome = batch.run(QUIET, "test")[0]
-    assert not outcome.converged
-    assert "learning_rate" in outcome.status
+    assert outcome.status is Status.FAILED
+    assert "learning_rate" in outcome.sentence
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,29 @@ def test_top_eigenpair():
         products.append(v)
         return v @ matrix
 
-    values, (vector,) = spectral.top_eigenpairs(product, rng.normal(size=(1, 200)))
+    values, (vector,), residual = spectral.top_eigenpairs(product, rng.normal(size=(1, 200)))
     assert len(products) < 100
+    assert 0 < residual < 3e-3
     # The eigenvalue's error is the square of the residual 3e-3 over the gap 0.3, the vector's their ratio.
     assert abs(values[0] - 1) < 1e-4
     assert 1 - abs(vector @ basis[:, -1]) < 1e-4
     assert abs(values[1] - np.sort(eigenvalues)[-2]) < 0.03
+
+
+def test_eigenvectors_that_are_not_found_are_known_by_their_residual(monkeypatch):
+    monkeypatch.setattr(spectral, "_KRYLOV", 5)
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(200, 200))
+    matrix = matrix + matrix.T
+    values, (vector,), residual = spectral.top_eigenpairs(lambda v: v @ matrix, rng.normal(size=(1, 200)))
+    true = np.linalg.norm(matrix @ vector - values[0] * vector) / abs(values[0])
+    np.testing.assert_allclose(residual, true, rtol=1e-6)
+    assert residual > 0.1
+
+
+def test_a_space_without_room_for_the_next_eigenvalue_is_named():
+    with pytest.raises(ValueError, match="1 eigenvectors and the next eigenvalue need a space of 2 dimensions, got 1"):
+        spectral.top_eigenpairs(lambda v: 2 * v, np.ones((1, 1)))
 
 
 @pytest.mark.parametrize("dim", [2, 3, 12])
@@ -156,7 +173,8 @@ def test_top_eigenpair_of_small_matrices(dim):
     rng = np.random.default_rng(dim)
     matrix = rng.normal(size=(dim, dim))
     matrix = matrix + matrix.T
-    values, (vector,) = spectral.top_eigenpairs(lambda v: v @ matrix, rng.normal(size=(1, dim)))
+    values, (vector,), residual = spectral.top_eigenpairs(lambda v: v @ matrix, rng.normal(size=(1, dim)))
+    assert residual < 3e-3
     expected = np.linalg.eigh(matrix)
     np.testing.assert_allclose(values[0], expected[0][-1], rtol=1e-3)
     np.testing.assert_allclose(abs(vector @ expected[1][:, -1]), 1, rtol=1e-3)

@@ -6,6 +6,7 @@ E.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,9 @@ import numpy as np
 
 from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
+from ...core.status import Status
 from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..model import AttentionIndex
 from ..risk import RiskMinimization
@@ -31,12 +34,10 @@ if TYPE_CHECKING:
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**14
-#: Steps per call of the compiled loop; between calls progress is shown and the run may be interrupted.
-_STEPS_PER_CALL = 50
+#: Most steps per call of the compiled loop, and the seconds aimed at; between calls the run may be interrupted.
+_STEPS_PER_CALL, _SECONDS_PER_CALL = 50, 0.3
 #: The rate falls on a cosine to this share of itself.
 _FINAL_SHARE = 1e-3
-#: A run counts as converged where its gradient, per relative change of the weights, is below this share of the loss.
-_STEADY = 0.02
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Adam(AlgorithmOnSamples):
     chunk : int, optional
         Samples that are worked on at a time, rounded to multiples of 256. By default what suits the device. The data
         do not depend on it.
+    tolerance : float
+        A run is converged where ``gradient_norm`` is at most this share of the loss.
 
     Notes
     -----
@@ -75,6 +78,7 @@ class Adam(AlgorithmOnSamples):
     steps: int = 700
     learning_rate: float = 0.2
     chunk: int | None = None
+    tolerance: float = 0.02
 
     needs_dim: ClassVar[bool] = True
     samples_power: ClassVar[int] = 2
@@ -84,6 +88,7 @@ class Adam(AlgorithmOnSamples):
         object.__setattr__(self, "learning_rate", float(checks.positive("learning_rate", self.learning_rate)))
         if self.chunk is not None:
             object.__setattr__(self, "chunk", checks.integer("chunk", self.chunk, 1))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""
@@ -94,6 +99,14 @@ class Adam(AlgorithmOnSamples):
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse a width without columns, and what memory cannot hold."""
+        training, dim = _training(problem), runs.dim
+        # Beside labels: weights, two means of their gradient and intermediate ones; S, and centres of every product.
+        pairs, columns = training.model.tokens**2, max(_width(training, dim), dim)
+        needed = 4 * (8 * dim * columns + pairs * (dim**2 + 2 * runs.samples) + self.steps)
+        refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other, each yielded when it is done; runs of equal size share their compiled programs."""
         training = _training(problem)
@@ -101,10 +114,7 @@ class Adam(AlgorithmOnSamples):
             yield k, self._run(training, runs.dim, runs.samples, seed, progress, label)
 
     def _run(self, problem: Training, dim: int, samples: int, seed: int, progress: Progress, label: str) -> Outcome:
-        model = problem.model
-        width = round(problem.width_ratio * dim)
-        if width < 1:
-            raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
+        model, width = problem.model, _width(problem, dim)
         settings = AdamSettings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
         nuclear = is_factorized(problem) and problem.penalty is None
         # |W|_F^2 = d sqrt(m/d) Tr S
@@ -112,21 +122,45 @@ class Adam(AlgorithmOnSamples):
         numbers = np.array([model.beta, strength, self.learning_rate], np.float32)
         train = data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
         state = _start(np.random.default_rng(streams.initial_weights(seed, dim, samples)), dim, width, settings)
-        for first in range(0, self.steps, _STEPS_PER_CALL):
-            last = min(first + _STEPS_PER_CALL, self.steps)
+        first, together = 0, 1
+        while first < self.steps:
+            began, last = time.perf_counter(), min(first + together, self.steps)
             # The last call evaluates loss and gradient once more, with a step of size zero.
             state = _train(state, train, numbers, np.int32(last + (last == self.steps)), settings)
             loss = float(state.trace[last - 1])  # waits for the device, so that what is shown is done
             progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
-        return Outcome(*_report(model, samples, seed, state, train, strength, settings))
+            pace = (last - first) / max(time.perf_counter() - began, 1e-6)
+            first, together = last, int(np.clip(_SECONDS_PER_CALL * pace, 1, _STEPS_PER_CALL))
+        if not np.isfinite(slope := float(state.slope)):
+            raise FloatingPointError(f"the gradient became {slope}; try a smaller learning_rate")
+        values = _report(model, samples, seed, state, train, strength, settings)
+        status, words = self._verdict(slope, np.asarray(state.trace, float))
+        return Outcome(values, status, words=words)
+
+    def _verdict(self, slope: float, trace: np.ndarray) -> tuple[Status, str]:
+        """Whether the loss, after every step, and its slope at the end tell of a minimum, and the sentence."""
+        if slope <= self.tolerance * abs(trace[-1]):
+            return Status.CONVERGED, ""
+        before = trace[-1 - max(self.steps // 10, 1)]
+        falling, share = 100 * (before - trace[-1]) / abs(before), 100 * slope / abs(trace[-1])
+        fell = f"finished, loss still falling by {falling:.2g} % over the last tenth"
+        return Status.NOT_CONVERGED, f"{fell}, gradient {share:.2g} % of the loss"
 
 
 def _training(problem: Problem) -> Training:
     if not isinstance(problem, RiskMinimization):
         raise TypeError(f"Adam runs on RiskMinimization(AttentionIndex(...)), got {type(problem).__name__}")
     return problem
+
+
+def _width(problem: Training, dim: int) -> int:
+    """Columns of W."""
+    width = round(problem.width_ratio * dim)
+    if width < 1:
+        raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
+    return width
 
 
 class AdamSettings(NamedTuple):
@@ -277,26 +311,19 @@ def _report(
     train: Samples,
     strength: float,
     settings: AdamSettings,
-) -> tuple[dict[str, Any], str, bool]:
-    """Observables of a trained layer, status and whether it converged."""
+) -> dict[str, Any]:
+    """Observables of a trained layer."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
-    dim, slope = len(S), float(state.slope)
+    dim = len(S)
     penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
-    values = {
+    return {
         **_fresh_errors(model, seed, S, train.centre, settings),
         **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim)),
         "train_loss": trace[-1],
         "train_error": (trace[-1] - penalty) * dim**2 / samples,
-        "gradient_norm": slope,
+        "gradient_norm": float(state.slope),
         "loss_trace": trace[:-1],
     }
-    if slope <= _STEADY * abs(trace[-1]):
-        return values, "converged", True
-    before = trace[-1 - max(settings.steps // 10, 1)]
-    falling = 100 * (before - trace[-1]) / abs(before)
-    share = 100 * slope / abs(trace[-1])
-    status = f"finished, loss still falling by {falling:.2g} % over the last tenth, gradient {share:.2g} % of the loss"
-    return values, status, False
 
 
 def _fresh_errors(model: AttentionIndex, seed: int, S: Any, centre: Any, settings: AdamSettings) -> dict[str, float]:

@@ -22,7 +22,9 @@ import numpy as np
 
 from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
+from ...core.status import Status
 from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from ..loss.visible_directions import logit_matrix
@@ -42,8 +44,6 @@ SENSING = {"gaussian": GaussianSensing, "tokens": TokenSensing}
 _RESOLVED = 1e-10
 #: Draws from the posterior for a test sample.
 _POSTERIOR_DRAWS = 2**4
-#: A run whose matrix changes by less than this relative amount in its last iteration counts as converged.
-_STEADY = 1e-3
 _NO_RESPONSE = 1e-9
 
 
@@ -61,6 +61,8 @@ class MatrixAMP(AlgorithmOnSamples):
         trains for the same seed, whose minimum is reached; finite-size effects are larger and damping=0.5 is needed.
     damping : float
         Share of a new iterate in (0, 1]; 1 is undamped.
+    tolerance : float
+        A run is converged where the last iteration, undamped, would have changed S by less than this share of itself.
 
     Notes
     -----
@@ -73,6 +75,7 @@ class MatrixAMP(AlgorithmOnSamples):
     iterations: int = 40
     sensing: str = "gaussian"
     damping: float = 1.0
+    tolerance: float = 1e-3
 
     needs_dim: ClassVar[bool] = True
     samples_power: ClassVar[int] = 2
@@ -80,10 +83,10 @@ class MatrixAMP(AlgorithmOnSamples):
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("sensing", self.sensing, tuple(SENSING))
-        damping = checks.positive("damping", self.damping)
-        if damping > 1:
-            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
-        object.__setattr__(self, "damping", float(damping))
+        object.__setattr__(self, "damping", float(checks.positive("damping", self.damping)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
+        if self.damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
 
     def check(self, problem: Problem) -> None:
         """Refuse other models than attention, other estimators, and an activation that hides the pre-activation."""
@@ -106,6 +109,12 @@ class MatrixAMP(AlgorithmOnSamples):
         if self.damping < 1:
             raise ValueError(f"state evolution follows message passing without damping, got damping={self.damping}")
         return {"iterations": self.iterations, "damping": self.damping}
+
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold: matrices and their eigenvectors, and what is measured."""
+        matrices = 8 * 12 * runs.dim**2
+        refuse_beyond_memory(matrices, f"one run ({runs.label}, dim={runs.dim})", "a smaller dim")
+        SENSING[self.sensing].check_memory(_theory(problem).model, runs.dim, runs.samples)
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
@@ -130,13 +139,14 @@ class MatrixAMP(AlgorithmOnSamples):
         values: dict[str, Any] = {name: trace[-1] for name, trace in traces.items()}
         values |= {f"{name}_trace": np.array(trace) for name, trace in traces.items()}
         values |= spectral_observables(state.S, target) | estimator.errors(sensing, state)
-        if state.change < _STEADY:
+        if state.change < self.tolerance:
             return Outcome(values)
-        return Outcome(values, f"finished, S still moving by {100 * state.change:.2g} % per iteration", False)
+        words = f"finished, S still moving by {100 * state.change:.2g} % per iteration"
+        return Outcome(values, Status.NOT_CONVERGED, words=words)
 
 
 class MatrixIterate(NamedTuple):
-    """The estimate S, its variance V, the last f (n, N), Lambda, and by how much S changed relative to its size."""
+    """The estimate S, its variance V, the last f (n, N), Lambda, and the distance of S from its image over its size."""
 
     S: np.ndarray
     V: float
@@ -155,7 +165,7 @@ def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share:
     values, vectors = np.linalg.eigh(2 / dim * sensing.gathered(f) + Lambda * S)
     shrunk, V_new = estimator.denoise(values, Lambda)
     step = share * ((vectors * shrunk) @ vectors.T - S)
-    change = np.linalg.norm(step) / max(np.linalg.norm(S + step), 1e-300)
+    change = np.linalg.norm(step) / share / max(np.linalg.norm(S + step), 1e-300)
     # Where the penalty leaves nothing of S nothing responds either; f is then the slope of the loss itself.
     V_new = max(share * V_new + (1 - share) * V, _NO_RESPONSE)
     return MatrixIterate(S + step, V_new, f, Lambda, float(change))

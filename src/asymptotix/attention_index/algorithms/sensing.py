@@ -41,6 +41,11 @@ class Sensing(abc.ABC):
     target: np.ndarray
     z0: np.ndarray
 
+    @staticmethod
+    @abc.abstractmethod
+    def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
+        """Raise a MemoryError where the measurements of one seed exceed the memory."""
+
     @abc.abstractmethod
     def coordinates(self, S: np.ndarray) -> np.ndarray:
         """A S, (n, N)."""
@@ -61,11 +66,14 @@ class GaussianSensing(Sensing):
     pairs of tokens are, in rotated coordinates, independent ones for the visible directions: no others are drawn.
     """
 
+    @staticmethod
+    def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
+        rows, entries = samples * model.visible_directions, dim * (dim + 1) // 2
+        what = f"the Gaussian matrices of {samples:.4g} samples of dim={dim}"
+        refuse_beyond_memory(8 * rows * entries, what, "a smaller dim or sensing='tokens'")
+
     def __init__(self, model: AttentionIndex, dim: int, samples: int, seed: int) -> None:
         rows, entries = samples * model.visible_directions, dim * (dim + 1) // 2
-        refuse_beyond_memory(
-            8 * rows * entries, f"drawing {rows} Gaussian matrices of dim={dim}", "a smaller dim or sensing='tokens'"
-        )
         self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
         self.shape, self.upper = (samples, model.visible_directions), np.triu_indices(dim)
         self.stretch = np.where(self.upper[0] == self.upper[1], 1.0, np.sqrt(2.0))
@@ -114,6 +122,11 @@ def _backward(G: Any, f: Any) -> Any:
 class TokenSensing(Sensing):
     """The coordinates of pre-activations of tokens, from the data on which a layer would be trained."""
 
+    @staticmethod
+    def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
+        needed = 4 * 4 * max(samples, FRESH_SAMPLES) * model.tokens * dim  # tokens, their images under S, results
+        refuse_beyond_memory(needed, f"message passing on {samples:.4g} samples of dim={dim}", "a smaller dim or alpha")
+
     def __init__(
         self,
         model: AttentionIndex,
@@ -123,8 +136,6 @@ class TokenSensing(Sensing):
         stream: int = streams.TRAINING,
         centre: Any = None,
     ) -> None:
-        needed = 4 * 4 * samples * model.tokens * dim  # tokens, their images under S and intermediate results
-        refuse_beyond_memory(needed, f"message passing on {samples} samples of dim={dim}", "a smaller dim")
         drawn = data.draw_samples(model, dim, samples, seed, stream=stream, chunk=samples, stored=True)
         self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
         self.F, self.centre = drawn.tokens[0][:, :samples], drawn.centre if centre is None else centre

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.memory import physical_memory, refuse_beyond_memory
 from ..model import AttentionIndex
 from ..streams import TRAINING
@@ -155,7 +156,12 @@ def _pieces(
         np.float32(model.teacher_beta),
     )
     kind = DrawingKind(model.tokens, size, model.activation, model.output == "sequence", stored, differences)
-    return [_piece(key, np.int32(index), *numbers, kind) for index in range(-(-samples // size))]
+    pieces = []
+    for index in range(-(-samples // size)):
+        pieces.append(_piece(key, np.int32(index), *numbers, kind))
+        pieces[-1][1].block_until_ready()  # or all would be on their way before the first signal can be obeyed
+        interrupts.check()
+    return pieces
 
 
 class DrawingKind(NamedTuple):

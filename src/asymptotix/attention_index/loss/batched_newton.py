@@ -13,8 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.precision import double_precision
-from .newton_limits import ARMIJO, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
+from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
+
+_PART = 2**12
+"""Samples of one call of the compiled program."""
 
 _ROUNDING = 1e-15
 """Absolute error allowed for in the value of a loss: unlike a sum of squares it may be a difference of large terms."""
@@ -37,8 +41,14 @@ class BatchedNewton:
     @double_precision()
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-        p, value = self._descend(y, z, start, Sigma)
-        return np.array(p), np.array(value)
+        # In parts of one size: compiled once, and interrupted between two of them.
+        size = _PART if len(z) % _PART == 0 else len(z)
+        parts = []
+        for first in range(0, len(z), size):
+            interrupts.check()
+            part = slice(first, first + size)
+            parts.append(self._descend(y[part], z[part], start[part], Sigma))
+        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
 
     @double_precision()
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
@@ -58,12 +68,16 @@ class BatchedNewton:
         def iterate(state: tuple) -> tuple:
             r, value, _, count = state
             g = jax.grad(objective)(r)
-            step = _newton_step(jax.hessian(objective)(r), g, 1 / Sigma)
-            gain = g @ step
+            newton, downhill, bend = _steps(jax.hessian(objective)(r), g, 1 / Sigma)
+            gain = g @ newton
+            unresolved = ~(gain > RELATIVE * jnp.abs(value) + _ROUNDING)
+            saddle = unresolved & (bend > BENT / Sigma)
             # a last step is taken unseen where the value no longer resolves the gain: it squares the error
-            last = ~(gain > RELATIVE * jnp.abs(value) + _ROUNDING)
+            last = unresolved & ~saddle
+            step, gain, bend = jnp.where(saddle, downhill, newton), jnp.where(saddle, 0.0, gain), saddle * bend
             longest = jnp.where(last, 1.0, jnp.minimum(1.0, LONGEST / self._length(step)))
-            size = _backtrack(objective, r, value, longest * step, longest * gain, last) * longest
+            promised = longest * gain, longest**2 * bend
+            size = _backtrack(objective, r, value, longest * step, promised, last) * longest
             r = r - size * step
             return r, objective(r), last | (size == 0), count + 1
 
@@ -74,20 +88,30 @@ class BatchedNewton:
         return p, value
 
 
-def _newton_step(H: jax.Array, g: jax.Array, precision: Any) -> jax.Array:
-    """|H|^{-1} g, which is Newton's step where H is positive definite and leads away from saddles elsewhere."""
+def _steps(H: jax.Array, g: jax.Array, precision: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """|H|^{-1} g, which is Newton's step where H is positive definite and leads away from saddles elsewhere.
+
+    And the direction along which H is least, with how far below zero it is there: the way off a saddle itself.
+    """
     curvatures, directions = jnp.linalg.eigh(H)
-    return directions @ ((directions.T @ g) / jnp.maximum(jnp.abs(curvatures), FLATTEST * precision))
+    newton = directions @ ((directions.T @ g) / jnp.maximum(jnp.abs(curvatures), FLATTEST * precision))
+    return newton, directions[:, 0], -curvatures[0]
 
 
 def _backtrack(
-    objective: Callable, r: jax.Array, value: jax.Array, step: jax.Array, gain: jax.Array, accept: jax.Array
+    objective: Callable,
+    r: jax.Array,
+    value: jax.Array,
+    step: jax.Array,
+    promised: tuple[jax.Array, jax.Array],
+    accept: jax.Array,
 ) -> jax.Array:
-    """Largest power of 1/2 that brings its share of the promised gain; 0 if there is none."""
+    """Largest power of 1/2 that brings its share of what slope and bend promise; 0 if there is none."""
+    gain, bend = promised
 
     def too_long(state: tuple) -> jax.Array:
         size, halvings = state
-        enough = objective(r - size * step) <= value - ARMIJO * size * gain
+        enough = objective(r - size * step) <= value - ARMIJO * size * (gain + 0.5 * size * bend)
         return ~(enough | accept) & (halvings < MOST_HALVINGS)
 
     size, halvings = jax.lax.while_loop(too_long, lambda state: (0.5 * state[0], state[1] + 1), (jnp.ones(()), 0))

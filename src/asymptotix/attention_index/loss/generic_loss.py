@@ -60,7 +60,8 @@ class GenericMap(ProximalMap):
         p, value = self._newton.descend(y, z, start, Sigma)
         if not np.isfinite(value).all():
             worst = p[~np.isfinite(value)][0]
-            raise ValueError(f"loss must be finite and twice differentiable, got {value.min()} at coordinates {worst}")
+            words = f"loss must be finite and twice differentiable, got {value.min()} at coordinates {worst}"
+            raise FloatingPointError(words)
         return p, value
 
     def derivative(self, y, p, Sigma):

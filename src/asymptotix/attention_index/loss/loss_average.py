@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics import checks
-from .proximal import ProximalMap, softmax_map
+from .proximal import ProximalMap, ProximalPoints, softmax_map
 from .quadrature_nodes import sobol_nodes, two_token_nodes
 
 
@@ -45,23 +45,42 @@ class LossAverages(NamedTuple):
     """Share of the samples at which descents from different starts ended in different minima; nan if one was made."""
 
 
+class Pull(NamedTuple):
+    """What the data pull at S with: all of the averages that an iteration of state evolution needs."""
+
+    f_square: float
+    f_noise: float
+    f_target: float
+    points: np.ndarray | None
+    """The proximal points (n, N): descents at nearby order parameters are several times faster from there."""
+
+
 class LossAverage(abc.ABC):
-    """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma."""
+    """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma.
+
+    Nothing is kept between calls: equal arguments give equal bits, in any order and from any thread.
+    """
 
     visible_directions: int
     """Number N of coordinates."""
 
     @abc.abstractmethod
+    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
+        """What an iteration needs, from one descent per sample, starting from the points ``near`` if given."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+    ) -> tuple[LossAverages, np.ndarray | None]:
+        """All averages and the proximal points; with ``multi_start`` the lowest of several minima is looked for."""
+
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
-        """Averages at one point; with ``multi_start`` the lowest of several minima is looked for."""
+        """All averages."""
+        return self.evaluate(signal, m, q, Sigma, multi_start=multi_start)[0]
 
 
 class NodeAverage(LossAverage):
-    """Averages as sums over fixed nodes of the 2N standard normals behind (z0, z).
-
-    The proximal points of one call are where the next one starts, which is then several times faster. The sums run
-    in a fixed order, so equal arguments with equal starts give equal bits.
-    """
+    """Averages as sums over fixed nodes of the 2N standard normals behind (z0, z), in a fixed order."""
 
     def __init__(self, proximal: ProximalMap, nodes: np.ndarray, weights: np.ndarray) -> None:
         self.proximal, self.visible_directions = proximal, proximal.visible_directions
@@ -69,29 +88,45 @@ class NodeAverage(LossAverage):
         self.weights = weights
         self._target = np.ascontiguousarray(nodes[:, :N])
         self._noise = np.ascontiguousarray(nodes[:, N:])
-        self._previous: np.ndarray | None = None
 
-    def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
-        spread = _spread(signal, m, q, Sigma)
-        z0 = math.sqrt(signal) * self._target
-        z = (m / signal) * z0 + spread * self._noise
-        points = self.proximal.solve(z0, z, Sigma, self._previous, multi_start)
-        self._previous = points.p
+    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
+        z0, z, spread = self._fields(signal, m, q, Sigma)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start=False)
+        return self._pull(points, z0, z, spread, Sigma)
+
+    def evaluate(
+        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+    ) -> tuple[LossAverages, np.ndarray | None]:
+        z0, z, spread = self._fields(signal, m, q, Sigma)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start)
+        pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
-        f = (points.p - z) / Sigma
-        mean_trace = self._mean(trace)
-        return LossAverages(
-            f_square=self._mean(_dot(f, f)),
-            # E[f.xi]/c_1 is 0/0 without noise, where nothing can jump either
-            f_noise=self._mean(_dot(f, self._noise)) / spread if spread > 0 else (mean_trace - z.shape[1]) / Sigma,
-            f_target=self._mean(_dot(f, z0)),
+        averages = LossAverages(
+            f_square=pull.f_square,
+            f_noise=pull.f_noise,
+            f_target=pull.f_target,
             test=self._mean(self.proximal.loss(points.y, z)),
             train=self._mean(self.proximal.loss(points.y, points.p)),
             moreau=self._mean(points.value),
             response=self._mean(response),
-            trace=mean_trace,
+            trace=self._mean(trace),
             jump_weight=self._mean(points.disagree) if multi_start else math.nan,
         )
+        return averages, points.p
+
+    def _fields(self, signal: float, m: float, q: float, Sigma: float) -> tuple[np.ndarray, np.ndarray, float]:
+        spread = _spread(signal, m, q, Sigma)
+        z0 = math.sqrt(signal) * self._target
+        return z0, (m / signal) * z0 + spread * self._noise, spread
+
+    def _pull(self, points: ProximalPoints, z0: np.ndarray, z: np.ndarray, spread: float, Sigma: float) -> Pull:
+        f = (points.p - z) / Sigma
+        if spread > 0:
+            f_noise = self._mean(_dot(f, self._noise)) / spread
+        else:  # E[f.xi]/c_1 is 0/0 without noise, where nothing can jump either
+            trace, _ = self.proximal.derivative(points.y, points.p, Sigma)
+            f_noise = (self._mean(trace) - z.shape[1]) / Sigma
+        return Pull(self._mean(_dot(f, f)), f_noise, self._mean(_dot(f, z0)), points.p)
 
     def _mean(self, values: np.ndarray) -> float:
         return float(np.sum(self.weights * values))
@@ -148,11 +183,17 @@ class QuadraticLinear(LossAverage):
         tokens = checks.integer("tokens", tokens, 1)
         self.visible_directions = tokens * (tokens + 1) // 2
 
-    def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
+    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
+        averages = self(signal, m, q, Sigma, multi_start=False)
+        return Pull(averages.f_square, averages.f_noise, averages.f_target, None)
+
+    def evaluate(
+        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+    ) -> tuple[LossAverages, np.ndarray | None]:
         _spread(signal, m, q, Sigma)
         L, shrink = self.visible_directions, 1 / (1 + 4 * Sigma)
         error = 2 * L * (signal - 2 * m + q)
-        return LossAverages(
+        averages = LossAverages(
             f_square=8 * error * shrink**2,
             f_noise=-4 * L * shrink,
             f_target=4 * L * (signal - m) * shrink,
@@ -163,6 +204,7 @@ class QuadraticLinear(LossAverage):
             trace=L * shrink,
             jump_weight=0.0,
         )
+        return averages, None
 
 
 def _spread(signal: float, m: float, q: float, Sigma: float) -> float:

@@ -23,11 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics import interrupts
 from .visible_directions import logit_matrix
 
 DISAGREEMENT = 1e-6
 """Two descents ended in different minima if their objectives differ by more than this."""
 
+_WORK_PER_CALL = 1e7  # of compiled descents: samples times the cube of the number of coordinates
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -83,6 +85,7 @@ class ProximalMap(abc.ABC):
         self, z0: np.ndarray, z: np.ndarray, Sigma: float, previous: np.ndarray | None, multi_start: bool
     ) -> ProximalPoints:
         """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them."""
+        interrupts.check()
         y = self.output(z0)
         starts = self.starts(z0, z)
         p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
@@ -90,6 +93,7 @@ class ProximalMap(abc.ABC):
         at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
         if at.size:
             for start in self.starts(z0[at], z[at]):
+                interrupts.check()  # compiled descents of many samples take up to a second
                 other, other_value = self.descend(y[at], z[at], start, Sigma)
                 highest[at] = np.maximum(highest[at], other_value)
                 better = other_value < value[at] - _TIE
@@ -173,7 +177,14 @@ class RowsMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_rows
 
-        return softmax_rows.descend(self.row_logits, y, z, start, Sigma, self.beta)
+        # Compiled code cannot be interrupted: no call takes much longer than a tenth of a second.
+        size = max(1, int(_WORK_PER_CALL / self.visible_directions**3))
+        parts = []
+        for first in range(0, len(z), size):
+            interrupts.check()
+            part = slice(first, first + size)
+            parts.append(softmax_rows.descend(self.row_logits, y[part], z[part], start[part], Sigma, self.beta))
+        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
 
     def derivative(self, y, p, Sigma):
         from . import softmax_rows

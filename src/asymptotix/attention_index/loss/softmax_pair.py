@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .newton_limits import ARMIJO, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, ROUNDING, SINGULAR
+from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, ROUNDING, SINGULAR
 
 _options: dict = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "arcp"}}
 _compiled = njit(**_options)
@@ -63,8 +63,26 @@ def _step(c1, c2, gs, gt, precision):
 
 
 @_inlined
+def _most_bent(c1, c2, precision):
+    """Unit vector along which M = H + 1/Sigma is least, and how far below zero it is there."""
+    ss, st, tt = c1 + c2 + precision, _ROOT2 * (c1 - c2), 2 * (c1 + c2) + precision
+    half = 0.5 * (tt - ss)
+    lowest = 0.5 * (ss + tt) - math.sqrt(half * half + st * st)
+    # (st, lowest - ss) and (lowest - tt, st) are the same direction; one of the two may vanish
+    vs, vt = (st, lowest - ss) if half < 0 else (lowest - tt, st)
+    norm = math.sqrt(vs * vs + vt * vt)
+    if norm == 0:
+        return 1.0, 0.0, -lowest
+    return vs / norm, vt / norm, -lowest
+
+
+@_inlined
 def _descend_one(s, t, zs, zt, y1, y2, precision, beta):
-    """Newton steps, cut to LONGEST, with backtracking."""
+    """Newton steps, cut to LONGEST, with backtracking; off a saddle along the direction in which it falls.
+
+    A sample that is its own mirror image sends a descent along the line of symmetry to a saddle, if the minima are off
+    that line.
+    """
     a, b = _logistic(beta * (_ROOT2 * t + s)), _logistic(beta * (_ROOT2 * t - s))
     value = _value(s, t, zs, zt, a, b, y1, y2, precision)
     for _ in range(MOST_STEPS):
@@ -72,16 +90,19 @@ def _descend_one(s, t, zs, zt, y1, y2, precision, beta):
         g2, c2 = _slopes(b, y2, beta)
         gs, gt = g1 - g2 + precision * (s - zs), _ROOT2 * (g1 + g2) + precision * (t - zt)
         ds, dt = _step(c1, c2, gs, gt, precision)
-        gain = gs * ds + gt * dt
+        gain, bend = gs * ds + gt * dt, 0.0
         if not gain > RELATIVE * value + ROUNDING * math.sqrt(value):
-            # the value no longer resolves the gain, but a Newton step still squares the error
-            return s - ds, t - dt, value - 0.5 * gain
+            vs, vt, bend = _most_bent(c1, c2, precision)
+            if not bend > BENT * precision:
+                # the value no longer resolves the gain, but a Newton step still squares the error
+                return s - ds, t - dt, value - 0.5 * gain
+            ds, dt, gain = vs, vt, 0.0
         size = min(1.0, LONGEST / (beta * (abs(ds) + _ROOT2 * abs(dt))))
         for _ in range(MOST_HALVINGS):
             trial_s, trial_t = s - size * ds, t - size * dt
             a, b = _logistic(beta * (_ROOT2 * trial_t + trial_s)), _logistic(beta * (_ROOT2 * trial_t - trial_s))
             trial = _value(trial_s, trial_t, zs, zt, a, b, y1, y2, precision)
-            if trial <= value - ARMIJO * size * gain:
+            if trial <= value - ARMIJO * size * (gain + 0.5 * size * bend):
                 break
             size *= 0.5
         else:

@@ -16,6 +16,7 @@ from numba import njit
 
 from .newton_limits import (
     ARMIJO,
+    BENT,
     FLATTEST,
     LONGEST,
     MOST_HALVINGS,
@@ -115,17 +116,46 @@ def _substitute(factor, x):
 
 @_compiled
 def _factorise(M, scale, shift, factor):
-    """Cholesky factor of scale M + shift, or with more added to the diagonal where that is not positive definite."""
-    more = FLATTEST * shift
+    """Cholesky factor of scale M + shift, or with more added to the diagonal where that is not positive definite.
+
+    Returns what was added beyond ``shift``.
+    """
+    more, given = FLATTEST * shift, shift
     for _ in range(MOST_SHIFTS):
         for i in range(len(M)):
             for j in range(i):
                 factor[i, j] = scale * M[i, j]
             factor[i, i] = scale * M[i, i] + shift
         if _cholesky(factor):
-            return
+            break
         shift += more
         more *= 4
+    return shift - given
+
+
+@_compiled
+def _most_bent(H, precision, factor, v):
+    """Put the unit vector along which H + precision is least into v; how far below zero it is there.
+
+    ``factor`` is that of H + precision and of as much more as makes it positive definite: its inverse is largest along
+    the vector that is looked for.
+    """
+    for k in range(len(v)):
+        v[k] = 1.0 / (k + 1)  # in no symmetric place
+    for _ in range(MOST_SHIFTS):
+        _substitute(factor, v)
+        norm = 0.0
+        for k in range(len(v)):
+            norm += v[k] * v[k]
+        norm = math.sqrt(norm)
+        for k in range(len(v)):
+            v[k] /= norm
+    lowest = precision
+    for i in range(len(v)):
+        for j in range(i):
+            lowest += 2 * H[i, j] * v[i] * v[j]
+        lowest += H[i, i] * v[i] * v[i]
+    return -lowest
 
 
 @_compiled
@@ -145,30 +175,37 @@ def _largest_difference(rows, tokens, step):
 
 @_compiled
 def _descend_one(rows, tokens, r, z, y, precision, beta, A, trial, mean, centred, g, H, factor, step):
-    """Newton steps, cut to LONGEST, with backtracking from r, which becomes the minimiser."""
+    """Newton steps, cut to LONGEST, with backtracking from r, which becomes the minimiser; off saddles as well."""
     value = _value(rows, tokens, r, z, y, precision, beta, A)
     for _ in range(MOST_STEPS):
         _slopes(rows, tokens, A, y, beta, mean, centred, g, H)
         for k in range(len(r)):
             g[k] += precision * (r[k] - z[k])
-        _factorise(H, 1.0, precision, factor)
+        lacking = _factorise(H, 1.0, precision, factor)
         for k in range(len(r)):
             step[k] = g[k]
         _substitute(factor, step)
         gain = 0.0
         for k in range(len(r)):
             gain += g[k] * step[k]
+        bend = 0.0
         if not gain > RELATIVE * value + ROUNDING * math.sqrt(value):
-            # the value no longer resolves the gain, but a Newton step still squares the error
+            if lacking > 0:
+                bend = _most_bent(H, precision, factor, trial)
+            if not bend > BENT * precision:
+                # the value no longer resolves the gain, but a Newton step still squares the error
+                for k in range(len(r)):
+                    r[k] -= step[k]
+                return value - 0.5 * gain
             for k in range(len(r)):
-                r[k] -= step[k]
-            return value - 0.5 * gain
+                step[k] = trial[k]
+            gain = 0.0
         size, lower = min(1.0, LONGEST / (beta * _largest_difference(rows, tokens, step))), value
         for _ in range(MOST_HALVINGS):
             for k in range(len(r)):
                 trial[k] = r[k] - size * step[k]
             lower = _value(rows, tokens, trial, z, y, precision, beta, A)
-            if lower <= value - ARMIJO * size * gain:
+            if lower <= value - ARMIJO * size * (gain + 0.5 * size * bend):
                 break
             size *= 0.5
         else:

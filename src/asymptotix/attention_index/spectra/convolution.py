@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...numerics import checks
+from ...numerics import checks, interrupts
 
 Array = NDArray[Any]
 ComplexArray = NDArray[np.complex128]
@@ -169,6 +169,7 @@ def adaptive_rule(
     done: list[tuple[Array, Array, ComplexArray]] = [(empty, empty, empty.astype(complex))]
     shortest = SMALLEST_PANEL * (panels[-1, 1] - panels[0, 0]) if len(panels) else 0.0
     while len(panels):
+        interrupts.check()
         mid, half = panels.mean(axis=1)[:, None], 0.5 * np.diff(panels, axis=1)
         shape = (len(panels), order)
         points = mid - half * cosines

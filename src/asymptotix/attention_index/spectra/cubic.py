@@ -65,7 +65,10 @@ class CubicConvolution(Convolution):
         return (self.delta * g) ** 2 * away + self.kappa0 * g**2 - away
 
     def _critical(self, low: float, high: float) -> float:
-        return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
+        try:
+            return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
+        except (ValueError, RuntimeError) as error:  # a width that leaves nothing of the target within rounding
+            raise FloatingPointError(f"the edges of the law are not resolved at delta = {self.delta:.3g}") from error
 
     def _x(self, g: Array) -> Array:
         return 1 / g + self.kappa0 / (self._root - g) + self.delta**2 * g

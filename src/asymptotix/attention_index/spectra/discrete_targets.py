@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
 
+MOST_EIGENVALUES, LARGEST = 10**6, 1e50
+"""What is summed over at every point of an integral, and what can still be squared and compared."""
+
 
 class _Discrete(Target):
     """A law of finitely many eigenvalues: what Atoms and Empirical have in common."""
@@ -127,6 +130,12 @@ class Empirical(_Discrete):
 
 def _spectrum(name: str, given: Any, *, rounding: float = 0.0) -> tuple[float, ...]:
     values = checks.finite_grid(name, given)
+    if values.size > MOST_EIGENVALUES:
+        raise ValueError(f"{name} must be at most {MOST_EIGENVALUES:,} eigenvalues, got {values.size:,}")
+    if not 1 / LARGEST < abs(values).max() < LARGEST and values.max() > 0:
+        raise ValueError(
+            f"{name} must have a largest eigenvalue between {1 / LARGEST:g} and {LARGEST:g}, got {abs(values).max():g}"
+        )
     if values.max() <= 0:
         raise ValueError(f"{name} must contain a positive eigenvalue, got a largest one of {values.max():g}")
     if values.min() < -rounding * values.max():

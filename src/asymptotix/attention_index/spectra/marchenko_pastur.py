@@ -35,8 +35,8 @@ class MarchenkoPastur(Target):
 
     def __post_init__(self) -> None:
         kappa0 = float(checks.positive("kappa0", self.kappa0))
-        if not np.isfinite(kappa0):
-            raise ValueError(f"kappa0 must be finite, got {kappa0}")
+        if not 1e-12 <= kappa0 <= 1e12:
+            raise ValueError(f"kappa0 must be between 1e-12 and 1e12, where the law can be told, got {kappa0}")
         object.__setattr__(self, "kappa0", kappa0)
 
     @property

@@ -58,12 +58,14 @@ class PowerLaw(Target):
         clean("cutoff", checks.positive("cutoff", self.cutoff))
         clean("kappa0", checks.positive("kappa0", self.kappa0))
         clean("mean_square", checks.positive("mean_square", self.mean_square))
-        if not 1 < self.cutoff < np.inf:
-            raise ValueError(f"cutoff must be finite and above 1, got {self.cutoff}")
+        if not 1 < self.cutoff <= 1e12:
+            raise ValueError(f"cutoff must be above 1 and at most 1e12, got {self.cutoff}")
         if not self.kappa0 <= 1:
             raise ValueError(f"kappa0 must be in (0, 1], got {self.kappa0}")
-        if not np.isfinite([self.exponent, self.mean_square]).all():
-            raise ValueError(f"exponent and mean_square must be finite, got {self.exponent} and {self.mean_square}")
+        if not self.exponent <= 20:
+            raise ValueError(f"exponent must be at most 20, beyond which one eigenvalue is left, got {self.exponent}")
+        if not 1e-50 < self.mean_square < 1e50:
+            raise ValueError(f"mean_square must be between 1e-50 and 1e50, got {self.mean_square}")
 
     @property
     def lower_edge(self) -> float:

@@ -15,15 +15,16 @@ The equations are those of "Bayes optimal learning of attention-indexed models" 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 
 from ...core.problem import Outcome
-from ...numerics import checks
+from ...core.status import Status
+from ...numerics import checks, interrupts
 from ..loss.hardmax import hardmax_score_square
 from ..model import AttentionIndex
 from .interpolation_and_recovery import exact_recovery_bayes
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 #: Fields qhat between which fixed points are looked for, times Q_0; beyond the last one recovery counts as exact.
 _FIELDS = (1e-6, 1e9)
 _STRIDE = 0.35
-#: Accuracy of the two scalar equations.
-_ROUNDING = 1e-9
+#: Balance, a logarithm, below which a gap of the scan may hide a pair of fixed points; and its parts then.
+_NEAR, _PARTS = 0.3, 3
+#: Accuracy of the two scalar equations, and of the integral behind one of them.
+_ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 
 class Inference(Protocol):
@@ -63,6 +66,8 @@ class AttentionIndexTheory:
             )
         if self.model.activation == "hardmax" and self.model.tokens != 2:
             raise NotImplementedError(f"hardmax is covered for two tokens, got tokens={self.model.tokens}")
+        if self.model.activation == "softmax":
+            self.model.refuse_too_many_tokens()
         # Neither side depends on alpha: one scan of the fields serves a whole curve.
         self.error = lru_cache(maxsize=4096)(self._error)
         self._log_score = lru_cache(maxsize=4096)(self._log_score_at)
@@ -104,14 +109,10 @@ class AttentionIndexTheory:
             high += _STRIDE
         count = round((high - low) / _STRIDE) + 1
         grid = np.linspace(low, high, count) if start == "uninformed" else np.linspace(high, low, count)
-        signs = [self._balance(float(grid[0]), alpha) > 0]
-        if start == "informed" and signs[0]:
+        if start == "informed" and self._balance(high, alpha) > 0:
             return None
-        for before, x in itertools.pairwise(map(float, grid)):
-            signs.append(self._balance(x, alpha) > 0)
-            if signs[-1] != signs[-2]:
-                return float(np.exp(brentq(self._balance, before, x, args=(alpha,), xtol=1e-12)))  # type: ignore[arg-type]
-        return None
+        found = first_crossing(lambda x: self._balance(x, alpha), grid)
+        return None if found is None else float(np.exp(found))
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
@@ -133,18 +134,27 @@ class AttentionIndexTheory:
         start = checks.one_of("start", start, ("uninformed", "informed"))
         for position, point in enumerate(points):
             progress.message(f"alpha = {point['alpha']:.4g}")
-            yield position, self._outcome(self.field(float(point["alpha"]), start))
+            yield position, self._outcome(self.field(float(point["alpha"]), start), tolerance)
 
-    def _outcome(self, qhat: float | None) -> Outcome:
+    def _outcome(self, qhat: float | None, tolerance: float) -> Outcome:
         Q0 = self.model.signal
         if qhat is None:
             values = {"q": Q0, "qhat": np.inf, "estimation_error": 0.0, "test_error": 0.0}
-            return Outcome(values | {f"{name}_err": 0.0 for name in values}, "exact recovery")
+            return Outcome(values | {f"{name}_err": 0.0 for name in values}, Status.EXACT_RECOVERY)
         error = self.error(qhat)
         test, test_err = self._test_error(error)
         values = {"q": Q0 - error, "qhat": qhat, "estimation_error": error}
         values |= {f"{name}_err": _ROUNDING * abs(value) for name, value in values.items()}
-        return Outcome(values | {"test_error": test, "test_error_err": test_err})
+        # the error is a difference of terms of this size, of which the second is an integral
+        values["estimation_error_err"] += _CANCELLED / qhat
+        values |= {"test_error": test, "test_error_err": test_err}
+        if test_err > tolerance:
+            words = f"test_error is known as {test:.4g} +- {test_err:.1g}, beyond the tolerance of {tolerance:g}"
+            return Outcome(values, Status.INACCURATE, words=f"inaccurate: {words}")
+        if values["estimation_error_err"] > error:
+            words = f"inaccurate: estimation_error is known as {error:.2g} +- {values['estimation_error_err']:.1g}"
+            return Outcome(values, Status.INACCURATE, words=words)
+        return Outcome(values)
 
     def _test_error(self, error: float) -> tuple[float, float]:
         """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""
@@ -156,10 +166,15 @@ class AttentionIndexTheory:
 
     def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
         if self.model.noise > 0 or self.model.activation == "hardmax":
-            exact = np.inf
-        else:
-            exact = exact_recovery_bayes(self.model.target, self.model.visible_directions)
-        return Outcome({"exact_recovery": exact, "exact_recovery_err": 0.0})
+            why = "with noise" if self.model.noise > 0 else "from which logits are larger"
+            values = {"exact_recovery": np.inf, "exact_recovery_err": 0.0}
+            return Outcome(values, Status.CONVERGED, words=f"converged: {why} there is no exact recovery")
+        return Outcome(
+            {
+                "exact_recovery": exact_recovery_bayes(self.model.target, self.model.visible_directions),
+                "exact_recovery_err": 0.0,
+            }
+        )
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Q after 1, 2, ... iterations of matrix message passing from the prior mean."""
@@ -170,3 +185,43 @@ class AttentionIndexTheory:
             error = self.error(qhat)
             rows.append((self.model.signal - error, qhat))
         return dict(zip(("q", "Lambda"), np.array(rows).T, strict=True))
+
+
+def first_crossing(function: Callable[[float], float], grid: np.ndarray) -> float | None:
+    """First root of a function along a grid, ascending or descending; None where it keeps its sign.
+
+    Between two points of the grid at which it has the same sign it may go through zero and come back: two fixed points,
+    of which the first counts. So a gap is divided where the function is below _NEAR, and wherever it turns back before
+    it has changed its sign the turning point is looked for.
+    """
+    known: list[tuple[float, float]] = []  # the last two points and the function there
+    for x in _divided(function, grid):
+        interrupts.check()
+        value = function(x)
+        if known and not known[-1][1] * value > 0:
+            return _root(function, known[-1][0], x)
+        if len(known) == 2 and abs(known[1][1]) <= min(abs(known[0][1]), abs(value)):
+            turn = _turning_point(function, known[0][0], x, np.sign(value))
+            if turn is not None:
+                return _root(function, known[0][0], turn)
+        known = [*known[-1:], (x, value)]
+    return None
+
+
+def _divided(function: Callable[[float], float], grid: np.ndarray) -> Iterator[float]:
+    """The points of the grid, and more of them where the function comes close to zero."""
+    yield float(grid[0])
+    for before, after in itertools.pairwise(map(float, grid)):
+        near = min(abs(function(before)), abs(function(after))) < _NEAR
+        yield from map(float, np.linspace(before, after, (_PARTS if near else 1) + 1)[1:])
+
+
+def _turning_point(function: Callable[[float], float], first: float, last: float, sign: float) -> float | None:
+    """Where between two points a function of this sign comes closest to zero, if it has the other sign there."""
+    low, high = sorted((first, last))
+    found = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options={"xatol": 1e-5})
+    return float(found.x) if found.fun <= 0 else None
+
+
+def _root(function: Callable[[float], float], before: float, after: float) -> float:
+    return float(brentq(function, before, after, xtol=1e-12))  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .state_evolution import OrderParameters
-from .training_observables import observables
+from ...core.gradient import Derivative
+from .training_observables import OBSERVABLES, doubted, observables
 from .training_theory import TrainingTheory
 
 _STEP = 3e-4
@@ -30,8 +30,8 @@ def value_and_derivative(
     theta: float,
     shifted: Callable[[float], tuple[TrainingTheory, float]],
     tolerance: float,
-) -> tuple[float, float]:
-    """Value of an observable and its derivative with respect to a parameter.
+) -> Derivative:
+    """Value of an observable and its derivative with respect to a parameter, with the status of the point.
 
     Parameters
     ----------
@@ -44,23 +44,26 @@ def value_and_derivative(
     shifted
         Theory and alpha at another value of the parameter, which may be alpha itself.
     tolerance
-        Numerical error that is asked for.
+        Numerical error that is asked for, of the value.
     """
+    if observable not in OBSERVABLES:
+        raise ValueError(f"observable must be one of {', '.join(OBSERVABLES)}, got {observable!r}")
     nodes = theory.equations.fine_nodes(tolerance)
-    start, outcome = theory.solve(alpha, None, tolerance)
+    outcome, start = theory.solve(alpha, theory.starts("uninformed"), tolerance)
+    if start is None and not outcome.converged:
+        raise FloatingPointError(f"no fixed point to differentiate at alpha={alpha:g}: {outcome.sentence}")
     if start is None:
-        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.status}")
+        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.sentence}")
     here = theory.equations.evolution(nodes)
-    x = here.variables(here.solve(alpha, start, tolerance=_RESIDUAL).parameters)
+    found = here.solve(alpha, start, tolerance=_RESIDUAL)
+    x = here.variables(found.parameters)
 
     def map_and_observable(x: np.ndarray, theta: float) -> np.ndarray:
         there, alpha_there = shifted(theta)
         evolution = there.equations.evolution(nodes)
-        found = evolution.at(alpha_there, x)
-        values = observables(there.problem, alpha_there, found, evolution)
-        if observable not in values:
-            raise ValueError(f"observable must be one of {', '.join(values)}, got {observable!r}")
-        return np.append(evolution.variables(OrderParameters(*found.estimate[:3])), values[observable])
+        state = evolution.at(alpha_there, x, near=found.points)
+        values = observables(there.problem, alpha_there, state, evolution)
+        return np.append(evolution.image(state), values[observable])
 
     def central(move: np.ndarray, step: float) -> np.ndarray:
         ahead = map_and_observable(x + move, theta + step)
@@ -70,4 +73,7 @@ def value_and_derivative(
     step = _STEP * abs(theta)
     by_theta = central(np.zeros_like(x), step) / (2 * step)
     moved = np.linalg.solve(np.eye(len(x)) - by_x[:-1], by_theta[:-1])
-    return float(map_and_observable(x, theta)[-1]), float(by_theta[-1] + by_x[-1] @ moved)
+    value, derivative = map_and_observable(x, theta)[-1], by_theta[-1] + by_x[-1] @ moved
+    if not found.converged:
+        outcome = doubted(outcome, found.status, found.words)
+    return Derivative(float(value), float(derivative), outcome.how, outcome.sentence)

@@ -10,10 +10,26 @@ counts one visible direction in the place of N.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import brentq
 
 from ..spectra.target import Target
+
+#: How often a bracket is widened before an equation counts as one that numbers do not resolve.
+MOST_DOUBLINGS = 100
+
+
+def bracketed_root(
+    function: Callable[[float], float], low: float, high: float, what: str, *, xtol: float = 1e-13
+) -> float:
+    """Root between two points; FloatingPointError where there is none, or none that numbers resolve."""
+    try:
+        return float(brentq(function, low, high, xtol=xtol))  # type: ignore[arg-type]
+    except (ValueError, RuntimeError) as error:
+        words = f"{what} has no root that numbers resolve between {low:.3g} and {high:.3g}"
+        raise FloatingPointError(words) from error
 
 
 def interpolation(target: Target, noise: float, directions: int) -> float:
@@ -36,13 +52,15 @@ def interpolation_width(target: Target, noisy_signal: float) -> float:
         moments = target.convolution(delta).moments(0.0)
         return moments.J - 0.5 * delta * moments.J_delta - noisy_signal
 
-    high = np.sqrt(2 * noisy_signal)
-    while excess(high) < 0:
+    high = float(np.sqrt(2 * noisy_signal))
+    for _ in range(MOST_DOUBLINGS):
+        if excess(high) >= 0:
+            break
         high *= 2
     low = 0.5 * high
     while excess(low) > 0 and low > 1e-5:
         low *= 0.5
-    return float(brentq(excess, low, high, xtol=1e-13))  # type: ignore[arg-type]
+    return bracketed_root(excess, low, high, "the equation of interpolation")
 
 
 def exact_recovery(target: Target, directions: int) -> float:
@@ -71,7 +89,7 @@ def _recovery_cut(target: Target) -> float:
     def slope(c: float) -> float:
         return _semicircle_moment(1, c) - c * _semicircle_moment(0, c) + c / zero
 
-    return float(brentq(slope, 0.0, 2.0, xtol=1e-15))  # type: ignore[arg-type]
+    return bracketed_root(slope, 0.0, 2.0, "the equation of exact recovery", xtol=1e-15)
 
 
 def exact_recovery_full(directions: int) -> float:

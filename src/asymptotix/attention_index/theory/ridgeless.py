@@ -18,10 +18,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ..spectra.target import Target
-from .interpolation_and_recovery import interpolation_width, recovery_ratio
+from .interpolation_and_recovery import MOST_DOUBLINGS, bracketed_root, interpolation_width, recovery_ratio
 
 
 class Interpolator(NamedTuple):
@@ -45,10 +44,12 @@ def least_trace(target: Target, noisy_signal: float, samples: float) -> Interpol
             found = target.convolution(delta).moments(ratio * delta)
             return found.J - ratio * delta * found.J_eps - 0.5 * delta * found.J_delta - noisy_signal
 
-        low, high = np.log(1e-5), np.log(largest)
-        while excess(high) < 0:
+        low, high = float(np.log(1e-5)), float(np.log(largest))
+        for _ in range(MOST_DOUBLINGS):
+            if excess(high) >= 0:
+                break
             high += 1.0
-        return float(np.exp(brentq(excess, low, high, xtol=1e-13)))  # type: ignore[arg-type]
+        return float(np.exp(bracketed_root(excess, low, high, "the equation of the noise in the field")))
 
     def surplus(ratio: float) -> float:
         delta = width(ratio)
@@ -58,9 +59,11 @@ def least_trace(target: Target, noisy_signal: float, samples: float) -> Interpol
     largest = np.sqrt(noisy_signal) if noiseless else interpolation_width(target, noisy_signal)
     # Without noise the second equation has a root delta > 0 only above the ratio at which recovery becomes exact.
     low, high = max(recovery_ratio(target), 1e-6) * (1 + 1e-6) if noiseless else 0.0, 1.0
-    while surplus(high) > 0:
+    for _ in range(MOST_DOUBLINGS):
+        if surplus(high) <= 0:
+            break
         high = 1 + 0.5 * high  # towards 2, the edge of the semicircle, where nothing is learned
-    ratio = float(brentq(surplus, low, high, xtol=1e-13))  # type: ignore[arg-type]
+    ratio = bracketed_root(surplus, low, high, "the equation of the number of samples")
     delta = width(ratio)
     eps = ratio * delta
     found = target.convolution(delta).moments(eps)

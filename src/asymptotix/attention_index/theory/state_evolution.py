@@ -19,14 +19,16 @@ last line of eq. (55), and Q_0 stands for Q_0' = Q_0 + noise/2 in all denominato
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ...numerics.iteration import fixed_point
+from ...core.status import Status
+from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
-from ..loss.loss_average import LossAverage, LossAverages
+from ..loss.loss_average import LossAverage, LossAverages, Pull
 from ..spectra.target import Target
 from .spectral_estimate import MatrixEstimate, Penalty
 
@@ -34,7 +36,11 @@ from .spectral_estimate import MatrixEstimate, Penalty
 JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
 _WIDTHS = 1e-6, 1e5
-_POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 12, 4, 500, 20
+_STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 120, 40, 12, 4, 500, 20
+#: Distance in every variable at which a fixed point that is known counts as reached.
+_CLOSE = 0.03
+#: Logarithms beyond which an iteration counts as run away.
+_LARGEST_LOG = 100.0
 _HARMLESS = 1e-4
 
 
@@ -44,6 +50,21 @@ class OrderParameters(NamedTuple):
     m: float
     q: float
     Sigma: float
+
+    @classmethod
+    def uninformed(cls, signal: float) -> OrderParameters:
+        """A learner that knows next to nothing: S is a thousandth of S_0 in size, with a cosine of a thousandth."""
+        return cls(1e-6 * signal, 1e-6 * signal, 1.0)
+
+    @classmethod
+    def partly_informed(cls, signal: float) -> OrderParameters:
+        """A learner that knows about two thirds of the target: a cosine of 0.78, nine tenths of its size."""
+        return cls(0.7 * signal, 0.8 * signal, 1.0)
+
+    @classmethod
+    def informed(cls, signal: float, scale: float = 1.0) -> OrderParameters:
+        """A learner that is ``scale`` times the target, but for a cosine of 0.999."""
+        return cls(0.999 * scale * signal, scale**2 * signal, 0.1 * scale**2)
 
 
 class Fields(NamedTuple):
@@ -55,31 +76,47 @@ class Fields(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TrainingSolution:
-    """Where state evolution ended.
+class Iterate:
+    """Both sides at one point of the iteration.
 
     Attributes
     ----------
     parameters, fields : OrderParameters, Fields
-    averages : LossAverages
-        Loss side at ``parameters``.
     estimate : MatrixEstimate
         Matrix side at ``fields``.
     residual : float
         Largest change of a variable (logarithms, a logit) by one more iteration.
-    evaluations : int
-    status : str
-    converged : bool
+    points : array or None
+        Proximal points, from which those of a neighbouring point are found faster.
+    status : Status
+    words : str
+        How an iteration that ended here did so, where there is more to say.
     """
 
     parameters: OrderParameters
     fields: Fields
-    averages: LossAverages
     estimate: MatrixEstimate
-    residual: float = 0.0
-    evaluations: int = 0
-    status: str = "converged"
-    converged: bool = True
+    residual: float
+    points: np.ndarray | None
+    status: Status = Status.CONVERGED
+    words: str = ""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual fell below what was asked for."""
+        return self.status.converged
+
+    @property
+    def next_parameters(self) -> OrderParameters:
+        """After one more iteration."""
+        return OrderParameters(self.estimate.m, self.estimate.q, self.estimate.Sigma)
+
+
+@dataclass(frozen=True)
+class TrainingSolution(Iterate):
+    """Where state evolution ended, with all averages of the loss side there."""
+
+    averages: LossAverages = field(kw_only=True)
 
     def potential(self, alpha: float) -> float:
         """Phi, see the module."""
@@ -89,7 +126,7 @@ class TrainingSolution:
 
 
 class TrainingEvolution:
-    """State evolution of one loss with one penalty on one target.
+    """State evolution of one loss with one penalty on one target. It keeps nothing: every call says where it starts.
 
     Parameters
     ----------
@@ -103,15 +140,31 @@ class TrainingEvolution:
     def __init__(self, loss: LossAverage, penalty: Penalty, target: Target, noisy_signal: float) -> None:
         self.loss, self.penalty, self.target, self.noisy_signal = loss, penalty, target, noisy_signal
 
-    def fields(self, alpha: float, parameters: OrderParameters, averages: LossAverages) -> Fields:
+    # -- the map -----------------------------------------------------------------------------------------------
+
+    def fields(self, alpha: float, parameters: OrderParameters, averages: LossAverages | Pull) -> Fields:
         """Conjugates from the averages of the loss side."""
         mhat = 2 * alpha * (averages.f_target - parameters.m * averages.f_noise) / self.noisy_signal
         return Fields(mhat, 2 * alpha * averages.f_square, -2 * alpha * averages.f_noise)
 
-    def at(self, alpha: float, x: np.ndarray, *, multi_start: bool = False) -> TrainingSolution:
-        """Both sides at the variables x; ``residual`` says how far they are from agreeing."""
+    def step(self, alpha: float, x: np.ndarray, near: np.ndarray | None = None) -> Iterate:
+        """Both sides at the variables x, from one descent of the proximal map per sample: what an iteration needs."""
         parameters = self.parameters(x)
-        averages = self.loss(self.noisy_signal, *parameters, multi_start=multi_start)
+        pull = self.loss.pull(self.noisy_signal, *parameters, near=near)
+        return Iterate(parameters, *self._matrix_side(alpha, x, parameters, pull), pull.points)
+
+    def at(
+        self, alpha: float, x: np.ndarray, *, near: np.ndarray | None = None, multi_start: bool = False
+    ) -> TrainingSolution:
+        """As :meth:`step`, with all averages; with ``multi_start`` the lowest of several minima is looked for."""
+        parameters = self.parameters(x)
+        averages, points = self.loss.evaluate(self.noisy_signal, *parameters, multi_start=multi_start, near=near)
+        sides = self._matrix_side(alpha, x, parameters, averages)
+        return TrainingSolution(parameters, *sides, points, averages=averages)
+
+    def _matrix_side(
+        self, alpha: float, x: np.ndarray, parameters: OrderParameters, averages: LossAverages | Pull
+    ) -> tuple[Fields, MatrixEstimate, float]:
         fields = self.fields(alpha, parameters, averages)
         if not (fields.mhat > 0 and fields.Sigmahat > 0):
             raise FloatingPointError(f"the data exert no field on S at {_words(parameters)}: {_words(fields)}")
@@ -121,27 +174,40 @@ class TrainingEvolution:
         if not (estimate.q > 0 and estimate.Sigma > 0):
             raise FloatingPointError(f"the penalty leaves nothing of S at {_words(parameters)}: {_words(fields)}")
         residual = float(abs(self.variables(OrderParameters(*estimate[:3])) - x).max())
-        return TrainingSolution(parameters, fields, averages, estimate, residual)
+        return fields, estimate, residual
+
+    def image(self, state: Iterate) -> np.ndarray:
+        """Variables after one iteration."""
+        return self.variables(state.next_parameters)
 
     def parameters(self, x: np.ndarray) -> OrderParameters:
+        """Order parameters at the variables x; FloatingPointError where they leave what numbers can hold."""
+        if not abs(x).max() < _LARGEST_LOG:
+            raise FloatingPointError(f"the iteration runs away: log q = {x[0]:.3g}, log Sigma = {x[2]:.3g}")
         q, cosine, Sigma = np.exp(x[0]), from_logit(x[1])[0], np.exp(x[2])
         return OrderParameters(float(np.sqrt(q * self.target.mean_square) * cosine), float(q), float(Sigma))
 
     def variables(self, parameters: OrderParameters) -> np.ndarray:
+        """The logarithm of q, the logit of m/sqrt(q Q_0), the logarithm of Sigma."""
         m, q, Sigma = parameters
         cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1 - 1e-13)
         return np.array([np.log(q), to_logit(cosine, 1 - cosine), np.log(Sigma)])
 
-    @property
-    def default_start(self) -> OrderParameters:
-        """A learner that knows about two thirds of the target."""
-        Q0 = self.target.mean_square
-        return OrderParameters(0.7 * Q0, 0.8 * Q0, 1.0)
+    def jacobian(self, alpha: float, state: Iterate, step: float = 1e-3) -> np.ndarray:
+        """G' by differences of the map, as good as quasi-Newton steps need it."""
+        x = self.variables(state.parameters)
+        here = self.image(state)
+        moved = [self.image(self.step(alpha, x + step * unit, state.points)) for unit in np.eye(3)]
+        return np.stack([(image - here) / step for image in moved], axis=1)
+
+    # -- its fixed points --------------------------------------------------------------------------------------
 
     def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> TrainingSolution:
-        """Fixed point reached from ``start``, checked from several starts of the proximal map."""
-        found = self.follow(alpha, start, tolerance=tolerance)
-        return self._checked(alpha, found, None, tolerance)
+        """Fixed point reached from ``start`` (uninformed), checked from several starts of the proximal map."""
+        first = OrderParameters.uninformed(self.target.mean_square) if start is None else start
+        # Close to the end the lowest minima are those to stay with; from further away they are a start like another.
+        points = self.at(alpha, self.variables(first), multi_start=True).points
+        return self._checked(alpha, self.follow(alpha, first, tolerance=tolerance, near=points), None, tolerance)
 
     def polish(
         self, alpha: float, start: OrderParameters, inverse: np.ndarray, *, tolerance: float = 1e-8
@@ -151,54 +217,99 @@ class TrainingEvolution:
         return self._checked(alpha, found, inverse, tolerance)
 
     def follow(
-        self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8
-    ) -> TrainingSolution:
-        """The dynamics from ``start``, with one start of the proximal map: where it was before."""
-        return self._iterate(alpha, self.variables(start or self.default_start), tolerance, multi_start=False)
+        self,
+        alpha: float,
+        start: OrderParameters,
+        *,
+        tolerance: float = 1e-8,
+        near: np.ndarray | None = None,
+        known: Sequence[Iterate] = (),
+    ) -> Iterate:
+        """The dynamics from ``start``, with one start of the proximal map: where it was before.
 
-    def _refined(self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float) -> TrainingSolution:
+        They also end close to a fixed point that is ``known``, within _CLOSE in every variable.
+        """
+        points, last = near, None
+        ends = [self.variables(other.parameters) for other in known]
+
+        def step(x: np.ndarray) -> np.ndarray:
+            nonlocal points, last
+            last = self.step(alpha, x, points)
+            points = last.points
+            return self.image(last)
+
+        def arrived(x: np.ndarray, residual: float) -> str | None:
+            return "arrived" if any(abs(x - end).max() < _CLOSE for end in ends) else None
+
+        found = fixed_point(
+            step, self.variables(start), tolerance=tolerance, max_steps=_STEPS, anderson=4, max_move=1.0, stop=arrived
+        )
+        # The last step is the one at the end, unless an extrapolation from there was undone.
+        at_end = last is not None and last.residual == found.residual
+        return _ended(last if last is not None and at_end else self.step(alpha, found.x, points), found)
+
+    def _from_all_starts(self, alpha: float, found: Iterate, tolerance: float) -> TrainingSolution:
+        """The dynamics with several starts of the proximal map at every step."""
+        points = found.points
+
+        def step(x: np.ndarray) -> np.ndarray:
+            nonlocal points
+            state = self.at(alpha, x, near=points, multi_start=True)
+            points = state.points
+            return self.image(state)
+
+        x = self.variables(found.parameters)
+        ended = fixed_point(step, x, tolerance=tolerance, max_steps=_CHECKED_STEPS, anderson=4, max_move=1.0)
+        return _ended(self.at(alpha, ended.x, near=points, multi_start=True), ended)
+
+    def _refined(
+        self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float, near: np.ndarray | None = None
+    ) -> Iterate:
         """Quasi-Newton steps as long as they halve the residual, then the dynamics."""
-        best, first = np.inf, x
-        for evaluation in range(1, _POLISH + 1):
-            state = self.at(alpha, x)
+        best, first, points = np.inf, x, near
+        for _ in range(_POLISH):
+            state = self.step(alpha, x, points)
+            points = state.points
             if state.residual < tolerance:
-                return replace(state, evaluations=evaluation)
+                return state
             if state.residual > 0.5 * best:
                 break
             best = state.residual
             x = x + (inverse @ (self.image(state) - x)).clip(-1, 1)
-        return self._iterate(alpha, first, tolerance, multi_start=False)
+        return self.follow(alpha, self.parameters(first), tolerance=tolerance, near=points)
 
     def _checked(
-        self, alpha: float, found: TrainingSolution, inverse: np.ndarray | None, tolerance: float
+        self, alpha: float, found: Iterate, inverse: np.ndarray | None, tolerance: float
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
-        evaluations = found.evaluations
         for _ in range(_CHECKS):
             x = self.variables(found.parameters)
-            checked = self.at(alpha, x, multi_start=True)
-            evaluations += 1
+            checked = self.at(alpha, x, near=found.points, multi_start=True)
             if checked.residual < 10 * tolerance or not found.converged:
-                return replace(checked, evaluations=evaluations, status=found.status, converged=found.converged)
+                return replace(checked, status=found.status, words=found.words)
             if inverse is not None:
-                found = self._refined(alpha, x, inverse, tolerance)
+                found = self._refined(alpha, x, inverse, tolerance, checked.points)
                 if checked.residual < _HARMLESS and found.converged:
                     # The few minima found have hardly moved the end: others will not by moving with it.
-                    averages = found.averages._replace(jump_weight=checked.averages.jump_weight)
-                    return replace(found, averages=averages, evaluations=evaluations + found.evaluations)
+                    end = self.at(alpha, self.variables(found.parameters), near=found.points)
+                    averages = end.averages._replace(jump_weight=checked.averages.jump_weight)
+                    return replace(end, averages=averages)
             else:
-                found = self._iterate(alpha, x, tolerance, multi_start=False)
-            evaluations += found.evaluations
-        found = self._iterate(alpha, self.variables(found.parameters), tolerance, multi_start=True)
-        return replace(found, evaluations=evaluations + found.evaluations)
+                found = self.follow(alpha, found.parameters, tolerance=tolerance, near=checked.points)
+        return self._from_all_starts(alpha, found, tolerance)
 
-    def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> TrainingSolution:
+    def complete(self, alpha: float, found: Iterate) -> TrainingSolution:
+        """The same with all averages."""
+        end = self.at(alpha, self.variables(found.parameters), near=found.points)
+        return replace(end, status=found.status, words=found.words)
+
+    def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> Iterate:
         """The dynamics in short steps, shorter still where one would land on S = 0; one start of the proximal map."""
         x, state = self._first_state(alpha, self.variables(start))
         damping, best, before = 0.3, np.inf, np.inf
         for evaluation in range(1, _CAUTIOUS):
             if state.residual < tolerance:
-                return replace(state, evaluations=evaluation)
+                return state
             best = min(best, state.residual)
             if evaluation % _WINDOW == 0:  # it oscillates: the response to a small S is strong
                 damping *= 0.5 if best > 0.5 * before else 1.0
@@ -206,49 +317,31 @@ class TrainingEvolution:
             move = damping * (self.image(state) - x).clip(-1, 1)
             for _ in range(40):
                 try:
-                    state = self.at(alpha, x + move)
+                    state = self.step(alpha, x + move, state.points)
                     break
                 except FloatingPointError:
                     move *= 0.5
             x = x + move
         words = f"not converged after {_CAUTIOUS} steps (residual {state.residual:.1e})"
-        return replace(state, evaluations=_CAUTIOUS, status=words, converged=False)
+        return replace(state, status=Status.NOT_CONVERGED, words=words)
 
-    def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, TrainingSolution]:
+    def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, Iterate]:
         """From x towards S = 0 until the data exert a field that the penalty does not cancel."""
         for _ in range(60):
             try:
-                return x, self.at(alpha, x)
+                return x, self.step(alpha, x)
             except FloatingPointError:
                 x = x - np.array([0.5, 0.0, 0.5])
-        return x, self.at(alpha, x)
+        return x, self.step(alpha, x)
 
-    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
-        """Loss side, fields and estimate at S = 0, where the response vanishes."""
+    def from_nothing(self, alpha: float) -> tuple[LossAverages, MatrixEstimate]:
+        """Loss side and estimate at S = 0, where the response vanishes."""
         nothing = OrderParameters(0.0, 0.0, 1e-9)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
-        fields = self.fields(alpha, nothing, averages)
-        return averages, fields, self.penalty.estimate(self.target, fields.mhat, fields.qhat, abs(fields.Sigmahat))
-
-    def image(self, state: TrainingSolution) -> np.ndarray:
-        """Variables after one iteration."""
-        return self.variables(OrderParameters(*state.estimate[:3]))
-
-    def jacobian(self, alpha: float, parameters: OrderParameters, step: float = 1e-3) -> np.ndarray:
-        """G' by differences of the map, as good as quasi-Newton steps need it."""
-        x = self.variables(parameters)
-        here = self.image(self.at(alpha, x))
-        return np.stack([(self.image(self.at(alpha, x + step * unit)) - here) / step for unit in np.eye(3)], axis=1)
-
-    def _iterate(self, alpha: float, x: np.ndarray, tolerance: float, *, multi_start: bool) -> TrainingSolution:
-        def step(point: np.ndarray) -> np.ndarray:
-            return self.image(self.at(alpha, point, multi_start=multi_start))
-
-        found = fixed_point(
-            step, x, tolerance=tolerance, max_steps=40 if multi_start else 120, anderson=4, max_move=1.0
-        )
-        end = self.at(alpha, found.x, multi_start=multi_start)
-        return replace(end, evaluations=found.steps, status=found.status, converged=found.converged)
+        mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
+        if not mhat > 0:
+            raise FloatingPointError(f"the data exert no field on S = 0 towards the target: mhat = {mhat:.3g}")
+        return averages, self.penalty.estimate(self.target, mhat, qhat, abs(Sigmahat))
 
     def replicon(self, alpha: float, state: TrainingSolution) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.
@@ -256,6 +349,16 @@ class TrainingEvolution:
         Eq. (10), with mu at sqrt(qhat)/mhat, where the paper omits the hat of q; eq. (50) lacks a square.
         """
         return 2 * alpha * state.averages.response * self.penalty.squared_response(self.target, *state.fields)
+
+
+Ended = TypeVar("Ended", bound=Iterate)
+
+
+def _ended(state: Ended, found: FixedPoint) -> Ended:
+    """The state at which an iteration ended, with how it did."""
+    if found.converged:
+        return state
+    return replace(state, status=Status.NOT_CONVERGED, words=found.status)
 
 
 def _words(numbers: NamedTuple) -> str:

@@ -20,6 +20,9 @@ from .state_evolution import TrainingEvolution
 
 #: Gauss-Hermite orders of the fine nodes; the others tell the numerical error of the first.
 _ORDERS = (28, 22)
+#: Few nodes for two tokens, and for more.
+_SCOUTS = LossNodes(order=6), LossNodes(count=2**8)
+_FOLLOWERS = LossNodes(order=10), LossNodes(count=2**9)
 #: Sobol nodes per scrambling: for a tolerance above the bound, and below.
 _FEW, _MANY, _LOOSE = 2**12, 2**14, 5e-4
 
@@ -58,7 +61,7 @@ def decay_of_matrix(problem: Training) -> float:
 
 
 class TrainingEquations:
-    """The equations of one problem on any nodes; keeps nodes and proximal points between calls."""
+    """The equations of one problem on any nodes, which are kept between calls."""
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model = problem, problem.model
@@ -75,6 +78,15 @@ class TrainingEquations:
     def in_closed_form(self) -> bool:
         """Whether the loss needs no nodes."""
         return self.model.activation == "linear" and self.problem.loss == "squared"
+
+    @property
+    def convex(self) -> bool:
+        """Whether the loss is convex in S, if it is the user's as far as trials tell: there is one fixed point then."""
+        if callable(self.problem.loss):
+            from ..loss.own_functions import try_loss
+
+            return try_loss(self.problem.loss, self.model)
+        return self.in_closed_form or self.problem.loss == "cross_entropy"
 
     @property
     def smooth(self) -> bool:
@@ -110,27 +122,46 @@ class TrainingEquations:
         own = loss if callable(loss) else cross_entropy(model.beta)
         return GenericLoss(model.tokens, own, teacher_output(model), count=nodes.count, seed=nodes.seed)
 
-    def fine_nodes(self, tolerance: float) -> LossNodes:
-        """The nodes of the first of the :meth:`replicas`."""
+    def scouts(self) -> TrainingEvolution:
+        """On the fewest nodes that tell one branch of fixed points from another."""
+        return self._on_few(_SCOUTS)
+
+    def few(self) -> TrainingEvolution:
+        """On the nodes on which the dynamics are followed before the fine ones take over."""
+        return self._on_few(_FOLLOWERS)
+
+    def _on_few(self, nodes: tuple[LossNodes, LossNodes]) -> TrainingEvolution:
+        if self.in_closed_form:
+            return self.evolution()
+        if self.problem.loss != "squared":  # JAX compiles for every number of nodes, which takes longer than they do
+            return self.replicas(_FEW)[0]
+        return self.evolution(nodes[0] if self.smooth else nodes[1])
+
+    def node_counts(self, tolerance: float) -> list[int | None]:
+        """Numbers of nodes to try in turn, as long as the error exceeds the tolerance; None where there is one rule."""
+        if self.in_closed_form or self.smooth:
+            return [None]
+        return [_FEW, _MANY] if tolerance > _LOOSE else [_MANY]
+
+    def fine_nodes(self, tolerance: float) -> LossNodes | None:
+        """The nodes of the first of the :meth:`replicas`; none where the loss is known in closed form."""
+        if self.in_closed_form:
+            return None
         if self.smooth:
             return LossNodes(order=_ORDERS[0])
-        return LossNodes(count=_sobol_count(tolerance), seed=NODE_SCRAMBLINGS[0])
+        return LossNodes(count=self.node_counts(tolerance)[0], seed=NODE_SCRAMBLINGS[0])
 
-    def replicas(self, tolerance: float) -> list[TrainingEvolution]:
-        """The same equations on different nodes: their spread is the numerical error."""
+    def replicas(self, count: int | None) -> list[TrainingEvolution]:
+        """The same equations on different nodes, ``count`` of them: their spread is the numerical error."""
         if self.in_closed_form:
             return [self.evolution()]
-        if self.smooth:
+        if count is None:
             return [self.evolution(LossNodes(order=order)) for order in _ORDERS]
-        return self.randomised(_sobol_count(tolerance))
+        return self.randomised(count)
 
     def randomised(self, count: int = _MANY) -> list[TrainingEvolution]:
         """The same equations on Sobol nodes, several times scrambled."""
         return [self.evolution(LossNodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
-
-
-def _sobol_count(tolerance: float) -> int:
-    return _FEW if tolerance > _LOOSE else _MANY
 
 
 def _user_penalty(function: Callable[..., Any], strength: float, positive: bool) -> SpectralPenalty:

@@ -11,15 +11,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...core.problem import Outcome
-from ..loss.loss_average import LossAverages
+from ...core.status import Status
 from ..streams import NODE_SCRAMBLINGS
 from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
 from .training_equations import Training, is_factorized
 
-_OBSERVABLES = (
+OBSERVABLES = (
     "test_error", "train_error", "train_loss", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
     "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
+#: The observables that the tolerance is for.
+PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
+#: Relative error of what is found without nodes.
+_ROUNDING = 1e-9
 
 
 def observables(
@@ -44,58 +48,100 @@ def observables(
 
 
 def training_outcome(
-    problem: Training, alpha: float, solutions: list[TrainingSolution], evolutions: list[TrainingEvolution]
+    problem: Training,
+    alpha: float,
+    solutions: list[TrainingSolution],
+    evolutions: list[TrainingEvolution],
+    tolerance: float,
 ) -> Outcome:
     """Observables on the first of several sets of nodes, or their mean over scramblings; the spread is the error."""
     pairs = zip(solutions, evolutions, strict=True)
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
+    values, errors = _mean_and_spread(rows)
+    # What is left of the iteration stands in the logarithms of the order parameters; ten is for how it is amplified.
+    settled = 10 * max(_ROUNDING / 10, *(solution.residual for solution in solutions[:1]))
+    errors = {name: max(error, settled * abs(values[name])) for name, error in errors.items()}
+    outcome = Outcome(values | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"})
+    if stuck := [solution for solution in solutions if not solution.converged]:
+        outcome = doubted(outcome, stuck[0].status, stuck[0].words)
+    if values["jump_weight"] > JUMPS:
+        share = f"{values['jump_weight']:.1%} of the data, where replica symmetry may fail"
+        outcome = doubted(outcome, Status.NOT_VALID, f"unproven: the proximal map jumps on {share}")
+    elif values["replicon"] >= 1:
+        words = f"unproven: replica symmetry is unstable, replicon = {values['replicon']:.3g}"
+        outcome = doubted(outcome, Status.NOT_VALID, words)
+    return judged(problem, outcome, tolerance)
+
+
+def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
     table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     if len(rows) == len(NODE_SCRAMBLINGS):
         values = {name: float(column.mean()) for name, column in table.items()}
-        errors = {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
-    else:
-        values = {name: float(column[0]) for name, column in table.items()}
-        errors = {name: float(abs(column - column[0]).max()) for name, column in table.items()}
-    values |= {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"}
-    return Outcome(values, *_verdict(problem, values, solutions))
+        return values, {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
+    values = {name: float(column[0]) for name, column in table.items()}
+    return values, {name: float(abs(column - column[0]).max()) for name, column in table.items()}
 
 
-def _verdict(problem: Training, values: Mapping[str, float], solutions: list[TrainingSolution]) -> tuple[str, bool]:
-    """What to think of the numbers."""
-    doubts = []
-    if stuck := [solution for solution in solutions if not solution.converged]:
-        doubts.append(stuck[0].status)
-    if values["jump_weight"] > JUMPS:
-        doubts.append(
-            f"unproven: the proximal map jumps on {values['jump_weight']:.1%} of the data, "
-            "where replica symmetry may fail"
+def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
+    """The verdict on any outcome of training: is W wide enough, is the tolerance met, is there an error beyond reason?
+
+    The tolerance is for test_error, train_error, train_loss, estimation_error and rank: absolute where they are below
+    one, relative above. Of all numbers an error must not exceed the number itself.
+    """
+    values = outcome.values
+    if is_factorized(problem) and values["rank"] > problem.width_ratio:
+        outcome = doubted(
+            outcome,
+            Status.NOT_VALID,
+            f"the theory does not apply: width_ratio = {problem.width_ratio:g} is below the learned rank "
+            f"{values['rank']:.3g}, and the learner is confined to fewer directions than it needs",
         )
-    elif values["replicon"] >= 1:
-        doubts.append(f"unproven: replica symmetry is unstable, replicon = {values['replicon']:.3g}")
-    doubts += too_narrow(problem, values["rank"])
-    return ("; ".join(doubts), False) if doubts else ("converged", True)
+    known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}
+    vague = [name for name, (size, error) in known.items() if error > size]
+    loose = [name for name in PROMISED if known[name][1] > tolerance * max(1.0, known[name][0])]
+    if vague:
+        outcome = doubted(outcome, Status.INACCURATE, f"inaccurate: {_known(vague[0], values)}")
+    elif loose:
+        worst = max(loose, key=lambda name: known[name][1])
+        words = f"inaccurate: {_known(worst, values)}, beyond the tolerance of {tolerance:g}"
+        outcome = doubted(outcome, Status.INACCURATE, words)
+    return outcome
 
 
-def too_narrow(problem: Training, rank: float) -> list[str]:
-    """A doubt where W has fewer columns than the learned matrix needs."""
-    if not is_factorized(problem) or rank <= problem.width_ratio:
-        return []
-    return [
-        f"the theory does not apply: width_ratio = {problem.width_ratio:g} is below the learned rank "
-        f"{rank:.3g}, and the learner is confined to fewer directions than it needs"
-    ]
+def _known(name: str, values: Mapping[str, float]) -> str:
+    return f"{name} is known as {values[name]:.4g} +- {values[f'{name}_err']:.1g}"
 
 
-def nothing_learned(problem: Training, alpha: float, averages: LossAverages) -> Outcome:
+def doubted(outcome: Outcome, status: Status | None, words: str) -> Outcome:
+    """The same numbers with a doubt more: the gravest gives the status, all are said. None is a remark, no doubt."""
+    graver = status is not None and _gravity(status) > _gravity(outcome.how)
+    said = [part for part in (outcome.words, words) if part]
+    return Outcome(outcome.values, status if graver and status is not None else outcome.how, words="; ".join(said))
+
+
+def _gravity(status: Status) -> int:
+    order = (Status.INACCURATE, Status.NOT_VALID, Status.NOT_CONVERGED, Status.FAILED)
+    return order.index(status) if status in order else -1
+
+
+def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
     """S = 0: the penalty outweighs all that the data say."""
-    values = dict.fromkeys(_OBSERVABLES, 0.0) | {
-        "test_error": averages.test, "train_error": averages.test, "train_loss": alpha * averages.test,
-        "estimation_error": problem.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
-        "potential": alpha * averages.test,
-    }  # fmt: skip
-    return Outcome(without_error(values), "converged: the penalty keeps S at zero")
+    nothing = [evolution.from_nothing(alpha)[0].test for evolution in evolutions]
+    values, errors = _mean_and_spread([{"test_error": test} for test in nothing])
+    test, error = values["test_error"], errors["test_error"]
+    values = with_rounding(
+        dict.fromkeys(OBSERVABLES, 0.0) | {
+            "test_error": test, "train_error": test, "train_loss": alpha * test,
+            "estimation_error": problem.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
+            "potential": alpha * test,
+        }
+    )  # fmt: skip
+    values |= {"test_error_err": error, "train_error_err": error}
+    values |= {"train_loss_err": alpha * error, "potential_err": alpha * error}
+    return Outcome(values, Status.CONVERGED, words="converged: the penalty keeps S at zero")
 
 
-def without_error(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers from closed forms, with errors of zero."""
-    return {**values} | {f"{name}_err": 0.0 for name in values if name != "jump_weight"}
+def with_rounding(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers from closed forms, with what roots and integrals leave in them as their errors."""
+    errors = {name: _ROUNDING * abs(value) if np.isfinite(value) else 0.0 for name, value in values.items()}
+    return {**values} | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"}

@@ -1,138 +1,254 @@
-"""The theory of regularised training: how the equations of a problem are solved at one alpha after the other."""
+"""The theory of regularised training: how the equations of a problem are solved at one alpha.
+
+The dynamics of state evolution are followed on few nodes, from an uninformed and, where a loss that is not convex may
+have a second branch of fixed points, from an informed start too. From where they end it is not far to the fixed point
+on many nodes. Of two branches the one of lower training loss is that of the minimiser.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.problem import Outcome
+from ...core.status import Status
 from ...numerics import checks
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
-from .state_evolution import JUMPS, OrderParameters, TrainingEvolution, TrainingSolution
+from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
 from .training_equations import Training, TrainingEquations
-from .training_observables import nothing_learned, training_outcome, without_error
-from .vanishing_weight_decay import interpolates, interpolating_outcome, interpolating_start, training_thresholds
+from .training_observables import doubted, nothing_learned, training_outcome
+from .vanishing_weight_decay import (
+    NEARLY_ZERO,
+    interpolates,
+    interpolating_outcome,
+    interpolating_start,
+    threshold_outcome,
+)
 
-#: Gauss-Hermite nodes on which the dynamics are followed before the fine ones take over.
-_COARSE = LossNodes(order=10)
-_RESIDUAL = 1e-8
+STARTS = ("uninformed", "informed", "continued")
+#: Residuals of the dynamics on the fewest nodes, on few, and on those from which the numbers are.
+_SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-6, 1e-8
+#: Without nodes the equations are as cheap as they are exact.
+_CLOSED_RESIDUAL = 1e-11
 #: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.
 _JUMPING_RESIDUAL = 1e-6
+#: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
+_APART = 0.1
+#: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
+_LOWER = 1e-2
 #: Share of the data on which the proximal map may jump before a third set of nodes is asked.
 _SMOOTH, _THIRD = 1e-5, LossNodes(order=25)
 #: Accuracy of the averages behind the dynamics of message passing.
 _TRACE_TOLERANCE = 1e-3
 
 
+Starts = tuple[OrderParameters, ...]
+
+
+class Found(NamedTuple):
+    """What was found at one alpha, and where a neighbouring point may start from, or a derivative be taken."""
+
+    outcome: Outcome
+    parameters: OrderParameters | None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch of fixed points on several sets of nodes."""
+
+    alpha: float
+    solutions: list[TrainingSolution]
+    evolutions: list[TrainingEvolution]
+
+    @property
+    def parameters(self) -> OrderParameters:
+        return self.solutions[0].parameters
+
+    @property
+    def potential(self) -> float:
+        return float(np.mean([solution.potential(self.alpha) for solution in self.solutions]))
+
+    def same_as(self, other: Branch) -> bool:
+        variables = self.evolutions[0].variables
+        return _together(variables(self.parameters), variables(other.parameters))
+
+
 class TrainingTheory:
-    """Solves one problem; keeps quadrature nodes and proximal points between calls."""
+    """Solves one problem; keeps quadrature nodes between calls, and nothing that they depend on."""
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model, self.equations = problem, problem.model, TrainingEquations(problem)
 
-    def check_start(self, start: str | Sequence[float]) -> OrderParameters | None:
-        """None for the default start, or (m, q, Sigma)."""
+    def starts(self, start: Any) -> Starts:
+        """Where the dynamics start; of two the lower end counts.
+
+        "uninformed" and "informed" both try the other one too, unless the loss is convex. "continued" and given (m, q,
+        Sigma) follow one branch.
+        """
+        Q0 = self.model.signal
+        uninformed, informed = OrderParameters.uninformed(Q0), OrderParameters.informed(Q0, self.model.beta_ratio)
         if isinstance(start, str):
-            checks.one_of("start", start, ("uninformed", "informed"))
-            Q0 = self.model.signal
-            return None if start == "uninformed" else OrderParameters(0.999 * Q0, Q0, 0.1)
+            named = {
+                "uninformed": (uninformed, informed),
+                "informed": (informed, uninformed),
+                "continued": (OrderParameters.partly_informed(Q0),),
+            }[checks.one_of("start", start, STARTS)]
+            return named[:1] if self.equations.convex else named
         m, q, Sigma = checks.array_of_shape("start", start, (3,))
         checks.positive("start", q)
         checks.positive("start", Sigma)
-        if not abs(m) < np.sqrt(q * self.model.signal):
+        if not abs(m) < np.sqrt(q * Q0):
             raise ValueError(f"start must be (m, q, Sigma) with |m| < sqrt(q Q_0), got m={m}, q={q}")
-        return OrderParameters(float(m), float(q), float(Sigma))
+        return (OrderParameters(float(m), float(q), float(Sigma)),)
 
-    def solve(
-        self, alpha: float, start: OrderParameters | None, tolerance: float
-    ) -> tuple[OrderParameters | None, Outcome]:
-        """Where the next point may start from, and the outcome of this one."""
+    def solve(self, alpha: float, starts: Sequence[OrderParameters], tolerance: float) -> Found:
+        """What is learned at one alpha."""
         if interpolates(self.problem, alpha):
-            return None, interpolating_outcome(self.problem, alpha)
+            return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         try:
-            solutions, evolutions = self._solutions(alpha, start, tolerance)
+            found = self._judged(alpha, self._ends(alpha, starts), tolerance)
         except FloatingPointError as error:
-            return self._from_nothing(alpha, tolerance, str(error))
-        outcome = training_outcome(self.problem, alpha, solutions, evolutions)
-        return (solutions[0].parameters if outcome.converged or solutions[0].converged else None), outcome
+            found = self._from_nothing(alpha, tolerance, str(error))
+        stuck = found.outcome.how in (Status.FAILED, Status.NOT_CONVERGED)
+        if stuck and interpolates(self.problem, alpha, below=NEARLY_ZERO):
+            return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
+        return found
 
-    def _solutions(
-        self, alpha: float, start: OrderParameters | None, tolerance: float, *, settled: bool = False
-    ) -> tuple[list[TrainingSolution], list[TrainingEvolution]]:
-        """Solutions on several sets of nodes; ``settled`` says that the start is the end of the dynamics on few."""
+    # -- from few nodes to many --------------------------------------------------------------------------------
+
+    def _ends(self, alpha: float, starts: Sequence[OrderParameters]) -> list[Iterate]:
+        """Where the dynamics on the fewest nodes end, from every start that leads anywhere; ends that agree are one."""
+        scouts = self.equations.scouts()
+        ends: list[Iterate] = []
+        failure = FloatingPointError("no start")
+        for start in starts:
+            try:
+                end = scouts.follow(alpha, start, tolerance=_SCOUTED, known=ends)
+            except FloatingPointError as error:
+                failure = error
+                continue
+            x = scouts.variables(end.parameters)
+            if not any(_together(x, scouts.variables(other.parameters)) for other in ends):
+                ends.append(end)
+        if not ends:
+            near = interpolating_start(self.problem, alpha)
+            if near is None:
+                raise failure
+            ends.append(scouts.follow(alpha, near, tolerance=_SCOUTED))
+        return ends
+
+    def _judged(self, alpha: float, ends: list[Iterate], tolerance: float) -> Found:
+        """The numbers of the lowest of the branches on which the dynamics settle, and what to think of them."""
+        settled = [end for end in ends if end.converged] or ends[:1]
+        for count in self.equations.node_counts(tolerance):
+            branches = [self._branch(alpha, settled[0].parameters, count, tolerance)]
+            for end in settled[1:]:
+                other = self._branch(alpha, end.parameters, count, tolerance)
+                branches += [] if other.same_as(branches[0]) else [other]
+            lowest, *others = sorted(branches, key=lambda branch: branch.potential)
+            outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
+            if outcome.how is not Status.INACCURATE:
+                break
+        for other in others:
+            outcome = doubted(outcome, None, _second_branch(lowest, other))
+        for end in (end for end in ends if not any(end is other for other in settled)):
+            unsettled = self.equations.scouts().complete(alpha, end)
+            if unsettled.potential(alpha) < (1 - _LOWER) * lowest.potential:
+                outcome = doubted(outcome, Status.NOT_VALID, _unsettled(unsettled, lowest))
+        return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None)
+
+    def _branch(self, alpha: float, start: OrderParameters, count: int | None, tolerance: float) -> Branch:
+        """The fixed point close to ``start`` on the nodes from which the numbers are."""
         equations = self.equations
-        evolutions = equations.replicas(tolerance)
-        if start is None and equations.on_two_token_nodes:
-            start = interpolating_start(self.problem, alpha)
-        few = equations.evolution(_COARSE) if equations.on_two_token_nodes else evolutions[0]
-        if not equations.on_two_token_nodes and not (settled and start):
-            return _solved(evolutions, alpha, start), evolutions
-        # The dynamics are followed on few nodes; there is not far to go from their end.
-        if not (settled and start):
-            start = few.follow(alpha, start, tolerance=1e-6).parameters
-        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, start))
-        if not equations.on_two_token_nodes:
-            return [evolution.polish(alpha, start, inverse) for evolution in evolutions], evolutions
-        return self._on_fine_nodes(alpha, start, inverse, evolutions)
+        few = equations.few()
+        end = few.follow(alpha, start, tolerance=_FOLLOWED)
+        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, end))
+        evolutions = equations.replicas(count)
+        if equations.on_two_token_nodes:
+            return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
+        residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
+        solutions = [evolution.polish(alpha, end.parameters, inverse, tolerance=residual) for evolution in evolutions]
+        return Branch(alpha, solutions, evolutions)
 
-    def _on_fine_nodes(
+    def _on_two_token_nodes(
         self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
-    ) -> tuple[list[TrainingSolution], list[TrainingEvolution]]:
-        """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there; two tokens."""
+    ) -> Branch:
+        """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
         fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
             evolutions = self.equations.randomised()
-            return _solved(evolutions, alpha, fine.parameters, tolerance=_JUMPING_RESIDUAL), evolutions
+            return Branch(alpha, _solved(evolutions, alpha, fine.parameters), evolutions)
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
         others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
-        return [fine, *others], evolutions
+        return Branch(alpha, [fine, *others], evolutions)
 
-    def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> tuple[OrderParameters | None, Outcome]:
-        """The point where a usual start fails: S is zero or small, and is approached from there."""
+    def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
+        """The point where the usual starts fail: S is zero or small, and is approached from there."""
         if self.problem.weight_decay == 0:
             words = "close to interpolation the proximal map jumps and the theory at vanishing weight decay is unproven"
-            return None, Outcome({}, f"failed: {words}; {reason}", False)
-        equations = self.equations
-        few = equations.evolution(_COARSE) if equations.on_two_token_nodes else equations.replicas(tolerance)[0]
-        averages, _, estimate = few.from_nothing(alpha)
-        if estimate.q <= 0:
-            return None, nothing_learned(self.problem, alpha, averages)
+            return Found(Outcome({}, Status.FAILED, words=f"failed: {words}; {reason}"), None)
+        few = self.equations.few()
         try:
-            near = few.cautiously(alpha, OrderParameters(*estimate[:3]), tolerance=1e-6)
-            solutions, evolutions = self._solutions(alpha, near.parameters, tolerance, settled=True)
+            _, estimate = few.from_nothing(alpha)
+            if estimate.q <= 0:
+                count = self.equations.node_counts(tolerance)[-1]
+                return Found(nothing_learned(self.problem, alpha, self.equations.replicas(count)), None)
+            near = few.cautiously(alpha, OrderParameters(*estimate[:3]), tolerance=_FOLLOWED)
+            return self._judged(alpha, [near], tolerance)
         except FloatingPointError:
-            return None, Outcome({}, f"failed: {reason}", False)
-        return solutions[0].parameters, training_outcome(self.problem, alpha, solutions, evolutions)
+            return Found(Outcome({}, Status.FAILED, words=f"failed: {reason}"), None)
 
-    def thresholds(self) -> Outcome:
+    # -- other verbs -------------------------------------------------------------------------------------------
+
+    def thresholds(self, tolerance: float) -> Outcome:
         """Interpolation and exact recovery at vanishing weight decay."""
-        return Outcome(without_error(training_thresholds(self.problem)._asdict()))
+        return threshold_outcome(self.problem, tolerance)
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Dynamics of undamped matrix message passing from S = 0: m, q, V = Sigma and Lambda = Sigmahat."""
-        return message_passing_trace(self.equations.replicas(_TRACE_TOLERANCE)[0], alpha, iterations)
+        count = self.equations.node_counts(_TRACE_TOLERANCE)[0]
+        return message_passing_trace(self.equations.replicas(count)[0], alpha, iterations)
+
+
+def _together(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether two sets of variables belong to one fixed point."""
+    return bool(abs(x - y).max() < _APART)
 
 
 def _predicted(
     evolution: TrainingEvolution, alpha: float, near: OrderParameters, inverse: np.ndarray
 ) -> TrainingSolution:
     """The fixed point on other nodes by one quasi-Newton step: the difference is all that is asked for."""
-    found = evolution.at(alpha, evolution.variables(near))
-    x = evolution.variables(near) + inverse @ (evolution.image(found) - evolution.variables(near))
-    return evolution.at(alpha, x)
+    x = evolution.variables(near)
+    found = evolution.step(alpha, x)
+    return evolution.at(alpha, x + inverse @ (evolution.image(found) - x), near=found.points)
 
 
-def _solved(
-    evolutions: list[TrainingEvolution], alpha: float, start: OrderParameters | None, tolerance: float = _RESIDUAL
-) -> list[TrainingSolution]:
+def _solved(evolutions: list[TrainingEvolution], alpha: float, start: OrderParameters) -> list[TrainingSolution]:
     solutions: list[TrainingSolution] = []
     for evolution in evolutions:
-        solutions.append(evolution.solve(alpha, start, tolerance=tolerance))
+        solutions.append(evolution.solve(alpha, start, tolerance=_JUMPING_RESIDUAL))
         start = solutions[0].parameters
     return solutions
+
+
+def _second_branch(lowest: Branch, other: Branch) -> str:
+    return (
+        f"two branches: this one, of training loss {lowest.potential:.4g}, is the minimiser; the other has "
+        f"{other.potential:.4g} at m = {other.parameters.m:.4g}, q = {other.parameters.q:.4g}"
+    )
+
+
+def _unsettled(end: TrainingSolution, lowest: Branch) -> str:
+    return (
+        f"unproven: another start leads to a lower training loss, {end.potential(lowest.alpha):.4g} in the place of "
+        f"{lowest.potential:.4g}, but does not settle there (q = {end.parameters.q:.4g})"
+    )

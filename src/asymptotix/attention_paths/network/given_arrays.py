@@ -8,6 +8,21 @@ from typing import Any
 import numpy as np
 
 from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
+
+#: Memory is asked for from this many bytes on: the question loads JAX, which nothing small needs.
+_LARGE = 2**28
+
+
+def refuse_large(needed: int, what: str, instead: str) -> None:
+    """Raise a MemoryError where ``needed`` bytes exceed the memory."""
+    if needed > _LARGE:
+        refuse_beyond_memory(needed, what, instead)
+
+
+def count_of(paths: int) -> str:
+    """A number of paths in words, also where it has more digits than can be written."""
+    return str(paths) if paths < 10**15 else f"2^{paths.bit_length() - 1}"
 
 
 def require_entries(name: str, x: np.ndarray) -> None:

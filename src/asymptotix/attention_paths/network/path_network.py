@@ -16,13 +16,13 @@ import numpy as np
 from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
-from .attended_inputs import AttendedInputs, Inputs
+from .attended_inputs import AttendedInputs, Inputs, tokens_of
 from .attending import attend, attend_bare, attention_matrices
-from .given_arrays import checked_tokens, kind_of, per_layer, require_entries, shapes_of
+from .given_arrays import checked_tokens, count_of, kind_of, per_layer, refuse_large, require_entries, shapes_of
 from .weights import Weights, checked_weights, path_products
 
-#: Far above any network; a number is kept for every layer, and a description may ask for 10^9 of them.
-MOST_LAYERS = 10_000
+#: Beyond any network; what memory holds of the order parameter decides long before.
+MOST_LAYERS, MOST_HEADS = 1000, 2**31
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -80,6 +80,8 @@ class AttentionPaths(Specification):
         own = _heads(layers, heads, counts)
         if counts not in (None, own):
             raise ValueError(f"heads must be those of query_key, {counts}, or left out, got {heads}")
+        paths = math.prod(own)
+        refuse_large(8 * paths**2, f"the order parameter of {count_of(paths)} paths", "fewer heads or layers")
         object.__setattr__(self, "layers", len(own))
         object.__setattr__(self, "heads", own)
         object.__setattr__(self, "query_key", matrices)
@@ -154,6 +156,9 @@ class AttentionPaths(Specification):
         array (examples, paths, N0)
             Paths in the order of their heads, the first layer's head slowest.
         """
+        examples, _, features = np.shape(tokens_of(inputs))
+        what = f"attending {examples} examples along {self.paths} paths"
+        refuse_large(16 * examples * self.paths * features, what, "fewer examples at a time, heads or layers")
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
             return attend(inputs.tokens, inputs.attention, self._read_tokens(inputs.tokens.shape[1]))
@@ -278,17 +283,17 @@ def _query_key(given: Any) -> tuple[np.ndarray, ...]:
 
 def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int, ...]:
     """H_1, ..., H_L from what was given; ``counts`` are those of query_key."""
-    L = None if layers is None else checks.integer("layers", layers, 1)
+    L = None if layers is None else checks.integer("layers", layers, 1, MOST_LAYERS)
     if heads is None:
         heads = 1 if counts is None else counts
     if isinstance(heads, Sequence | np.ndarray) and not isinstance(heads, str) and np.ndim(heads) == 1 and len(heads):
-        own = tuple(checks.integer(f"heads[{layer}]", H, 1) for layer, H in enumerate(heads))
+        if len(heads) > MOST_LAYERS:
+            raise ValueError(f"heads must be of at most {MOST_LAYERS} layers, got {len(heads)}")
+        own = tuple(checks.integer(f"heads[{layer}]", H, 1, MOST_HEADS) for layer, H in enumerate(heads))
         if L not in (None, len(own)):
             raise ValueError(f"layers must be {len(own)}, the number of layers that heads or query_key has, got {L}")
         return own
-    if L is not None and L > MOST_LAYERS:
-        raise ValueError(f"layers must be at most {MOST_LAYERS}, got {L}")
-    H = checks.integer("heads", heads, 1)
+    H = checks.integer("heads", heads, 1, MOST_HEADS)
     if counts is not None:
         L = len(counts) if L is None else L
     if L is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...numerics import checks
-from .given_arrays import kind_of, per_layer, require_entries
+from .given_arrays import count_of, kind_of, per_layer, refuse_large, require_entries
 
 
 class Weights(NamedTuple):
@@ -53,6 +54,9 @@ def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: 
 def path_products(weights: Weights) -> np.ndarray:
     """Plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
     E = np.atleast_2d(weights.a)[None]
+    paths = math.prod(len(V) for V in weights.V)
+    what = f"the weights of {count_of(paths)} paths"
+    refuse_large(16 * paths * len(E[0]) * weights.V0.shape[0], what, "fewer heads or layers")
     for V in reversed(weights.V):
         E = E[None] @ V[:, None]
         E = E.reshape(-1, *E.shape[2:])

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.progress import Progress
+from ...numerics import interrupts
 from ...numerics.threads import one_blas_thread
+from .finished_chain import FinishedChain
 
 if TYPE_CHECKING:
     from .chains import Chain
@@ -25,7 +27,7 @@ class ChainPool:
     chains
         One per seed.
     earlier
-        Position among the chains -> values of the interrupted outcome that the chain goes on from.
+        Position among the chains -> values of the outcome that the chain goes on from.
 
     Attributes
     ----------
@@ -33,7 +35,9 @@ class ChainPool:
         CPU seconds of every chain, of all threads, without compilation.
     """
 
-    def __init__(self, chains: Sequence[Chain], earlier: Mapping[int, Mapping[str, np.ndarray]]) -> None:
+    def __init__(
+        self, chains: Sequence[Chain | FinishedChain], earlier: Mapping[int, Mapping[str, np.ndarray]]
+    ) -> None:
         self.chains = chains
         self.seconds = [_take_up(chain, earlier[k]) if k in earlier else 0.0 for k, chain in enumerate(chains)]
 
@@ -54,26 +58,32 @@ class ChainPool:
             self.seconds[k] += seconds * chain.steps_now / max(total, 1)
 
 
-def _run(chains: Sequence[Chain], progress: Progress) -> None:
+def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
     """Advance all chains block by block, in threads: JAX computes without holding the interpreter.
 
-    The chains work in threads even where there is one, so that Ctrl-C reaches the waiting thread only and finds every
-    chain between two blocks.
+    The chains work in threads even where there is one, so that an interrupt reaches the waiting thread only and finds
+    every chain between two blocks. None begins another while a signal to stop is waiting.
     """
     total = sum(chain.goal for chain in chains)
     pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
     try:
         with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
             bar.advance(sum(chain.iterations for chain in chains))
-            running: dict[Future[int], Chain] = {pool.submit(c.advance): c for c in chains if not c.finished}
+            left = [chain for chain in chains if not isinstance(chain, FinishedChain) and not chain.finished]
+            running: dict[Future[int], Chain] = {pool.submit(_advance, chain): chain for chain in left}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     chain = running.pop(future)
                     bar.advance(future.result(), f"energy {chain.energy:.4g}")
                     if not chain.finished:
-                        running[pool.submit(chain.advance)] = chain
+                        running[pool.submit(_advance, chain)] = chain
     finally:
         _settle(pool)
+
+
+def _advance(chain: Chain) -> int:
+    """One block, or nothing; the number of its iterations."""
+    return 0 if interrupts.waiting() else chain.advance()
 
 
 def _settle(pool: ThreadPoolExecutor) -> None:
@@ -89,8 +99,10 @@ def _settle(pool: ThreadPoolExecutor) -> None:
         raise interrupt
 
 
-def _take_up(chain: Chain, before: Mapping[str, np.ndarray]) -> float:
+def _take_up(chain: Chain | FinishedChain, before: Mapping[str, np.ndarray]) -> float:
     """Set a chain to where its predecessor stopped; return the CPU seconds that it had used."""
+    if isinstance(chain, FinishedChain):
+        return chain.cpu_seconds
     if "chain_state" not in before:
         return 0.0
     draws = {name: before.get(f"{name}_draws", empty) for name, empty in chain.draws().items()}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.problem import Outcome
 from ...core.status import Status
+from .finished_chain import FinishedChain
 
 if TYPE_CHECKING:
     from .chains import Chain
@@ -21,7 +22,7 @@ ReportValues = dict[str, np.ndarray | float | int]
 
 
 def chain_outcomes(
-    chains: Sequence[Chain], seconds: Sequence[float], *, outputs: int | None, interrupted: bool
+    chains: Sequence[Chain | FinishedChain], seconds: Sequence[float], *, outputs: int | None
 ) -> list[Outcome]:
     """Outcome of every chain of a point.
 
@@ -33,8 +34,6 @@ def chain_outcomes(
         CPU seconds of each.
     outputs
         C where the labels have an axis for outputs, else None.
-    interrupted
-        Whether the chains were stopped: their states are then kept, to go on from.
     """
     draws = [chain.draws() for chain in chains]
     r_hat = _largest_r_hat([found["order_parameter"] for found in draws])
@@ -46,12 +45,11 @@ def chain_outcomes(
         values["step_size"] = chain.step_size
         values["leapfrog_steps"] = chain.leapfrog_steps
         values["cpu_seconds"] = spent
-        if interrupted:  # of a chain that is finished too: it will be compared with the others
-            values["chain_state"] = chain.packed()
-        if chain.finished:
+        if isinstance(chain, FinishedChain) or chain.finished:
             doubts = _doubts(r_hat, float(values["effective_samples"]), chain)
             found.append(Outcome(values, Status.WEAK_SAMPLE if doubts else Status.CONVERGED, words="; ".join(doubts)))
         else:
+            values["chain_state"] = chain.packed()  # to go on from
             words = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
             found.append(Outcome(values, Status.INTERRUPTED, words=words))
     return found
@@ -101,7 +99,7 @@ def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
     return float(np.max(split_gelman_rubin(np.stack([draws[:common] for draws in U]))))
 
 
-def _doubts(r_hat: float, effective: float, chain: Chain) -> list[str]:
+def _doubts(r_hat: float, effective: float, chain: Chain | FinishedChain) -> list[str]:
     problems = []
     if chain.divergences:
         problems.append(

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from ...numerics.precision import double_precision
 
 #: Most iterations of one block, and the seconds that a block aims at.
-BLOCK, BLOCK_SECONDS = 100, 1.0
+BLOCK, BLOCK_SECONDS = 100, 0.3
 #: The whole covariance of the posterior is learnt as mass matrix where warm-up has this many iterations per coordinate,
 #: otherwise the variances: from fewer, a covariance is worse than none.
 DENSE_ITERATIONS = 5
@@ -159,7 +159,7 @@ class Chain:
 
     @double_precision()
     def advance(self) -> int:
-        """Go on for about a second; return the number of iterations."""
+        """Go on for BLOCK_SECONDS or so; return the number of iterations."""
         began = time.perf_counter()
         count = min(self._block, self.goal - self.iterations)
         state, block = self._programs.advance(self._state, self._data, count)
@@ -167,6 +167,8 @@ class Chain:
         number = self.iterations + 1 + np.arange(count) - self.settings.warmup
         sampled = number > 0
         part = self._observed(z[sampled & (number % self.settings.thin == 0)])
+        if not all(np.isfinite(rows).all() for rows in part.values()):
+            raise FloatingPointError(f"a draw is not finite after {self.iterations} iterations of the chain")
         self._parts.append(part)
         self._state = state
         self.iterations += count

@@ -15,12 +15,13 @@ import numpy as np
 from ...core.problem import Algorithm, Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import point_runs
-from ...numerics import checks
+from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from ..posterior import PathPosterior
 from ..streams import chain_entropy
 from .chain_pool import ChainPool
 from .chain_report import chain_outcomes
+from .finished_chain import FinishedChain, has_all_draws
 
 if TYPE_CHECKING:
     from .chains import Chain
@@ -65,19 +66,34 @@ class NUTS(Algorithm):
     target_accept: float = 0.8
 
     needs_dim: ClassVar[bool] = False
+    runs_together: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.one_of("space", self.space, ("collapsed", "weights"))
         object.__setattr__(self, "draws", checks.integer("draws", self.draws, 4))
         object.__setattr__(self, "warmup", checks.integer("warmup", self.warmup, 20))
         object.__setattr__(self, "thin", checks.integer("thin", self.thin, 1))
-        target = float(checks.positive("target_accept", self.target_accept))
-        if not target < 1:
-            raise ValueError(f"target_accept must be in (0, 1), got {target}")
-        object.__setattr__(self, "target_accept", target)
+        object.__setattr__(self, "target_accept", checks.share("target_accept", self.target_accept))
 
     def check(self, problem: Problem) -> None:
         _path_posterior(problem)
+
+    def check_points(
+        self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
+    ) -> None:
+        """Refuse widths that are no whole numbers, and what memory cannot hold: draws and states of all chains."""
+        posterior, count = _path_posterior(problem), len(points) * len(seeds)
+        size, features = posterior.network.paths * posterior.outputs, posterior.attended.shape[-1]
+        numbers = self.draws * size * (size + (features if self.space == "weights" else 0))
+        # The draws of a chain, and a copy in passing.
+        what = f"{count} runs of {self.draws} draws of {size} x {size} numbers"
+        refuse_beyond_memory(16 * numbers * count, what, "fewer draws or seeds")
+        for runs in point_runs(points, seeds, control="width"):
+            coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value))
+            # Of a chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.
+            one = 300 * coordinates + 6 * posterior.labels.size**2
+            what = f"{len(seeds)} chains of {coordinates} coordinates ({runs.label})"
+            refuse_beyond_memory(8 * one * len(seeds), what, "a smaller width or space='collapsed'")
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         own = problem.dimensions()["order_parameter"]
@@ -112,46 +128,64 @@ class NUTS(Algorithm):
     ) -> Iterator[tuple[int, int, Outcome]]:
         """As :meth:`run_points`; runs named in ``earlier`` go on where they stopped, and end in the same draws.
 
+        Those that have all their draws are not run again: they are judged anew, together with the others.
+
         Parameters
         ----------
         earlier
-            (position in ``points``, position in ``seeds``) -> the values of the interrupted outcome.
+            (position in ``points``, position in ``seeds``) -> the values of the earlier outcome.
         """
         posterior = _path_posterior(problem)
-        # All widths are looked at before the first is run.
-        work = [(runs, _whole_widths(posterior, runs.value)) for runs in point_runs(points, seeds, control="width")]
-        self._refuse_beyond_memory(posterior, len(points) * len(seeds))
         outputs = posterior.outputs if posterior.labels.ndim == 2 else None
-        for runs, widths in work:
+        for runs in point_runs(points, seeds, control="width"):
             progress.message(runs.label)
+            widths = _whole_widths(posterior, runs.value)
             before = {k: values for (position, k), values in earlier.items() if position == runs.position}
-            pool = ChainPool(self._chains(posterior, widths, seeds), before)
+            pool = ChainPool(self._chains(posterior, widths, seeds, before), before)
             interrupt = pool.run(progress)
-            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs, interrupted=interrupt is not None)
+            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs)
             yield from ((runs.position, k, outcome) for k, outcome in enumerate(found))
             if interrupt is not None:
                 raise interrupt
 
-    def _refuse_beyond_memory(self, problem: PathPosterior, runs: int) -> None:
-        size, features = problem.network.paths * problem.outputs, problem.attended.shape[-1]
-        numbers = self.draws * size * (size + (features if self.space == "weights" else 0))
-        # The draws of a chain, and a copy in passing.
-        refuse_beyond_memory(
-            16 * numbers * runs, f"{runs} runs of {self.draws} draws of {size} x {size} numbers", "fewer draws or seeds"
-        )
-
-    def _chains(self, problem: PathPosterior, widths: tuple[int, ...], seeds: Sequence[int]) -> list[Chain]:
+    def _chains(
+        self,
+        problem: PathPosterior,
+        widths: tuple[int, ...],
+        seeds: Sequence[int],
+        before: Mapping[int, Mapping[str, np.ndarray]],
+    ) -> list[Chain | FinishedChain]:
+        """One chain per seed, at its start or at its end."""
         from .chains import Chain, ChainSettings
 
         sampled, data = _sampled(self.space, problem, widths)
         settings = ChainSettings(self.warmup, self.thin, self.draws, self.target_accept)
-        return [Chain(sampled, data, settings, chain_entropy(seed, widths)) for seed in seeds]
+        chains: list[Chain | FinishedChain] = []
+        for k, seed in enumerate(seeds):
+            interrupts.check()
+            if has_all_draws(before.get(k), settings):
+                chains.append(FinishedChain(settings, before[k]))
+            else:
+                chains.append(Chain(sampled, data, settings, chain_entropy(seed, widths)))
+        return chains
 
 
 def _path_posterior(problem: Problem) -> PathPosterior:
     if not isinstance(problem, PathPosterior):
         raise TypeError(f"NUTS runs on PathPosterior(AttentionPaths(...), ...), got {type(problem).__name__}")
     return problem
+
+
+def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) -> int:
+    """Numbers that describe the position of a chain."""
+    heads, outputs = problem.network.heads, problem.outputs
+    if space == "weights":
+        from .weight_space import WeightPosterior
+
+        return WeightPosterior(heads, widths, problem.attended.shape[-1], outputs).size
+    from .hierarchy import Hierarchy
+
+    return Hierarchy(heads, widths, outputs).size
 
 
 def _sampled(

@@ -188,10 +188,7 @@ def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
 def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
     """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
     if np.ndim(prior_variance) == 0:
-        variances = (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
-        if not np.isfinite(variances).all():
-            raise ValueError(f"prior_variance must be finite, got {prior_variance}")
-        return variances
+        return (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
     return _positive_numbers("prior_variance", prior_variance, layers + 2)
 
 

@@ -173,7 +173,7 @@ def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]
     """Sweeps with Anderson acceleration on the logarithms, which a safeguard turns back into plain ones if need be."""
     sizes, point = [len(X) for X in inner], to_log(inner)
     anderson = Anderson(len(point), MEMORY, MAX_MOVE)
-    least, stalled = np.inf, 0
+    least, stalled, change = np.inf, 0, np.inf
     for _ in range(MAX_SWEEPS):
         swept = _sweep(U, inner, layers)
         move = to_log(swept) - point
@@ -184,7 +184,9 @@ def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]
             return swept
         point = anderson.advance(point, move) if anderson.accepts(move) else anderson.retreat()
         inner = from_log(point, sizes)
-    return inner
+    raise FloatingPointError(
+        f"the order parameters of the deeper layers still move by {change:.1e} after {MAX_SWEEPS} sweeps"
+    )
 
 
 def _sweep(U: Matrix, before: Sequence[Matrix], layers: Layers) -> list[Matrix]:
@@ -233,6 +235,11 @@ def _last_pair(above: Matrix, layers: Layers, guess: float | None) -> tuple[Matr
         reach = 2.0 * value + np.copysign(1e-12, value)
         while mismatch(here - reach) * value > 0:
             reach *= 2.0
-        here = root_scalar(mismatch, bracket=sorted((here, here - reach)), method="brentq", xtol=1e-15).root
+        if not np.isfinite(mismatch(here - reach)):
+            raise FloatingPointError("the order parameter of the readout is out of the range of double precision")
+        found = root_scalar(mismatch, bracket=sorted((here, here - reach)), method="brentq", xtol=1e-15)
+        if not found.converged:
+            raise FloatingPointError(f"the order parameter of the readout is not found near {np.exp(found.root):.3g}")
+        here = found.root
     u = float(np.exp(here))
     return (vectors * eigenvalues(u)) @ vectors.T, np.array([[u]])

@@ -21,15 +21,20 @@ In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import root_scalar
 
+from ...core.status import Status
 from ...numerics import checks
 from .action import checked_ratios, checked_variances
 from .elimination import Matrix
 from .order_parameter import OrderParameter
+
+ROOT_TOLERANCE = 1e-15
+"""Of t at the minimum."""
 
 STEP = 0.1
 """Spacing in ln U at which minima are looked for: every eigenvalue's share of S varies over a length of order one."""
@@ -78,18 +83,23 @@ class SinglePath:
         """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""
         width = checks.positive("width", width, infinite=True)
         if np.isinf(width):
-            return self._report(0.0, width, 1, "Gaussian-process limit")
+            return self._report(0.0, width, 1, 0.0, "Gaussian-process limit")
         grid = self._grid(width)
         slopes = self._slope(grid, width)
         rises = np.flatnonzero((slopes[:-1] < 0) & (slopes[1:] >= 0))
         found, evaluations = [], len(grid)
         for left in rises:
             bracket = (grid[left], grid[left + 1])
-            root = root_scalar(lambda t: float(self._slope(t, width)), bracket=bracket, method="brentq", xtol=1e-15)
+            slope = partial(self._slope, width=width)
+            root = root_scalar(slope, bracket=bracket, method="brentq", xtol=ROOT_TOLERANCE)
+            if not root.converged:
+                raise FloatingPointError(f"no minimum of the action is found near ln U = {self._log_u(root.root):.3g}")
             found.append(root.root)
             evaluations += root.function_calls
+        if not found:
+            raise FloatingPointError(f"the action at width {width:g} has no minimum in double precision")
         best = min(found, key=lambda t: self._value(t, width))
-        return self._report(best, width, evaluations, "converged")
+        return self._report(best, width, evaluations, self._error(best, width), Status.CONVERGED.sentence)
 
     def _grid(self, width: float) -> Matrix:
         """Values of t with S' < 0 at and below the first and S' > 0 at and above the last."""
@@ -126,9 +136,22 @@ class SinglePath:
         entropy = (self._ratios * (y - np.log(y * self._variances))).sum()
         return float(entropy + (np.log(total) + self._squares / total).sum() / width)
 
-    def _report(self, t: float, width: float, evaluations: int, status: str) -> OrderParameter:
+    def _error(self, t: float, width: float) -> float:
+        """Bound on the error of ln U at a minimum: what is left of the slope, and its rounding, over the curvature."""
+        total = np.exp(self._log_u(t)) * self._kappa + self.temperature
+        terms = abs(self._lambda(t)) + (1.0 + self._squares / total).sum() / width
+        h = 1e-3 * STEP
+        curvature = (self._slope(t + h, width) - self._slope(t - h, width)) / (2 * h)
+        off = abs(self._slope(t, width)) + 4 * np.finfo(float).eps * terms
+        # ln U moves by at most L + 1 times as much as t.
+        return float(len(self._ratios) * (off / max(curvature, np.finfo(float).tiny) + ROOT_TOLERANCE))
+
+    def _report(self, t: float, width: float, evaluations: int, error: float, words: str) -> OrderParameter:
         # U^(l) is the product of s y from layer l to the readout.
         orders = np.cumprod((self._layers(t) * self._variances)[::-1])[::-1]
         U, *inner = (np.array([[x]]) for x in orders)
-        slope = abs(float(self._slope(t, width)))
-        return OrderParameter(U, inner, self._value(t, width), evaluations, slope, status, converged=True)
+        slope, value = abs(float(self._slope(t, width))), self._value(t, width)
+        off = slope * error + 4 * np.finfo(float).eps * abs(value)
+        return OrderParameter(
+            U, inner, value, evaluations, slope, U * np.expm1(error), off, Status.CONVERGED, words
+        )

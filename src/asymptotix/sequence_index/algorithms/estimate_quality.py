@@ -10,10 +10,28 @@ from typing import Any
 
 import numpy as np
 
+from ...core.status import Status
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from ..channels.protocol import Channel
+
+#: Iterations at the end of a run over which it must stand still.
+_LAST = 4
+
+
+def settled(overlap: np.ndarray, tolerance: float, share: float = 1.0) -> tuple[Status, str]:
+    """Whether a run stands still, and the sentence, from its finite overlaps (T, P, P) after every iteration.
+
+    It does where no diagonal overlap moved by ``tolerance`` in one of the last iterations; with damping, had they been
+    taken in full and not by a ``share``.
+    """
+    if len(overlap) < 2:
+        return Status.NOT_CONVERGED, "one iteration cannot show whether the overlaps still move"
+    moving = float(abs(np.diff(np.einsum("tpp->tp", overlap[-_LAST:]), axis=0)).max()) / share
+    if moving < tolerance:
+        return Status.CONVERGED, Status.CONVERGED.sentence
+    return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration"
 
 
 def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:

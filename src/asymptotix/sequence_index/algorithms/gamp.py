@@ -63,6 +63,8 @@ class GAMP(AlgorithmOnSamples):
         Draw the tokens anew in every pass instead of keeping them: the memory is then that of the samples' scores
         and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
         half of the memory. The data are the same in either case.
+    tolerance : float
+        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations.
 
     Notes
     -----
@@ -76,6 +78,9 @@ class GAMP(AlgorithmOnSamples):
     which needs no choice of signs, tends to Q in the limit of large D, and whose diagonal is the squared cosine. For
     other models it is the part of the teacher's rows in the span of the estimate's, which tends to Q whatever the
     symmetry of the model (permutations, rotations of the rows of a layer) has done to the estimate.
+
+    Seeds run together, in single precision: beside others a run sums in another order, and its numbers differ by
+    rounding from those of the run alone.
     """
 
     start: str = "auto"
@@ -85,6 +90,7 @@ class GAMP(AlgorithmOnSamples):
     jitter: float = 0.0
     start_scale: float = 1.0
     stream: bool | None = None
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
@@ -92,11 +98,12 @@ class GAMP(AlgorithmOnSamples):
         checks.one_of("start", self.start, STARTS)
         checks.one_of("variances", self.variances, VARIANCES)
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
-        damping = checks.positive("damping", self.damping)
-        if damping > 1:
-            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {damping}")
-        checks.non_negative("jitter", self.jitter)
-        checks.positive("start_scale", self.start_scale)
+        for name in ("damping", "start_scale"):
+            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
+        object.__setattr__(self, "jitter", float(checks.non_negative("jitter", self.jitter)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
+        if self.damping > 1:
+            raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
         if self.stream is not None and not isinstance(self.stream, bool):
             raise TypeError(f"stream must be True, False or None (automatic), got {self.stream!r}")
         if self.start == "random" and self.variances == "state_evolution":
@@ -138,6 +145,15 @@ class GAMP(AlgorithmOnSamples):
             )
         return {"iterations": self.iterations, "damping": self.damping}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold, and dimensions in which there are not enough directions."""
+        theory = sequence_theory_of(problem)
+        # The eigenvectors of several directions that enter together, and the eigenvalue next to theirs.
+        least = 2 * theory.channel.indices if self._start(theory) == "staged" else 2
+        if runs.dim < least:
+            raise ValueError(f"dim must be at least {least} for message passing on this model, got {runs.dim}")
+        self._memory_plan(theory.channel, runs.samples, runs.dim)
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
         theory = sequence_theory_of(problem)
@@ -171,6 +187,7 @@ class GAMP(AlgorithmOnSamples):
             jitter=self.jitter,
             start_scale=self.start_scale,
             side_information=side,
+            tolerance=self.tolerance,
         )
         data = draw_data(channel, runs.samples, runs.dim, seeds, side, stream=stream)
         batch = GampBatch(channel, theory.index_labels(), data, seeds, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,19 +11,18 @@ import numpy as np
 
 from ...core.problem import Outcome, index_name
 from ...core.progress import Progress
+from ...core.status import Status
 from .. import streams
 from ..channels.protocol import Channel
 from . import message_passing as mp
 from .data_sets import DataSets
-from .estimate_quality import errors, overlaps
+from .estimate_quality import errors, overlaps, settled
 from .schedule import SMALLEST_VARIANCE, Stage
 from .spectral_start import spectral_start
 
 #: Where alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG and four standard
 #: errors, a run goes on with variances from its own data, damped.
 _LAG, _TESTED, _OWN_DAMPING = 1.25, 0.95, 0.8
-#: A run counts as converged where no overlap moves by more than this per iteration, in its last ones.
-_STEADY, _LAST = 1e-2, 4
 #: Relative distance of the spectral eigenvalue from the next one below which the start may be noise.
 _DETACHED = 0.03
 
@@ -38,7 +37,7 @@ class BatchOptions(NamedTuple):
         or at random.
     empirical : bool
         Variances come from the data in all runs and iterations.
-    damping, jitter, start_scale, side_information : float
+    damping, jitter, start_scale, side_information, tolerance : float
     """
 
     staged: bool
@@ -47,6 +46,7 @@ class BatchOptions(NamedTuple):
     jitter: float
     start_scale: float
     side_information: float
+    tolerance: float
 
 
 class GampBatch:
@@ -72,18 +72,19 @@ class GampBatch:
         if not self.options.staged:
             self._start_jointly()
         total = sum(stage.iterations for stage in stages)
-        done = 0
         for number, stage in enumerate(stages):
             if stage.frame.shape[1] > 0:
                 self._enter(stage)
             for t in range(stage.iterations):
-                report = self._iterate(stage, t)
-                self._watch(stage, t, report.second_moment)
-                self.record.add_iteration(self.state, report, number)
-                done += 1
-                progress.message(f"{label}: iteration {done} of {total}")
+                if self.record.all_failed:
+                    break
+                self._watch(stage, t, self._iterate(stage, t, number))
+                progress.message(f"{label}: iteration {len(self.record.stage)} of {total}")
         contradicted = self.own_precision & (not self.options.empirical)
-        return [self.record.outcome(k, self.state, stages, bool(contradicted[k])) for k in range(len(self.seeds))]
+        return [
+            self.record.outcome(k, self.state, stages, self.options, bool(contradicted[k]))
+            for k in range(len(self.seeds))
+        ]
 
     def _start_jointly(self) -> None:
         side = self.options.side_information
@@ -101,22 +102,28 @@ class GampBatch:
         frame, start, state = stage.frame, stage.start, self.state
         covariance = mp.covariance_along(self.channel, self.data, state, frame, stage.active - frame @ frame.T)
         eigenvalues, gaps = np.full((2, len(self.seeds)), np.nan)
+        self.record.add_lost((~np.isfinite(covariance).all((2, 3, 4, 5))).sum(1), self.data.samples)
         for k, seed in enumerate(self.seeds):
+            if self.record.failure[k]:
+                continue
             found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start)
             state.W = _added(state.W, np.float32(frame @ start.calibration @ found.vectors), np.int32(k))
             scores = np.einsum("pi,nim->npm", frame, found.scores)
             state.g = _added(state.g, np.float32(scores), np.int32(k))
             eigenvalues[k], gaps[k] = found.eigenvalue, found.gap
+            if not found.converged:
+                self.record.residual[k, stage.entering] = found.residual
         # What was not active had variance one and no reaction but that of the prior.
         change = start.calibration @ start.reaction - np.eye(frame.shape[1])
         state.reaction = state.reaction + frame @ change @ frame.T
         state.V = state.V - frame @ start.overlap @ frame.T
         self.record.add_start(state, stage.entering, eigenvalues, gaps)
 
-    def _iterate(self, stage: Stage, t: int) -> mp.IterationReport:
+    def _iterate(self, stage: Stage, t: int, number: int) -> np.ndarray:
+        """One iteration of the stage of this number; alpha times the mean of |g|^2, (S, P)."""
         damping = self.options.damping
         cautious = self.own_precision & self.options.staged
-        return mp.iterate(
+        report = mp.iterate(
             self.channel,
             self.data,
             self.state,
@@ -127,6 +134,12 @@ class GampBatch:
             side_information=self.options.side_information,
             jitter=self.options.jitter,
         )
+        self.record.add_lost(report.lost, self.data.samples)
+        self.record.add_overflow(finite := np.asarray(_finite(self.state.W)))
+        if not finite.all():  # zero in the place of a run that is over, or the others could not go on
+            self.state.W = jnp.where(finite[:, None, None], self.state.W, 0)
+        self.record.add_iteration(self.state, report.empirical_variance, number)
+        return report.second_moment
 
     def _watch(self, stage: Stage, t: int, second_moment: np.ndarray) -> None:
         """Runs whose data contradict the prescribed variances go on with their own.
@@ -148,6 +161,11 @@ def _added(arrays: Any, part: Any, seed: Any) -> Any:
     return arrays.at[seed].add(part)
 
 
+@jax.jit
+def _finite(arrays: Any) -> Any:
+    return jnp.isfinite(arrays).all((1, 2))
+
+
 class GampRecord:
     """What the runs of a batch show on their way, and how each of them ended.
 
@@ -160,8 +178,13 @@ class GampRecord:
     stage : list of int
     eigenvalue, gap, spectral_overlap : arrays (S, P)
         Of the spectral start of every row; nan where it had none.
-    lost : array (S,)
-        Most samples whose posterior was not found in an iteration.
+    residual : array (S, P)
+        Of the spectral start of every row where Lanczos ended before it was found; otherwise nan.
+    failure : list of str
+        Why a run is over before its time; empty where it is not. It is carried along for the sake of the others, and
+        nothing is reported of what follows.
+    kept : array (S,)
+        Iterations that count.
     """
 
     def __init__(self, channel: Channel, teacher: Any, labels: Sequence[str]) -> None:
@@ -171,7 +194,26 @@ class GampRecord:
         self.data_variance: list[np.ndarray] = []
         self.stage: list[int] = []
         self.eigenvalue, self.gap, self.spectral_overlap = np.full((3, *teacher.shape[:2]), np.nan)
-        self.lost = np.zeros(len(teacher), int)
+        self.residual = np.full(teacher.shape[:2], np.nan)
+        self.failure = [""] * len(teacher)
+        self.kept = np.zeros(len(teacher), int)
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether no run is left."""
+        return all(self.failure)
+
+    def add_lost(self, lost: np.ndarray, samples: int) -> None:
+        """Numbers (S,) of samples whose posterior was not found."""
+        self._add_failures(lost, lambda k: f"the channel lost {lost[k]} of {samples} samples")
+
+    def add_overflow(self, finite: np.ndarray) -> None:
+        """Whether the estimates are finite, (S,)."""
+        self._add_failures(~finite, lambda k: "the estimate is not finite")
+
+    def _add_failures(self, failed: np.ndarray, reason: Callable[[int], str]) -> None:
+        for k in map(int, np.flatnonzero(failed)):
+            self.failure[k] = self.failure[k] or f"failed: {reason(k)} after {len(self.overlap)} iterations"
 
     def add_start(self, state: mp.MessageState, rows: np.ndarray, eigenvalues: np.ndarray, gaps: np.ndarray) -> None:
         """The spectral start of some rows, a mask (P,), from eigenvalues (S,) with their distances from the next."""
@@ -179,55 +221,59 @@ class GampRecord:
         self.eigenvalue[:, rows], self.gap[:, rows] = eigenvalues[:, None], gaps[:, None]
         self.spectral_overlap[:, rows] = found[:, rows]
 
-    def add_iteration(self, state: mp.MessageState, report: mp.IterationReport, stage: int) -> None:
-        """The state after an iteration of a stage."""
-        self.lost = np.maximum(self.lost, report.lost)
+    def add_iteration(self, state: mp.MessageState, data_variance: np.ndarray, stage: int) -> None:
+        """The state after an iteration of a stage, and the diagonals (S, P) that V would have by the data's own A."""
+        self.kept += [not failure for failure in self.failure]
         self.overlap.append(overlaps(state.W, self.teacher, self.channel))
         self.variance.append(np.einsum("spp->sp", state.V).copy())
-        self.data_variance.append(report.empirical_variance)
+        self.data_variance.append(data_variance)
         self.stage.append(stage)
 
-    def outcome(self, k: int, state: mp.MessageState, stages: Sequence[Stage], contradicted: bool) -> Outcome:
+    def outcome(
+        self, k: int, state: mp.MessageState, stages: Sequence[Stage], options: BatchOptions, contradicted: bool
+    ) -> Outcome:
         """Of run k, whose data contradicted the prescribed variances or did not."""
-        W, teacher, V = (np.asarray(x[k], float) for x in (state.W, self.teacher, state.V))
-        traces = (self.overlap, self.variance, self.data_variance)
-        overlap, variance, data_variance = (np.array(trace)[:, k] for trace in traces)
+        overlap, variance, data_variance = (
+            np.array(trace)[: self.kept[k], k] for trace in (self.overlap, self.variance, self.data_variance)
+        )
         values = {
-            "overlap": overlap[-1],
             "overlap_trace": overlap,
-            **errors(self.channel, W, teacher, V),
-            "variance": variance[-1],
-            "empirical_variance": data_variance[-1],
             "variance_trace": variance,
             "empirical_variance_trace": data_variance,
-            "stage_trace": np.array(self.stage),
+            "stage_trace": np.array(self.stage)[: self.kept[k]],
             "eigenvalue": self.eigenvalue[k],
             "eigenvalue_gap": self.gap[k],
             "spectral_overlap": self.spectral_overlap[k],
         }
-        return Outcome(values, *self.verdict(k, stages, contradicted))
+        if self.failure[k]:
+            traces = {name: x for name, x in values.items() if self.kept[k] and name.endswith("_trace")}
+            return Outcome(traces, Status.FAILED, words=self.failure[k])
+        W, teacher, V = (np.asarray(x[k], float) for x in (state.W, self.teacher, state.V))
+        values |= {
+            "overlap": overlap[-1],
+            **errors(self.channel, W, teacher, V),
+            "variance": variance[-1],
+            "empirical_variance": data_variance[-1],
+        }
+        status, words = settled(overlap, options.tolerance, options.damping)
+        return Outcome(values, status, words=words + self._doubts(k, stages, contradicted))
 
-    def verdict(self, k: int, stages: Sequence[Stage], contradicted: bool) -> tuple[str, bool]:
-        """Status of run k and whether its numbers can be trusted."""
-        overlap = np.array(self.overlap)[:, k]
-        if not np.isfinite(overlap).all():
-            return "failed: not finite", False
-        if self.lost[k]:
-            return f"finished, but the channel lost up to {self.lost[k]} samples in an iteration", False
-        recent = np.einsum("tpp->tp", overlap[-_LAST:])
-        moving = abs(np.diff(recent, axis=0)).max() if len(recent) > 1 else np.inf
-        status = "converged" if moving < _STEADY else f"finished, still moving by {moving:.1e} per iteration"
-        status += "".join(self._doubts_on_start(k, stage) for stage in stages)
-        if contradicted:
-            status += "; its data contradicted the prescribed variances and it went on with their own"
-        return status, True
+    def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
+        """What is to be known of run k besides how it ended."""
+        told = "; its data contradicted the prescribed variances and it went on with their own" if contradicted else ""
+        return "".join(self._doubts_on_start(k, stage) for stage in stages) + told
 
     def _doubts_on_start(self, k: int, stage: Stage) -> str:
         if not stage.entering.any():
             return ""
         row = int(stage.entering.argmax())
-        gap = self.gap[k, row]
+        gap, residual = self.gap[k, row], self.residual[k, row]
+        doubts = []
         if stage.growth > 1 and gap < _DETACHED:
-            name = index_name(self.labels, row)
-            return f"; the spectral start of {name} is not detached from the bulk (gap {gap:.1%})"
-        return ""
+            doubts.append(f"is not detached from the bulk (gap {gap:.1%})")
+        if residual > 0:
+            doubts.append(f"was found to a residual of {residual:.1%} only")
+        if not stage.start.converged:
+            doubts.append("rests on a theory that did not converge")
+        start = f"; the spectral start of {index_name(self.labels, row)} "
+        return "".join(start + doubt for doubt in doubts)

@@ -11,7 +11,7 @@ in Algorithm 1; eq. (99) there prints C of the step before. The side information
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.linear_algebra import psd_project
-from ..channels.protocol import Channel
+from ..channels.protocol import DEFAULT_ACCURACY, Channel
 from .data_sets import DataSets
 from .schedule import SMALLEST_VARIANCE
-from .tokens import joined
+from .tokens import joined, may_stop
 
 
 @dataclass
@@ -79,9 +79,11 @@ def posterior_at(
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
     seeds, samples, *each = omega.shape
-    V = np.repeat(np.float32(state.V + jitter * np.eye(len(active))), samples, axis=0)
-    observation = data.observation[:, rows]
-    found = channel.posterior(observation.reshape(seeds * samples, *observation.shape[2:]), omega.reshape(-1, *each), V)
+    V = np.repeat((state.V + jitter * np.eye(len(active))).astype(np.float32), samples, axis=0)
+    observation = data.observation[:, rows].reshape(seeds * samples, *data.observation.shape[2:])
+    # Draws of a posterior go by the number of the sample in its own run, whatever else is computed with it.
+    accuracy = replace(DEFAULT_ACCURACY, numbers=np.tile(np.arange(rows.start, rows.start + samples), seeds))
+    found = channel.posterior(observation, omega.reshape(-1, *each), V, accuracy)
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 
@@ -92,6 +94,7 @@ def covariance_along(
     """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
+        may_stop()
         found = posterior_at(channel, data, state, rows, data.tokens.fields_of(X, state.W), active)
         inside = np.einsum("pi,snpmqk,qj->snimjk", frame, np.asarray(found.covariance, float), frame, optimize=True)
         parts.append(inside)
@@ -112,7 +115,10 @@ def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
 
 @jax.jit
 def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
-    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples."""
+    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
+
+    A lost sample says nothing, for the sake of the other runs of a batch: the run that it belongs to is over.
+    """
     lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
     shift = jnp.where(lost[..., None, None], 0.0, shift)
     traced = jnp.einsum("snpmqm->snpq", covariance)

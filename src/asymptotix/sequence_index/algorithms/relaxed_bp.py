@@ -25,14 +25,14 @@ import numpy as np
 from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
-from ...numerics import checks
+from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..channels.protocol import Channel
 from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
 from .data_sets import DataSets, draw_data
-from .estimate_quality import errors, overlaps
+from .estimate_quality import errors, overlaps, settled
 from .gamp import VARIANCES, sequence_theory_of
 from .message_passing import empirical_precision, weight_covariance
 from .schedule import SMALLEST_VARIANCE, joint_stage
@@ -52,6 +52,8 @@ class RelaxedBP(AlgorithmOnSamples):
     iterations : int
     variances : "state_evolution" or "empirical"
         As for GAMP: A is prescribed by state evolution, or measured on the data.
+    tolerance : float
+        As for GAMP: a run is converged where no overlap moved by more than this in one of its last four iterations.
 
     Notes
     -----
@@ -60,12 +62,14 @@ class RelaxedBP(AlgorithmOnSamples):
 
     iterations: int = 10
     variances: str = "state_evolution"
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", checks.integer("iterations", self.iterations, 1))
         checks.one_of("variances", self.variances, VARIANCES)
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
         """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
@@ -82,18 +86,22 @@ class RelaxedBP(AlgorithmOnSamples):
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
         return {"iterations": self.iterations, "damping": 1.0}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse dimensions beyond the largest, or one, and what memory cannot hold."""
+        channel, dim = sequence_theory_of(problem).channel, runs.dim
+        if not 2 <= dim <= LARGEST_DIM:
+            raise ValueError(f"dim must be from 2 to {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
+        needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
+        refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """One run after the other."""
         theory, dim = sequence_theory_of(problem), runs.dim
-        if dim > LARGEST_DIM:
-            raise ValueError(f"dim must be at most {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
         channel, side = theory.channel, theory.problem.side_information
-        needed = 8 * 6 * runs.samples * dim * channel.indices * channel.tokens
-        refuse_beyond_memory(needed, f"one run (alpha={runs.value:g}, dim={dim})", "a smaller dim")
         precision = self._precision(theory, runs.samples / dim)
         for k, seed, label in runs.each():
             messages = Messages(channel, draw_data(channel, runs.samples, dim, [seed], side), side)
-            yield k, _run(messages, precision, progress, label)
+            yield k, _run(messages, precision, self.tolerance, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
         """A of every iteration; None where the data's own is taken."""
@@ -142,6 +150,8 @@ class Messages:
         self.w = C @ (b - said + known)
         w, vectors = np.linalg.eigh(C)
         self.V = (vectors * w.clip(SMALLEST_VARIANCE)) @ vectors.T
+        if not np.isfinite(self.w).all():
+            raise FloatingPointError("the messages are not finite")
 
     def _scores(self, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores g of all messages, (N, P, M, D) as their fields, and the mean of sum_m Cov_mm."""
@@ -150,18 +160,22 @@ class Messages:
         observation = np.asarray(self.data.observation[0])
         shift, traced = np.empty(flat.shape), np.zeros((P, P))
         for first in range(0, N * D, _BLOCK):
+            interrupts.check()
             rows = slice(first, first + _BLOCK)
             samples = np.arange(N * D)[rows] // D
             found = self.channel.posterior(observation[samples], flat[rows], self.V)
             shift[rows] = np.asarray(found.shift)
             traced += np.einsum("npmqm->pq", np.asarray(found.covariance, float))
-        if not np.isfinite(shift).all():
-            raise FloatingPointError(f"{(~np.isfinite(shift)).any((1, 2)).sum()} of {N * D} posteriors were not found")
+        lost = ~np.isfinite(shift).all((1, 2))
+        if lost.any() or not np.isfinite(traced).all():
+            raise FloatingPointError(f"the channel lost {max(lost.sum(), 1)} of {N * D} messages")
         g = np.einsum("pq,nqm->npm", np.linalg.inv(self.V), shift)
         return np.moveaxis(g.reshape(N, D, P, M), 1, 3), traced / (N * D)
 
 
-def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: Progress, label: str) -> Outcome:
+def _run(
+    messages: Messages, precision: Sequence[np.ndarray | None], tolerance: float, progress: Progress, label: str
+) -> Outcome:
     teacher = np.asarray(messages.data.teacher, float)
     overlap, variance = [], []
     for t, A in enumerate(precision):
@@ -176,6 +190,5 @@ def _run(messages: Messages, precision: Sequence[np.ndarray | None], progress: P
         "variance_trace": np.array(variance),
         **errors(messages.channel, messages.W, teacher[0], messages.V),
     }
-    if not np.isfinite(overlap).all():
-        return Outcome(values, "failed: not finite", False)
-    return Outcome(values, "finished")
+    status, words = settled(np.array(overlap), tolerance)
+    return Outcome(values, status, words=words)

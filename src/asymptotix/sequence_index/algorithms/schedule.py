@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics import interrupts
 from .. import streams
 from ..channels.protocol import Averager, Channel, OperatorAverager
 from ..evolution.averages import QuasiRandomAverager
@@ -186,8 +187,12 @@ def _trajectory(
     Vs, precisions = [V], []
     prior = np.eye(len(V)) / (1 - evolution.side_information)
     for _ in range(iterations):
+        interrupts.check()
         # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
-        hat = _at_least(active @ (alpha * averages(V).second_moment.mean(0)) @ active, 0.0)
+        hat = active @ (alpha * averages(V).second_moment.mean(0)) @ active
+        if not np.isfinite(hat).all():
+            raise FloatingPointError(f"state evolution has no finite precision at V={V.tolist()}")
+        hat = _at_least(hat, 0.0)
         precisions.append(hat)
         target = np.linalg.inv(prior + hat)
         new = _at_least((1 - damping) * V + damping * target, SMALLEST_VARIANCE)

@@ -7,6 +7,7 @@ authors' code.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ import numpy as np
 from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
+from ...core.status import Status
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
@@ -30,12 +32,12 @@ from .tokens import DrawnTokens, fields, gathered
 
 #: Seeds are run together as long as their tokens stay below this many bytes.
 _BATCH_BYTES = 2**31
-#: Epochs between two looks at the progress; between them the device is not waited for.
-_EPOCHS_PER_MESSAGE = 10
+#: Most epochs between two looks at the progress, in which the device is not waited for, and the seconds aimed at.
+_EPOCHS_PER_MESSAGE, _SECONDS_PER_MESSAGE = 10, 0.3
 #: Cosine from which on an index counts as learned in ``first_passage``.
 _LEARNED = 0.5
-#: A run counts as converged where the overlaps change by less than this over its last tenth.
-_STEADY = 1e-2
+#: Fewer epochs cannot show that a run stands still: the last tenth of it must be an epoch at least.
+_LEAST_EPOCHS = 10
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class SGD(AlgorithmOnSamples):
         The start is start_scale N(0, 1).
     records : int
         Number of points of the traces, at most: they are spaced geometrically, and counted in batches.
+    tolerance : float
+        A run of ten epochs or more is converged where no overlap changed by more than this over its last tenth.
 
     Notes
     -----
@@ -70,7 +74,9 @@ class SGD(AlgorithmOnSamples):
     (which lacks the norm of the teacher and may exceed one), ``test_error`` on fresh samples, ``train_error``, the
     error per sample over the last epoch, each batch before its first step, ``first_passage``, the batches until the
     cosine of an index first exceeds 1/2 (nan if it never does), and traces of overlap, cosines and ``loss_trace`` (the
-    error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then.
+    error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then. Seeds run
+    together in single precision: beside others a run differs by rounding, 1e-7 at first, from the run
+    alone, and by what training makes of that.
     """
 
     epochs: int = 1700
@@ -81,6 +87,7 @@ class SGD(AlgorithmOnSamples):
     online: bool = False
     start_scale: float = 0.9
     records: int = 400
+    tolerance: float = 1e-2
 
     needs_dim: ClassVar[bool] = True
 
@@ -90,6 +97,7 @@ class SGD(AlgorithmOnSamples):
         for name in ("learning_rate", "start_scale"):
             object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
         object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
+        object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
         if not isinstance(self.online, bool):
             raise TypeError(f"online must be True or False, got {self.online!r}")
 
@@ -111,13 +119,21 @@ class SGD(AlgorithmOnSamples):
         scalars = dict.fromkeys(("step_trace", "loss_trace"), ("iteration",))
         return {**problem.dimensions(), **index, **traces, **scalars}
 
+    def check_size(self, problem: Problem, runs: PointRuns) -> None:
+        """Refuse what memory cannot hold: the data, the record of every batch, weights and their gradients."""
+        model = _model_of(problem)
+        P, batches = model.layers, self.epochs * -(-runs.samples // min(self.batch, runs.samples))
+        needed = 2 * self._data_bytes(model, runs) + 8 * batches * (4 * P * P + 4 * P) + 40 * P * runs.dim
+        refuse_beyond_memory(needed, f"one run ({runs.label}, dim={runs.dim})", "a smaller dim or fewer epochs")
+
+    def _data_bytes(self, model: DeepAttention, runs: PointRuns) -> int:
+        kept = min(self.batch, runs.samples) if self.online else runs.samples + min(self.batch, runs.samples)
+        return 4 * model.tokens * runs.dim * kept
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
         model = _model_of(problem)
-        kept = min(self.batch, runs.samples) if self.online else runs.samples + self.batch
-        one = 4 * model.tokens * runs.dim * kept
-        refuse_beyond_memory(2 * one, f"the data of one run (alpha={runs.value:g}, dim={runs.dim})", "a smaller dim")
-        for first, chosen in runs.batches(max(int(_BATCH_BYTES // one), 1)):
+        for first, chosen in runs.batches(max(int(_BATCH_BYTES // self._data_bytes(model, runs)), 1)):
             batch = _SgdBatch(self, model, runs.samples, runs.dim, chosen)
             for k, outcome in enumerate(batch.run(progress, runs.label)):
                 yield first + k, outcome
@@ -187,14 +203,17 @@ class _SgdBatch:
         """All epochs; one outcome per seed."""
         options, parts = self.options, []
         numbers = np.array([options.learning_rate, options.weight_decay / self.dim], np.float32)
+        look, began = 1, time.perf_counter()
         for epoch in range(options.epochs):
             self.W, part = _epoch(self.W, self.teacher, self.batches, numbers, np.int32(epoch), self.rule)
             parts.append(part)
-            if (epoch + 1) % _EPOCHS_PER_MESSAGE == 0 or epoch == options.epochs - 1:
+            if epoch + 1 == look or epoch == options.epochs - 1:
                 error = np.asarray(part.error)[:, -1]  # waits for the device, so that what is shown is done
                 progress.message(f"{label}: epoch {epoch + 1} of {options.epochs}, {error.mean():.4g} per batch")
                 if not np.isfinite(error).any():
                     break
+                pace = (epoch + 1) / max(time.perf_counter() - began, 1e-6)
+                look += int(np.clip(_SECONDS_PER_MESSAGE * pace, 1, _EPOCHS_PER_MESSAGE))
         columns = zip(*parts, strict=True)
         record = BatchRecord(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
         return [self._outcome(k, BatchRecord(*(x[k] for x in record))) for k in range(len(self.W))]
@@ -221,7 +240,8 @@ class _SgdBatch:
             "loss_trace": record.error[kept] / counts[kept % len(counts)],
             "step_trace": (kept + 1.0) * self.rule.reuse,
         }
-        return Outcome(values, *_verdict(overlap))
+        status, words = _verdict(overlap, record.error, self.options)
+        return Outcome(values, status, words=words)
 
     def _test_error(self, W: np.ndarray, teacher: np.ndarray) -> float:
         if not np.isfinite(W).all():
@@ -231,14 +251,18 @@ class _SgdBatch:
         return float((difference**2).sum((1, 2)).mean())
 
 
-def _verdict(overlap: np.ndarray) -> tuple[str, bool]:
-    """Status and whether the overlaps stand still, from those after every batch."""
+def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Status, str]:
+    """Whether the overlaps stand still, from those after every batch and the error before it, and the sentence."""
     diagonal = np.einsum("tpp->tp", overlap)
-    if not np.isfinite(diagonal).all():
-        return "failed: not finite; try a smaller learning_rate", False
+    if not (np.isfinite(diagonal).all() and np.isfinite(error).all()):
+        return Status.FAILED, "failed: the weights grew beyond all numbers; try a smaller learning_rate"
     moved = np.ptp(diagonal[-max(len(diagonal) // 10, 2) :], axis=0).max()
-    return (("converged", True) if moved < _STEADY else
-            (f"finished, overlap still moving by {moved:.2g} over the last tenth", False))  # fmt: skip
+    if options.epochs < _LEAST_EPOCHS:
+        said = f"finished after {options.epochs} epochs, {_LEAST_EPOCHS} or more can show that the overlap stands still"
+        return Status.NOT_CONVERGED, said
+    if moved < options.tolerance:
+        return Status.CONVERGED, Status.CONVERGED.sentence
+    return Status.NOT_CONVERGED, f"finished, overlap still moving by {moved:.2g} over the last tenth"
 
 
 def _output(Z: Any, rule: Rule) -> Any:

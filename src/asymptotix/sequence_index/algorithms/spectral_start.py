@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import eigh
 
+from ...numerics import interrupts
 from ...numerics.linear_algebra import psd_sqrt
 from .. import streams
 from .spectral_theory import SpectralTheory, linear_scores, preprocessing
@@ -46,12 +47,21 @@ _DEGENERATE = 0.01
 
 
 class SpectralStart(NamedTuple):
-    """Vectors (k, D) with a given Gram matrix, their eigenvalue, the next one, and their scores T X w (n, k, M)."""
+    """Vectors (k, D) with a given Gram matrix, their eigenvalue, the next one, and their scores T X w (n, k, M).
+
+    ``residual`` is the largest of the eigenvectors, as a share of the top eigenvalue.
+    """
 
     vectors: Any
     eigenvalue: float
     runner_up: float
     scores: Any
+    residual: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether Lanczos found the eigenvectors before its last product."""
+        return self.residual < _RESIDUAL
 
     @property
     def gap(self) -> float:
@@ -79,11 +89,12 @@ def spectral_start(
     operator = _Operator(tokens, covariance, frame, theory)
     wanted = 1 if k == 1 else min(k * k, _MOST)
     rng = np.random.default_rng(streams.spectral_start_of_run(seed, tokens.shape[-1]))
-    values, vectors = top_eigenpairs(operator, rng.normal(size=(wanted, k * operator.dim)))
+    values, vectors, residual = top_eigenpairs(operator, rng.normal(size=(wanted, k * operator.dim)))
     count, estimate = _combined(values, vectors.reshape(wanted, k, -1), operator.mask, theory, rng)
     estimate = np.sqrt(operator.dim) * estimate
     found = operator.scores(estimate)
-    return SpectralStart(estimate.astype(np.float32), float(values[count - 1]), float(values[count]), found)
+    vectors = estimate.astype(np.float32)
+    return SpectralStart(vectors, float(values[count - 1]), float(values[count]), found, residual)
 
 
 class _Operator:
@@ -142,8 +153,10 @@ def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
     return jnp.einsum("pk,nbkm->nbpm", frame, g, precision="highest").reshape(1, n, rows, M)
 
 
-def top_eigenpairs(product: Callable[[np.ndarray], np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The b + 1 largest eigenvalues of a symmetric operator and unit eigenvectors (b, dim) of the b largest.
+def top_eigenpairs(
+    product: Callable[[np.ndarray], np.ndarray], first: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The b + 1 largest eigenvalues of a symmetric operator, unit eigenvectors (b, dim) of the b largest, and residual.
 
     Block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because products are what
     costs. The last eigenvalue, which only says whether the others are detached, is found to about one percent.
@@ -153,6 +166,7 @@ def top_eigenpairs(product: Callable[[np.ndarray], np.ndarray], first: np.ndarra
     basis, H = np.zeros((0, dim)), np.zeros((0, 0))
     rest = first
     for k in range(most):
+        interrupts.check()
         new = _orthonormal(rest, basis, 1e-6 * np.abs(H).max(initial=0.0))  # products are in single precision
         basis = np.concatenate([basis, new])
         image = product(new) if len(new) else new
@@ -167,8 +181,8 @@ def top_eigenpairs(product: Callable[[np.ndarray], np.ndarray], first: np.ndarra
             # Only the images of the last block leave the space.
             residuals = np.linalg.norm(vectors[len(basis) - len(new) :].T @ rest, axis=1) / abs(values[0])
             if ended or (residuals[:b].max() < _RESIDUAL and residuals[b] < _RESIDUAL_NEXT):
-                return values, vectors[:, :b].T @ basis
-    raise AssertionError("unreachable")
+                return values, vectors[:, :b].T @ basis, float(residuals[:b].max())
+    raise ValueError(f"{b} eigenvectors and the next eigenvalue need a space of {2 * b} dimensions, got {dim}")
 
 
 def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarray:

@@ -13,6 +13,8 @@ from scipy.optimize import brentq
 
 #: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
 _LOWEST = -8.0
+#: Most shapes of the reaction that are tried, and the smallest size.
+_MOST_SHAPES, _LEAST_REACTION = 20, 1e-30
 #: Relative distances within which eigenvalues count as equal: the first at which the signal has rows of their own, that
 #: is singular values above the share _INDEPENDENT of the largest.
 _TIED, _INDEPENDENT = (0.05, 0.2, 0.5), 0.1
@@ -37,6 +39,8 @@ class SpectralTheory(NamedTuple):
         A = -alpha E sum_m G_mm with the scores g = G omega that the reaction leads to.
     multiplicity : int
         Number of informative eigenvectors: they have one eigenvalue in the limit of large D.
+    converged : bool
+        Whether the shape of the reaction was found.
     """
 
     overlap: np.ndarray
@@ -46,6 +50,7 @@ class SpectralTheory(NamedTuple):
     reaction: np.ndarray
     precision: np.ndarray
     multiplicity: int
+    converged: bool = True
 
 
 def uninformative(overlap: float, k: int) -> SpectralTheory:
@@ -96,19 +101,21 @@ def spectral_theory(
     shape = np.eye(z.shape[1])
     if linear.at(shape).growth <= 1:
         return uninformative(0.0, len(shape))
-    found = linear.steady(shape)
-    for _ in range(20 if len(shape) > 1 else 0):
+    found, converged = linear.steady(shape), len(shape) == 1
+    for _ in range(0 if converged else _MOST_SHAPES):
         R = np.linalg.inv(found.eigenvalue * np.eye(len(shape)) + found.A)
         new = R * len(shape) / np.trace(R)
         # With equivalent directions the shape of R stays that of the unit matrix.
-        if abs(new - shape).max() < 1e-3 or linear.at(new).growth <= 1:
+        if converged := bool(abs(new - shape).max() < 1e-3) or linear.at(new).growth <= 1:
             break
         shape = new
         found = linear.steady(shape)
     M, N = found.M, linear.noise(found)
     gram = M @ M.T + N
     calibration = M.T @ np.linalg.inv(gram)
-    return SpectralTheory(calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity)
+    return SpectralTheory(
+        calibration @ M, found.eigenvalue, gram, calibration, found.R, found.A, found.multiplicity, converged
+    )
 
 
 class _LinearStep(NamedTuple):
@@ -171,6 +178,8 @@ class _LinearPassing:
         least = 1e-3
         while self.at(least * shape).growth > 1:
             least /= 10
+            if least < _LEAST_REACTION:
+                raise FloatingPointError("no reaction keeps the signal of the spectral start steady")
         size = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0)
         return self.at(float(size) * shape)  # type: ignore[arg-type]
 

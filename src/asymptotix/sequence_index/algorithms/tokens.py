@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.memory import physical_memory
 
 #: Samples that are drawn from one key.
@@ -30,6 +31,8 @@ TILE = 256
 #: Bytes of tokens that are drawn at a time where they are not kept: on a CPU, and on an accelerator, there at most the
 #: given share of its memory.
 _BLOCK_BYTES, _BLOCK_SHARE = (2**27, 2**33), 1 / 8
+#: Bytes of tokens that are drawn in well below a second.
+_SHORT_BYTES = 2**26
 #: Long blocks are whole multiples of so many tiles, 8192 samples, which channels on an accelerator take at a time.
 _TILES_TOGETHER = 32
 
@@ -71,6 +74,7 @@ class Tokens(abc.ABC):
         """X W / sqrt(D), (S, N, P, M), of the weights W (S, P, D)."""
         parts = []
         for _, X in self.blocks():
+            may_stop()
             parts.append(self.fields_of(X, W).block_until_ready())
             del X  # or it would be alive while the next block is drawn
         return joined(parts)
@@ -79,11 +83,19 @@ class Tokens(abc.ABC):
         """X^T g / sqrt(D), (S, P, D), of the scores g = score(samples, fields), (S, n, P, M) like the fields."""
         total: Any = None
         for samples, X in self.blocks():
+            may_stop()
             part = self.gathered_of(X, score(samples, self.fields_of(X, W)))
             # Waits, or a device that is asked for several blocks ahead would hold them all.
             total = (part if total is None else total + part).block_until_ready()
             del X
         return total
+
+
+def may_stop() -> None:
+    """Between two blocks: obey a signal to stop; in a thread by an exception that its future hands on."""
+    interrupts.check()
+    if interrupts.waiting():
+        raise KeyboardInterrupt
 
 
 def joined(parts: list[Any]) -> Any:
@@ -187,7 +199,11 @@ def _draw(keys: Any, first_tile: int, shape: tuple[int, int, int]) -> Any:
     Only what draws a tile takes long to compile, and it serves every number of samples.
     """
     X = jnp.zeros((len(keys), *shape), jnp.float32)
+    together = max(_SHORT_BYTES // (4 * len(keys) * TILE * shape[1] * shape[2]), 1)
     for first in range(0, shape[0], TILE):
+        if first % (together * TILE) == 0:
+            X.block_until_ready()  # or all tiles would be on their way before the first signal can be obeyed
+            may_stop()
         tile = _tile(keys, np.int32(first_tile + first // TILE), shape[1:])
         rest = min(shape[0] - first, TILE)
         X = _with_tile(X, tile if rest == TILE else tile[:, :rest], np.int32(first))

@@ -1,0 +1,114 @@
+"""Derivatives and optima: arguments, statuses, interrupts, on a problem whose derivatives are known."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import asymptotix as asx
+from asymptotix.core.gradient import Derivative
+from asymptotix.core.problem import Outcome
+from asymptotix.core.status import Status
+from asymptotix.numerics import interrupts
+
+
+@dataclass(frozen=True)
+class Bowl(asx.Problem):
+    """test_error = log(depth / centre)^2 + alpha, with a status of its own."""
+
+    controls: ClassVar[tuple[str, ...]] = ("alpha",)
+    depth: float = 1.0
+    centre: float = 0.5
+    doubtful: bool = False
+
+    def solve_points(
+        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Any
+    ) -> Iterator[tuple[int, Outcome]]:
+        yield from ()
+
+    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple:
+        x = np.log(self.depth / self.centre)
+        found = (float(x**2 + alpha), float(2 * x / self.depth))
+        return (*found, Status.NOT_VALID, "replica symmetry is unstable") if self.doubtful else found
+
+
+def gradient(problem: Any = Bowl(2.0), observable: Any = "test_error", field: Any = "depth", **options: Any):  # noqa: B008
+    return asx.gradient(problem, observable, field, **({"alpha": 1.0} | options))
+
+
+def optimum(problem: Any = Bowl(), **options: Any):  # noqa: B008
+    return asx.optimum(problem, "test_error", "depth", **({"bounds": (0.01, 10.0), "alpha": 1.0} | options))
+
+
+def test_a_derivative_of_two_numbers_is_one_that_converged():
+    found = gradient()
+    assert found == Derivative(np.log(4) ** 2 + 1, np.log(4), Status.CONVERGED, "")
+
+
+def test_where_the_theory_does_not_apply_no_bare_number_is_given():
+    with pytest.warns(asx.ConvergenceWarning, match="not to be trusted: replica symmetry is unstable"):
+        found = gradient(Bowl(2.0, doubtful=True))
+    assert found.status is Status.NOT_VALID
+    with pytest.warns(asx.ConvergenceWarning, match="not to be trusted: replica symmetry is unstable"):
+        best = optimum(Bowl(doubtful=True))
+    assert best.status is Status.NOT_VALID
+    assert best.at == pytest.approx(0.5, rel=1e-3)
+
+
+def test_an_optimum_inside_and_at_the_bounds():
+    found = optimum(tolerance=1e-6)
+    assert found.inside
+    assert found.status is Status.CONVERGED
+    assert found.at == pytest.approx(0.5, rel=1e-6)
+    for bounds, at, words in (((1.0, 10.0), 1.0, "not below 1"), ((0.01, 0.1), 0.1, "not above 0.1")):
+        with pytest.warns(asx.ConvergenceWarning, match=words):
+            found = optimum(bounds=bounds)
+        assert (found.at, found.inside, found.status) == (at, False, Status.AT_BOUND)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: gradient(None), "problem must be a Problem, got None"),
+        (lambda: gradient(observable=3), "observable must be a name.*got 3"),
+        (lambda: gradient(field=None), "field must be a name.*got None"),
+        (lambda: gradient(alpha=[1.0, 2.0]), "alpha must be one number"),
+        (lambda: gradient(alpha="much"), "alpha must be"),
+        (lambda: gradient(alpha=np.inf), "alpha must be finite"),
+        (lambda: gradient(beta=1.0), "gradient needs the controls alpha, got alpha, beta"),
+        (lambda: gradient(tolerance=np.inf), "tolerance must be positive and finite, got inf"),
+        (lambda: gradient(tolerance=-1.0), "tolerance must be positive, got -1"),
+        (lambda: optimum(bounds=None), "bounds must be a pair of positive numbers.*got None"),
+        (lambda: optimum(bounds=(1.0,)), "bounds must be a pair"),
+        (lambda: optimum(bounds="ab"), "bounds must be a pair"),
+        (lambda: optimum(bounds=(2.0, 1.0)), "bounds must be ascending"),
+        (lambda: optimum(bounds=(0.0, 1.0)), "bounds must be positive"),
+        (lambda: optimum(bounds=(0.1, np.inf)), "bounds must be positive and finite"),
+        (lambda: optimum(tolerance=np.inf), "tolerance must be positive and finite, got inf"),
+        (lambda: optimum(tolerance=2.0), "tolerance must be below one"),
+        (lambda: asx.optimum(Bowl(), "test_error", "width", bounds=(0.1, 1.0), alpha=1.0), "no field 'width'"),
+        (lambda: asx.optimum(Bowl(), "test_error", "alpha", bounds=(0.1, 1.0), alpha=1.0), "field must be"),
+    ],
+)
+def test_every_argument_is_checked(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        wrong()
+
+
+def test_an_interrupt_is_obeyed_between_two_evaluations(monkeypatch):
+    seen = []
+
+    def evaluate(self, observable, field, **options):
+        seen.append(self.depth)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0, 1.0
+
+    monkeypatch.setattr(Bowl, "gradient", evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        optimum()
+    interrupts.forget()
+    assert len(seen) == 1
