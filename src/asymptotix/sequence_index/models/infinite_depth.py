@@ -110,7 +110,6 @@ def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
     j, and grows like b_1^2): without the latter nothing cancels. The size of b is taken out of the logits, and put back
     up to the largest number, at which the softmax has long saturated.
     """
-    xp = rank_one.array_namespace(Z)
     centre = Z.mean(-1, keepdims=True)
     away = Z - centre
     own, shared = (float(np.exp(x - logs.max())) for x in logs)
@@ -140,7 +139,7 @@ def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _log_on_differences(M: int, rank: int, time: float) -> float:
-    """log b_0 after a time 1/beta, with softmax."""
+    """Log b_0 after a time 1/beta, with softmax."""
     from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
 
     found = solve_ivp(
