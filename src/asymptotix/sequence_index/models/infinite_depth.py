@@ -68,8 +68,8 @@ class InfiniteDepthAttention(Specification):
         object.__setattr__(self, "rank", checks.integer("rank", self.rank, 1))
         refuse_large_attention(1, 1, self.tokens, self.rank)
         object.__setattr__(self, "beta", float(checks.positive("beta", self.beta)))
-        if not _SMALLEST_BETA <= self.beta < np.inf:
-            raise ValueError(f"beta must be a finite number of at least {_SMALLEST_BETA:g}, got {self.beta}")
+        if self.beta < _SMALLEST_BETA:
+            raise ValueError(f"beta must be at least {_SMALLEST_BETA:g}, got {self.beta}")
         checks.one_of("limit", self.limit, LIMITS)
         checks.one_of("activation", self.activation, ACTIVATIONS)
         if self.activation == "linear" and self.limit == "ode" and self.beta <= 2 * self.rank:
