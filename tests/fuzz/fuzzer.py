@@ -40,6 +40,11 @@ MAY_LACK = {
     "jump_weight": "nan where the learned law has no jump",
     "r_hat": "of few draws",
     "first_passage": "where the level was not passed",
+    "Sigma": "+inf in the limit of vanishing weight decay below interpolation",
+    "qhat": "+inf where recovery is exact",
+    "delta": "where nothing is learned",
+    "eps": "where nothing is learned",
+    "scale": "where nothing is learned",
 }
 
 
