@@ -1,6 +1,7 @@
 """Links that JAX would take without a word, and sizes that cannot be, are refused when the model is made."""
 
 import time
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, InfiniteDepthAttention, MultiIndex, SequenceIndex, solve
 from asymptotix.numerics import memory
-
 
 RANDOM = np.random.default_rng(0)
 
@@ -94,7 +94,7 @@ def test_sizes_that_do_not_fit_are_refused_at_once(make):
 @pytest.mark.parametrize("name", ["layers", "tokens", "heads", "rank"])
 def test_huge_integers_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be an integer"):
-        DeepAttention(**{"layers": 2, "tokens": 2, name: 10**30})
+        DeepAttention(**cast(Any, {"layers": 2, "tokens": 2, name: 10**30}))
     with pytest.raises(ValueError, match="indices"):
         MultiIndex(lambda z: z[0], 10**30)
 

@@ -1,7 +1,7 @@
 """Channels whose posterior is a program for one sample, mapped over the samples.
 
 The indices of a sample are a vector z of n = P M entries (the token varies fastest) with the prior N(omega, V (x) I_M).
-NumberedSamples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
+Samples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
 samples for which the weights leave too few of them are done again with more lists.
 """
 
@@ -22,7 +22,7 @@ from .tools.sample_moments import SampleMoments, merged
 
 #: Lists that a sample with few effective draws is done again with, at first and if that was not enough.
 MORE_LISTS = (8, 64)
-#: NumberedSamples in a chunk on a CPU and on an accelerator, and the memory that it may take.
+#: Samples in a chunk on a CPU and on an accelerator, and the memory that it may take.
 _CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
 #: Between the seeds of lists that must be independent.
 _OTHER_SEED = 1000
@@ -64,7 +64,7 @@ class MappedChannel(Channel):
         """Float64 numbers that one sample holds at once, roughly."""
 
     def keys(self, numbers: np.ndarray, seed: int) -> Any:
-        """What makes the draws of samples random, from their numbers: arrays whose first axis is that of the samples."""
+        """What makes the draws of samples random, from their numbers: arrays with an axis for the samples first."""
         return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
     def program(self, draws: int, seed: int) -> Any:
@@ -142,7 +142,7 @@ class MappedChannel(Channel):
         return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
-        """NumberedSamples per chunk, whatever their number where programs take long to compile."""
+        """Samples per chunk, whatever their number where programs take long to compile."""
         room = max(1, _CHUNK_BYTES // (8 * self.footprint(draws)))
         most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
         fitting = min(most, 1 << max(0, room.bit_length() - 1))

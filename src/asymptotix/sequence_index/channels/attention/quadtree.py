@@ -6,10 +6,10 @@ of z1 (times the two signs):
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
-Cells of that plane are split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound of
-its energy over the cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of the
-mixing) says that nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak skip
-connection z2 changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there the cells are long and narrow.
+Cells of that plane are split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound
+of its energy over the cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of
+the mixing) says that nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak
+skip connection z2 changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ def _lowest_energy(kind, c, um, up, om, v1, ratio, v2, half, stack):
 def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
     """Per cell: energy at the centre, its lower bound over the cell, how rough the integrand is along either side.
 
-    ``cells`` is flat, rows of _BATCH: zm, zp, half widths along them, sign; then the four results. Roughness is the half
-    width in units of the width of the integrand.
+    ``cells`` is flat, rows of _BATCH: zm, zp, half widths along them, sign; then the four results. Roughness is the
+    half width in units of the width of the integrand.
     """
     o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
     r1, r2, i1, i2 = 1 / math.sqrt(v1), 1 / math.sqrt(v2), 0.5 / v1, 0.5 / v2

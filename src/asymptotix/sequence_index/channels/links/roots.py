@@ -27,7 +27,7 @@ class RootChannel(LinkChannel):
     """A sum over the roots of g(z) = y in R^n, of weight N(z; omega, V) / sqrt(det J^T J), J the differential.
 
     Damped Gauss-Newton from 48 starts around omega, then once more from the mirror images -z of the roots that were
-    found (links with a sign symmetry have roots there, however small V is). NumberedSamples without any root are searched again
+    found (links with a sign symmetry have roots there, however small V is). Samples without any root are searched again
     from 384 starts, half of them twice as far out.
     """
 
