@@ -33,7 +33,8 @@ SECONDS_OF_A_HANG = 30
 PACKAGE = str(Path(asx.__file__).parent)
 #: What a call may raise. Anything else, and any of them from inside another library, is a raw traceback.
 SENTENCES = (
-    TypeError, ValueError, NotImplementedError, MemoryError, OSError, KeyError, AttributeError, ImportError, ArithmeticError,
+    TypeError, ValueError, NotImplementedError, MemoryError, OSError, KeyError, AttributeError, ImportError,
+    ArithmeticError,
 )  # fmt: skip
 #: Observables that are not numbers at every converged point, and why.
 MAY_LACK = {
