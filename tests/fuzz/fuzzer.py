@@ -32,7 +32,10 @@ from fuzz.values import shown
 SECONDS_OF_A_HANG = 30
 PACKAGE = str(Path(asx.__file__).parent)
 #: What a call may raise. Anything else, and any of them from inside another library, is a raw traceback.
-SENTENCES = (TypeError, ValueError, NotImplementedError, MemoryError, OSError, KeyError, AttributeError, ImportError)
+SENTENCES = (
+    TypeError, ValueError, NotImplementedError, MemoryError, OSError, KeyError, AttributeError, ImportError,
+    ArithmeticError,
+)  # fmt: skip
 #: Observables that are not numbers at every converged point, and why.
 MAY_LACK = {
     "free_entropy": "+inf where recovery is exact",
@@ -40,6 +43,11 @@ MAY_LACK = {
     "jump_weight": "nan where the learned law has no jump",
     "r_hat": "of few draws",
     "first_passage": "where the level was not passed",
+    "Sigma": "+inf in the limit of vanishing weight decay below interpolation",
+    "qhat": "+inf where recovery is exact",
+    "delta": "where nothing is learned",
+    "eps": "where nothing is learned",
+    "scale": "where nothing is learned",
 }
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import asymptotix as asx
 from asymptotix.cli import EXAMPLE, app
-from fuzz.values import FUNCTIONS, any_grid, any_value, shown
+from fuzz.values import FUNCTIONS, any_grid, any_number, any_value, shown
 from protocol.cases import CASES, PATHS, TRAINING, WRONG, Case, examples, public_specifications
 
 mpl.use("Agg")
@@ -78,11 +78,11 @@ def describe(rng: np.random.Generator) -> Call:
 # -- verbs ---------------------------------------------------------------------------------------------------------
 
 
-def _options(rng: np.random.Generator, case: Case) -> dict[str, Any]:
+def _options(rng: np.random.Generator, case: Case, value=any_grid) -> dict[str, Any]:
     """Controls and fields of a case, one or two of them replaced by any number or grid."""
     legal: dict[str, Any] = {name: values[0] for name, values in case.controls.items()}
     chosen = rng.choice(sorted(case.fields), size=min(1, len(case.fields)), replace=False)
-    return _mutated(rng, legal | {str(name): case.fields[str(name)][1] for name in chosen}, any_grid)
+    return _mutated(rng, legal | {str(name): case.fields[str(name)][1] for name in chosen}, value)
 
 
 def solve(rng: np.random.Generator) -> Call:
@@ -97,6 +97,19 @@ def solve(rng: np.random.Generator) -> Call:
     return _call(f"solve[{name}]", functools.partial(asx.solve, problem), **{"progress": False, **given})
 
 
+def _affordable(rng: np.random.Generator) -> Any:
+    """A number or grid, but for those that mean an honest hour of work."""
+    given = any_grid(rng)
+    dear = (1e3, 1e4, 1e6)
+    if isinstance(given, list):
+        return [30.0 if _is_in(number, dear) else number for number in given]
+    return 30.0 if _is_in(given, dear) else given
+
+
+def _is_in(value: Any, numbers: tuple[float, ...]) -> bool:
+    return isinstance(value, float) and value in numbers
+
+
 def simulate(rng: np.random.Generator) -> Call:
     """An algorithm is run at any controls, sizes and seeds."""
     name = str(rng.choice([name for name, case in CASES.items() if not case.is_theory]))
@@ -104,9 +117,10 @@ def simulate(rng: np.random.Generator) -> Call:
     legal = {name: values[0] for name, values in case.controls.items()} | {"seeds": 1, "progress": False}
     legal |= {"dim": case.dim} if case.dim is not None else {}
     if rng.random() < 0.5:
-        given = _mutated(rng, legal, any_grid, most=1)
+        given = _mutated(rng, legal, _affordable, most=1)
     else:
-        given = legal | {name: v for name, v in _options(rng, case).items() if name not in ("dim", "seeds")}
+        own = _options(rng, case, _affordable)
+        given = legal | {name: value for name, value in own.items() if name not in ("dim", "seeds")}
     algorithm = case.algorithm if rng.random() < 0.95 else any_value(rng)
     return _call(f"simulate[{name}]", functools.partial(asx.simulate, case.problem, algorithm), **given)
 
@@ -128,9 +142,13 @@ def thresholds(rng: np.random.Generator) -> Call:
 def differentiate(rng: np.random.Generator) -> Call:
     """Derivatives and optima of training."""
     legal = {"problem": TRAINING, "observable": "test_error", "field": "weight_decay", "alpha": 1.0, "tolerance": 1e-3}
-    if rng.random() < 0.5:
+    kind = rng.random()
+    if kind < 0.3:  # anything may be wrong
         return _call("gradient", asx.gradient, **_mutated(rng, legal))
-    return _call("optimum", asx.optimum, **_mutated(rng, legal | {"bounds": (1e-3, 1.0)}))
+    if kind < 0.5:
+        return _call("optimum", asx.optimum, **_mutated(rng, legal | {"bounds": (1e-3, 1.0)}))
+    point = {"alpha": any_number(rng)} if rng.random() < 0.5 else {"tolerance": any_number(rng)}
+    return _call("gradient", asx.gradient, **legal | point)
 
 
 # -- what is done with results -------------------------------------------------------------------------------------

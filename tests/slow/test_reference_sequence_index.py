@@ -1,7 +1,5 @@
 """Two-layer attention against independent calculations: thresholds, overlaps, errors, a trajectory."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
+from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold
 from asymptotix.sequence_index.observables import prediction_errors
 from reference_numbers import allowance, reference
 
@@ -75,7 +74,7 @@ def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     # Which layer comes first changes between skip 1 (0.397 against 0.417) and 2 (0.575 against 0.296).
     monkeypatch.setattr(
         "asymptotix.sequence_index.evolution.thresholds.all_thresholds.exact_recovery",
-        lambda evolution, foot: SimpleNamespace(alpha=1.0, error=0.0),
+        lambda evolution, foot, tolerance: Threshold(1.0, 0.0),
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))
     found = find_thresholds(

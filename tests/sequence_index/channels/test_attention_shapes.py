@@ -193,7 +193,7 @@ def test_activations_that_cannot_be_used_are_named(activation, message):
         (DeepAttention(2, 2, output="sequence"), "FibreChannel", 2),
         (DeepAttention(2, 2, heads=2), "FibreChannel", 4),
         (DeepAttention(1, 2, rank=2, activation=jnp.tanh), "FibreChannel", 3),
-        (DeepAttention(2, 2, skip=0.0), "DeepChannel", 2),
+        (DeepAttention(2, 2, skip=0.0), "TwoLayerChannel", 2),
     ],
     ids=["untied", "sequence", "heads", "tanh", "no skip"],
 )

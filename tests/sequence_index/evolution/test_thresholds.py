@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asymptotix import BayesOptimal, DeepAttention, thresholds
-from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
-from asymptotix.sequence_index.channels.attention.sign import SignChannel
-from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.core.problem import Outcome
 from asymptotix.core.progress import Progress
 from asymptotix.core.status import Status
+from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
+from asymptotix.sequence_index.channels.attention.sign import SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from asymptotix.sequence_index.evolution.thresholds import staircase as staircase_module

@@ -172,8 +172,8 @@ def test_description_round_trip_and_labels():
     ("changes", "message"),
     [
         ({"beta": 0.0}, "beta must be positive, got 0"),
-        ({"beta": float("inf")}, "beta must be a finite number of at least 1e-100, got inf"),
-        ({"beta": 1e-320}, "beta must be a finite number"),
+        ({"beta": float("inf")}, "beta must be finite, got inf"),
+        ({"beta": 1e-320}, "beta must be at least 1e-100"),
         ({"limit": "oed"}, "limit"),
         ({"activation": "relu"}, "activation"),
         ({"rank": 0}, "rank"),

@@ -1,6 +1,7 @@
 """Links that JAX would take without a word, and sizes that cannot be, are refused when the model is made."""
 
 import time
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, InfiniteDepthAttention, MultiIndex, SequenceIndex, solve
 from asymptotix.numerics import memory
+
+RANDOM = np.random.default_rng(0)
 
 
 class Unhashable:
@@ -38,7 +41,7 @@ class Counting:
         (jax.jit(lambda z: z[-5]), "out of bounds"),
         (lambda z: 3.0, r"which returns \[3.\] at 64 random places"),
         (lambda z: z[5:].sum(), "random places"),
-        (lambda z: z[0] + np.random.standard_normal(), "other numbers when it is called again"),
+        (lambda z: z[0] + RANDOM.standard_normal(), "other numbers when it is called again"),
         (Counting(), "other numbers when it is called again"),
         (lambda z: jnp.log(z[0]), r"which returns \[nan\] at"),
         (lambda z: jnp.where(z[0] > 3.5, jnp.inf, z[1]), r"which returns \[inf\] at"),
@@ -91,7 +94,7 @@ def test_sizes_that_do_not_fit_are_refused_at_once(make):
 @pytest.mark.parametrize("name", ["layers", "tokens", "heads", "rank"])
 def test_huge_integers_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be an integer"):
-        DeepAttention(**{"layers": 2, "tokens": 2, name: 10**30})
+        DeepAttention(**cast(Any, {"layers": 2, "tokens": 2, name: 10**30}))
     with pytest.raises(ValueError, match="indices"):
         MultiIndex(lambda z: z[0], 10**30)
 

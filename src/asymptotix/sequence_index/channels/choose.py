@@ -16,7 +16,7 @@ from ..models.link import LinkModel, MultiIndex, SequenceIndex
 from .attention.deep import DeepChannel
 from .attention.one_layer import DirectionChannel, HeadsChannel, OneLayerChannel, RotationChannel, ScaleChannel
 from .attention.sign import SignChannel
-from .attention.two_layers import TwoLayerChannel
+from .attention.two_layers import TwoLayerChannel, cubature_backend
 from .links.affine import LinearChannel
 from .links.cubature import CubatureChannel
 from .links.curve import CurveChannel
@@ -41,7 +41,7 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     one layer, tied, rank two                                 RotationChannel; DirectionChannel (softmax of two tokens)
     one layer, tied, several heads of rank one                HeadsChannel
     one layer, untied, rank one                               ScaleChannel
-    two layers, two tokens, tied, rank one, one head, a skip  TwoLayerChannel
+    two layers, two tokens, tied, rank one, one head          TwoLayerChannel (without skip: with numba only)
     other depths and numbers of tokens of the same            DeepChannel
     every other                                               that of the link to coordinates of its output
     attention of infinite depth                               that of one layer, with another output
@@ -129,7 +129,8 @@ def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel
     # Linear layers without skip connection leave one direction of the tokens: the last one cannot be solved for.
     solvable = model.tokens > 1 and (model.skip > 0 or activation == "softmax")
     if plain and model.output == "attention" and solvable:
-        if model.layers == model.tokens == 2 and model.skip > 0:
+        # The fixed grid on JAX divides by the skip strength.
+        if model.layers == model.tokens == 2 and (model.skip > 0 or cubature_backend(backend) == "numba"):
             return TwoLayerChannel(model.skip, str(activation), backend)
         return DeepChannel(model.layers, model.tokens, model.skip, str(activation))
     return one_layer_channel(model) or _attention_as_link(model)

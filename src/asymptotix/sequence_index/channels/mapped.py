@@ -64,7 +64,7 @@ class MappedChannel(Channel):
         """Float64 numbers that one sample holds at once, roughly."""
 
     def keys(self, numbers: np.ndarray, seed: int) -> Any:
-        """What makes the draws of samples random, from their numbers: arrays whose first axis is that of the samples."""
+        """What makes the draws of samples random, from their numbers: arrays with an axis for the samples first."""
         return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
     def program(self, draws: int, seed: int) -> Any:

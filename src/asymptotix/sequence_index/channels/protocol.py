@@ -90,8 +90,8 @@ class Accuracy:
     cut : float
         Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
     numbers : array of int, optional
-        Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes those
-        of its number, whatever else is in the batch.
+        Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes
+        those of its number, whatever else is in the batch.
     """
 
     seed: int = 0

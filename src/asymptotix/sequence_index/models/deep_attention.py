@@ -103,8 +103,6 @@ class DeepAttention(Specification):
         if self.layers > MOST_LAYERS:
             raise ValueError(f"layers must be at most {MOST_LAYERS}, got {self.layers}")
         clean("skip", float(checks.non_negative("skip", self.skip)))
-        if self.skip == float("inf"):
-            raise ValueError("skip must be finite, got inf")
         if isinstance(self.rank, list | tuple):
             if len(self.rank) != self.layers:
                 raise ValueError(f"rank must be one integer or one per layer ({self.layers}), got {self.rank!r}")

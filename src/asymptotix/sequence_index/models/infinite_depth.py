@@ -68,8 +68,8 @@ class InfiniteDepthAttention(Specification):
         object.__setattr__(self, "rank", checks.integer("rank", self.rank, 1))
         refuse_large_attention(1, 1, self.tokens, self.rank)
         object.__setattr__(self, "beta", float(checks.positive("beta", self.beta)))
-        if not _SMALLEST_BETA <= self.beta < np.inf:
-            raise ValueError(f"beta must be a finite number of at least {_SMALLEST_BETA:g}, got {self.beta}")
+        if self.beta < _SMALLEST_BETA:
+            raise ValueError(f"beta must be at least {_SMALLEST_BETA:g}, got {self.beta}")
         checks.one_of("limit", self.limit, LIMITS)
         checks.one_of("activation", self.activation, ACTIVATIONS)
         if self.activation == "linear" and self.limit == "ode" and self.beta <= 2 * self.rank:
@@ -110,7 +110,6 @@ def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
     j, and grows like b_1^2): without the latter nothing cancels. The size of b is taken out of the logits, and put back
     up to the largest number, at which the softmax has long saturated.
     """
-    xp = rank_one.array_namespace(Z)
     centre = Z.mean(-1, keepdims=True)
     away = Z - centre
     own, shared = (float(np.exp(x - logs.max())) for x in logs)
@@ -140,7 +139,7 @@ def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _log_on_differences(M: int, rank: int, time: float) -> float:
-    """log b_0 after a time 1/beta, with softmax."""
+    """Log b_0 after a time 1/beta, with softmax."""
     from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
 
     found = solve_ivp(

@@ -102,10 +102,7 @@ LinkModel = SequenceIndex | MultiIndex
 
 def _clean(model: LinkModel) -> None:
     object.__setattr__(model, "indices", checks.integer("indices", model.indices, 1))
-    noise = float(checks.non_negative("noise", model.noise))
-    if noise == float("inf"):
-        raise ValueError("noise must be a finite variance, got inf")
-    object.__setattr__(model, "noise", noise)
+    object.__setattr__(model, "noise", float(checks.non_negative("noise", model.noise)))
     P, M = model.indices, model.tokens
     shape = f"({P}, {M})" if isinstance(model, SequenceIndex) else f"({P},)"
     try_link(model.link, model.evaluate, P, M, shape)

@@ -1,7 +1,7 @@
 """A link is tried when a model is made: what JAX cannot trace, or a theory cannot use, is refused with a sentence.
 
-JAX itself accepts much of it without a word: an index beyond the end of an array is taken for the last one, and a number
-that changes from call to call is frozen at its first value when a program is compiled.
+JAX itself accepts much of it without a word: an index beyond the end of an array is taken for the last one, and a
+number that changes from call to call is frozen at its first value when a program is compiled.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def try_link(link: Any, evaluate: Callable[[Any], Any], indices: int, tokens: in
         try:
             outputs = jax.eval_shape(flat, jax.ShapeDtypeStruct((indices, tokens), jnp.float64)).shape[0]
             refuse_large(indices, tokens, outputs)
-            out_of_range = _index_out_of_range(evaluate, (indices, tokens))
-            if out_of_range:
-                raise ValueError(f"link must read the array of shape {shape} that it gets; got {link!r}: {out_of_range}")
+            beyond = _index_out_of_range(evaluate, (indices, tokens))
+            if beyond:
+                raise ValueError(f"link must read the array of shape {shape} that it gets; got {link!r}: {beyond}")
             Z = _places(indices, tokens)
             y, again = (np.asarray(jax.vmap(flat)(jnp.asarray(Z))) for _ in range(2))
         except (MemoryError, ValueError) as error:

@@ -152,7 +152,7 @@ class DeepChannel(MappedChannel):
         return draws * (3 * self.size + 4 * _PILOTS)
 
     def keys(self, numbers: np.ndarray, seed: int) -> Key:
-        """Random numbers of samples: a generator makes those of 64 consecutive ones, whichever of them are asked for."""
+        """Random numbers of samples: a generator makes those of 64 in a row, whichever of them are asked for."""
         blocks, places = np.unique(numbers // _KEYS, return_inverse=True)
         parts = [self._block_of_keys(seed, int(block)) for block in blocks]
         rows = places * _KEYS + numbers % _KEYS

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics import interrupts
 from ....numerics.control_variates import hermite_polynomials
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
@@ -38,6 +39,7 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
     L, M = layers, tokens
     products, indices = [], []
     for r in range(_RANDOMISATIONS):
+        interrupts.check()
         Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (streams.DEEP_AT_ZERO_OUTPUTS, r))).reshape(-1, L, M)
         u = rank_one.last_preactivation(Z, skip, activation)
         lists = (_mixing_list(L, M, skip, activation, (stream, r)) for stream in streams.DEEP_AT_ZERO_LISTS)

@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
+from ....numerics import interrupts
 from ....numerics.quadrature import Estimate
 
 
@@ -36,6 +37,7 @@ def _curvatures(M: int, c: float, resolution: float) -> np.ndarray:
     step = 0.04 / resolution
     mass, f = 0.0, np.zeros(2)
     for r in np.exp(np.arange(-9.0, np.log(longest * (c + longest**2)), step)):
+        interrupts.check()
         density = prior * np.exp(-0.5 * r**2 * total_second)
         evidence = density.sum().clip(1e-290)
         a, total = (

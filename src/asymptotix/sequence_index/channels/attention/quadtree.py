@@ -6,9 +6,10 @@ of z1 (times the two signs):
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
-Square cells of that plane are split until they resolve the Gaussian, and dropped when a lower bound of its energy
-over the cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of the mixing)
-says that nothing in them matters. So a peak of any width is found: V may be as small as 1e-6.
+Cells of that plane are split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound
+of its energy over the cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of
+the mixing) says that nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak
+skip connection z2 changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 from numba import njit
 
+from ....numerics import interrupts
 from ..protocol import Accuracy
 from .activation_kinds import LINEAR, SOFTMAX
 
@@ -83,32 +86,32 @@ def _second_layer(kind, c, zm, zp, um, up):
 
 
 @_inlined
-def _smallest(x, slope, radius):
-    """Lower bound of |x| over a ball on which x moves by at most slope * radius."""
-    return max(abs(x) - slope * radius, 0.0)
+def _smallest(x, move):
+    """Lower bound of |x| over a cell on which x moves by at most ``move``."""
+    return max(abs(x) - move, 0.0)
 
 
 @_inlined
-def _least_mixing(zm, zp, radius):
-    """Lower bound of tau within the radius, for any skip: how narrow the strip around z1- = 0 is depends on it.
+def _least_mixing(zm, zp, hm, hp):
+    """Lower bound of tau over a cell, for any skip: how narrow the strip around z1- = 0 is depends on it.
 
     With m = |z1-| and p = |z1+|, tau = (1 - exp(-2 m^2))/(1 + exp(-2 m^2) + exp(m (p - m)) + exp(-m (p + m))).
     """
-    low, high, p = max(abs(zm) - radius, 0.0), abs(zm) + radius, abs(zp) + radius
+    low, high, p = max(abs(zm) - hm, 0.0), abs(zm) + hm, abs(zp) + hp
     top = min(max(0.5 * p, low), high)  # m (p - m) is largest at m = p/2
     e = _exp(-low * low)
     return (1 - e * e) / (1 + e * e + _exp(top * (p - top)) + e)
 
 
 @_inlined
-def _softmax_slopes(c, zm, zp, um, up, radius):
+def _softmax_slopes(c, zm, zp, um, up, hm, hp):
     """The map z1 -> z2 on a cell: what decides whether to drop it and whether it is fine enough.
 
-    Returns z2 and the Frobenius norm of dz2/dz1 at the centre; within the radius a bound of the second derivative
-    and the range of |z2-|; and the scale on which the mixing itself changes.
+    Returns z2 at the centre; by how much it moves along either side of the cell, to first order; a bound of what the
+    second order adds, and the share of it along z1-; the range of |z2-|; and the scales on which the mixing changes.
     """
     k, kappa = _mixing(c, zm, zp)
-    skip, inverse = 1 / (c + 1), 1 / k
+    skip, inverse = 1 / (c + 1), 1 / max(k, 1e-100)
     z = um * inverse
     w = (up - kappa * z) * skip
     a, b = 0.5 * (k - c + 1 + kappa), 0.5 * (k - c + 1 - kappa)
@@ -118,40 +121,49 @@ def _softmax_slopes(c, zm, zp, um, up, radius):
     z_m, z_p = -z * inverse * (am + bm), -z * inverse * (ap + bp)
     w_m = ((am - bm) * z + kappa * z_m) * skip
     w_p = ((ap - bp) * z + kappa * z_p) * skip
-    jacobian = math.sqrt(z_m * z_m + z_p * z_p + w_m * w_m + w_p * w_p)
+    along_m, along_p = math.sqrt(z_m * z_m + w_m * w_m) * hm, math.sqrt(z_p * z_p + w_p * w_p) * hp
 
-    side = (abs(zm) + radius) ** 2
-    gx = math.sqrt((abs(tilt_x) + 2.24 * radius) ** 2 + side)
-    gy = math.sqrt((abs(tilt_y) + 2.24 * radius) ** 2 + side)
-    ex = _exp(-_smallest(zm * tilt_x - zm * zm, gx, radius))
-    ey = _exp(-_smallest(zm * tilt_y - zm * zm, gy, radius))
+    gp = abs(zm) + hm
+    gx, gy = abs(tilt_x) + 2 * hm + hp, abs(tilt_y) + 2 * hm + hp
+    ex = _exp(-_smallest(zm * tilt_x - zm * zm, gx * hm + gp * hp))
+    ey = _exp(-_smallest(zm * tilt_y - zm * zm, gy * hm + gp * hp))
     first_x, first_y = min(0.25, ex), min(0.25, ey)
-    first = first_x * gx + first_y * gy
-    second = min(0.0963, ex) * gx * gx + min(0.0963, ey) * gy * gy + 2.42 * (first_x + first_y)
-    least = max(max(k - first * radius, c + _least_mixing(zm, zp, radius)), 1e-100)
-    inverse = 1 / least
-    zmax = abs(um) * inverse
-    slope = zmax * inverse * first
-    bend = zmax * inverse * (second + 2 * first * first * inverse)
+    second_x, second_y = min(0.0963, ex), min(0.0963, ey)
+    both = first_x + first_y
+    first_m = (first_x * gx + first_y * gy) * hm
+    first = first_m + both * gp * hp
+    second = (second_x * gx * gx + second_y * gy * gy + 2 * both) * hm * hm
+    second += 2 * ((second_x * gx + second_y * gy) * gp + both) * hm * hp
+    second += (second_x + second_y) * gp * gp * hp * hp
+    least = max(max(k - first, c + _least_mixing(zm, zp, hm, hp)), 1e-100)
+    inverse_least = 1 / least
+    zmax = abs(um) * inverse_least
+    slope = zmax * inverse_least * first
+    bend = zmax * inverse_least * (second + 2 * first * first * inverse_least)
     bend += (bend + 2 * first * slope + second * zmax) * skip
-    largest = min(k + first * radius, c + min(0.5 * side, 1.0))  # tau <= tanh(zm^2/2)
+    largest = min(k + first, c + min(0.5 * gp * gp, 1.0))  # tau <= tanh(zm^2/2)
     smallest = abs(um) / largest
-    return z, w, jacobian, bend, smallest, zmax, 0.8 * math.sqrt(min(least, 1.0))
+    scale_m = 0.8 * math.sqrt(min(least, 1.0))
+    scale_p = 0.8 * min(1.0, max(k / (abs(ap + bp) + 1e-100), scale_m))
+    return z, w, along_m, along_p, bend, first_m / first, smallest, zmax, scale_m, scale_p
 
 
 @_inlined
-def _linear_slopes(c, zm, zp, um, up, radius):
-    """The same for the linear layer A = c + z1 z1^T."""
+def _linear_slopes(c, zm, zp, um, up, h):
+    """The same for the linear layer A = c + z1 z1^T, in which no direction is special: its cells stay squares."""
+    radius = 1.41422 * h
     s = 1 / (c + zm * zm + zp * zp)
     skip = 1 / c
     t = (zm * um + zp * up) * s
     am, ap = (um - 2 * zm * t) * s, (up - 2 * zp * t) * s
     mm, mp, pm, pp = t + zm * am, zm * ap, zp * am, t + zp * ap
-    jacobian = math.sqrt(mm * mm + mp * mp + pm * pm + pp * pp) * skip
+    along = 0.70711 * math.sqrt(mm * mm + mp * mp + pm * pm + pp * pp) * skip * radius
     nearest = max(math.sqrt(zm * zm + zp * zp) - radius, 0.0)
     least = c + nearest * nearest
-    bend = 20.0 * math.sqrt(um * um + up * up) * skip / least
-    return (um - zm * t) * skip, (up - zp * t) * skip, jacobian, bend, -math.inf, math.inf, 0.8 * math.sqrt(least)
+    bend = 20.0 * math.sqrt(um * um + up * up) * skip / least * radius * radius
+    scale = 0.8 * math.sqrt(least)
+    xm, xp = (um - zm * t) * skip, (up - zp * t) * skip
+    return xm, xp, along, along, bend, 0.5, -math.inf, math.inf, scale, scale
 
 
 @_inlined
@@ -230,7 +242,7 @@ def _lowest_energy(kind, c, um, up, om, v1, ratio, v2, half, stack):
             for j in range(_COARSE):
                 zm = om[0] + (2 * i + 1 - _COARSE) * half
                 zp = om[1] + (2 * j + 1 - _COARSE) * half
-                stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3] = zm, zp, half, s
+                stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4] = zm, zp, half, half, s
                 n += 1
                 value = _energy(kind, c, zm, zp, s * um, s * up, om, v1, ratio, v2)[0]
                 if value < lowest:
@@ -245,36 +257,41 @@ def _lowest_energy(kind, c, um, up, om, v1, ratio, v2, half, stack):
 
 @_inlined
 def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
-    """Per cell: energy at the centre, its lower bound over the cell, and the width of the integrand there.
+    """Per cell: energy at the centre, its lower bound over the cell, how rough the integrand is along either side.
 
-    ``cells`` is flat, rows of _BATCH: zm, zp, half width, sign; then the three results.
+    ``cells`` is flat, rows of _BATCH: zm, zp, half widths along them, sign; then the four results. Roughness is the
+    half width in units of the width of the integrand.
     """
     o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
-    s1, s2, i1, i2 = math.sqrt(v1), math.sqrt(v2), 0.5 / v1, 0.5 / v2
+    r1, r2, i1, i2 = 1 / math.sqrt(v1), 1 / math.sqrt(v2), 0.5 / v1, 0.5 / v2
     steep = abs(ratio)
     for i in range(count):
-        zm, zp, s = cells[i], cells[_BATCH + i], cells[3 * _BATCH + i]
-        radius = 1.41422 * cells[2 * _BATCH + i]
+        zm, zp, s = cells[i], cells[_BATCH + i], cells[4 * _BATCH + i]
+        hm, hp = cells[2 * _BATCH + i], cells[3 * _BATCH + i]
         if kind == SOFTMAX:
-            xm, xp, jac, bend, lowest, highest, intrinsic = _softmax_slopes(c, zm, zp, um, up, radius)
+            found = _softmax_slopes(c, zm, zp, um, up, hm, hp)
         else:
-            xm, xp, jac, bend, lowest, highest, intrinsic = _linear_slopes(c, zm, zp, um, up, radius)
-        jac += steep
+            found = _linear_slopes(c, zm, zp, um, up, hm)
+        xm, xp, along_m, along_p, bend, share, lowest, highest, scale_m, scale_p = found
+        along_m += steep * hm
+        along_p += steep * hp
         dm, dp = zm - o0, zp - o1
         em, ep = s * xm - o2 - ratio * dm, s * xp - o3 - ratio * dp
         far1, far2 = dm * dm + dp * dp, em * em + ep * ep
-        near1 = max(math.sqrt(far1) - radius, 0.0)
-        near2 = max(math.sqrt(far2) - (jac + _BEND * bend * radius) * radius, 0.0)
+        nearm, nearp = max(abs(dm) - hm, 0.0), max(abs(dp) - hp, 0.0)
+        near2 = max(math.sqrt(far2) - along_m - along_p - _BEND * bend, 0.0)
         target = (o2 + ratio * dm) * (s if um > 0 else -s)
-        near2 = max(near2, max(lowest - target, target - highest) - steep * radius)
-        cells[4 * _BATCH + i] = far1 * i1 + far2 * i2
-        cells[5 * _BATCH + i] = near1 * near1 * i1 + near2 * near2 * i2
-        local = s2 / (jac + 0.1 * min(bend * radius, 10.0 * jac) + 1e-12)
-        cells[6 * _BATCH + i] = min(min(s1, local), intrinsic)
+        near2 = max(near2, max(lowest - target, target - highest) - steep * (hm + hp))
+        cells[5 * _BATCH + i] = far1 * i1 + far2 * i2
+        cells[6 * _BATCH + i] = (nearm * nearm + nearp * nearp) * i1 + near2 * near2 * i2
+        rough_m = (along_m + 0.1 * min(share * bend, 10.0 * along_m)) * r2
+        rough_p = (along_p + 0.1 * min((1 - share) * bend, 10.0 * along_p)) * r2
+        cells[7 * _BATCH + i] = max(rough_m, hm * max(r1, 1 / scale_m))
+        cells[8 * _BATCH + i] = max(rough_p, hp * max(r1, 1 / scale_p))
 
 
 @_inlined
-def _add_leaf(kind, c, zm0, zp0, h, s, um, up, om, v1, ratio, v2, reference, rule, out):
+def _add_leaf(kind, c, zm0, zp0, hm, hp, s, um, up, om, v1, ratio, v2, reference, rule, out):
     """Add the moments of one cell, in units of exp(-reference), to ``out``.
 
     Returns how many nodes lie so far below the reference that the sum would overflow; then nothing is added.
@@ -285,7 +302,7 @@ def _add_leaf(kind, c, zm0, zp0, h, s, um, up, om, v1, ratio, v2, reference, rul
     m00 = m01 = m02 = m03 = m11 = m12 = m13 = m22 = m23 = m33 = 0.0
     deeper = 0.0
     for i in range(rule.shape[1]):
-        zm, zp = zm0 + h * rule[0, i], zp0 + h * rule[1, i]
+        zm, zp = zm0 + hm * rule[0, i], zp0 + hp * rule[1, i]
         xm, xp, weight = _second_layer(kind, c, zm, zp, um, up)
         d0, d1, d2, d3 = zm - o0, zp - o1, s * xm - o2, s * xp - o3
         em, ep = d2 - ratio * d0, d3 - ratio * d1
@@ -299,7 +316,7 @@ def _add_leaf(kind, c, zm0, zp0, h, s, um, up, om, v1, ratio, v2, reference, rul
         m11, m12, m13 = m11 + f1 * d1, m12 + f1 * d2, m13 + f1 * d3
         m22, m23, m33 = m22 + f2 * d2, m23 + f2 * d3, m33 + f3 * d3
     if deeper == 0.0:
-        area = h * h
+        area = hm * hp
         for k, m in enumerate((m0, m1, m2, m3, m4, m00, m01, m02, m03, m11, m12, m13, m22, m23, m33)):
             out[k] += area * m
     return deeper
@@ -320,25 +337,30 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, box, fineness, cut, rule, stack
             out[0] = 0.0
             break
         for i in range(count):
-            for k in range(4):
+            for k in range(5):
                 cells[k * _BATCH + i] = stack[n + i, k]
         _examine(kind, c, um, up, om, v1, ratio, v2, cells, count)
         for i in range(count):
-            best = min(best, cells[4 * _BATCH + i])
+            best = min(best, cells[5 * _BATCH + i])
         for i in range(count):
-            least, width = cells[5 * _BATCH + i], cells[6 * _BATCH + i]
+            least = cells[6 * _BATCH + i]
             if least > best + cut:
                 continue
-            zm, zp, h, s = cells[i], cells[_BATCH + i], cells[2 * _BATCH + i], cells[3 * _BATCH + i]
-            coarse = h > fineness * width * (1.0 + _TAIL * max(least - best, 0.0)) and h > 1e-7
-            if coarse and n < _STACK - 4:
-                for fm in (-0.5, 0.5):
-                    for fp in (-0.5, 0.5):
-                        stack[n, 0], stack[n, 1] = zm + fm * h, zp + fp * h
-                        stack[n, 2], stack[n, 3] = 0.5 * h, s
+            zm, zp, s = cells[i], cells[_BATCH + i], cells[4 * _BATCH + i]
+            hm, hp = cells[2 * _BATCH + i], cells[3 * _BATCH + i]
+            rough = fineness * (1.0 + _TAIL * max(least - best, 0.0))
+            parts_m = 2 if cells[7 * _BATCH + i] > rough and hm > 1e-9 else 1
+            parts_p = 2 if cells[8 * _BATCH + i] > rough and hp > 1e-9 else 1
+            if parts_m * parts_p > 1 and n < _STACK - 4:
+                hm, hp = hm / parts_m, hp / parts_p
+                for j in range(parts_m):
+                    for k in range(parts_p):
+                        stack[n, 0] = zm + (2 * j + 1 - parts_m) * hm
+                        stack[n, 1] = zp + (2 * k + 1 - parts_p) * hp
+                        stack[n, 2], stack[n, 3], stack[n, 4] = hm, hp, s
                         n += 1
                 continue
-            while _add_leaf(kind, c, zm, zp, h, s, um, up, om, v1, ratio, v2, reference, rule, out) > 0.0:
+            while _add_leaf(kind, c, zm, zp, hm, hp, s, um, up, om, v1, ratio, v2, reference, rule, out) > 0.0:
                 reference -= 40.0  # a deeper peak than any seen so far: change the scale
                 out *= math.exp(-40.0)
     return -reference - 2 * math.log(2 * math.pi) - math.log(v1) - math.log(v2)
@@ -346,8 +368,8 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, box, fineness, cut, rule, stack
 
 @_inlined
 def _block(kind, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance):
-    stack = np.empty((_STACK, 4))
-    cells = np.empty(7 * _BATCH)
+    stack = np.empty((_STACK, 5))
+    cells = np.empty(9 * _BATCH)
     out = np.empty(15)
     for n in range(u.shape[0]):
         um, up, v1 = u[n, 0], u[n, 1], V[n, 0, 0]
@@ -419,12 +441,12 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     def work(s):
         block(float(c), u[s], omega[s], V[s], fineness, cut, rule, *(r[s] for r in results))
 
-    if threads == 1 or len(blocks) == 1:
-        for s in blocks:
-            work(s)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, blocks))
+    # A signal to stop is obeyed between groups of blocks, of a fraction of a second each.
+    groups = [blocks[a : a + 8 * threads] for a in range(0, len(blocks), 8 * threads)]
+    with ThreadPoolExecutor(threads) if threads > 1 and len(blocks) > 1 else nullcontext() as pool:
+        for group in groups:
+            interrupts.check()
+            list(map(work, group) if pool is None else pool.map(work, group))
     return results
 
 

@@ -38,7 +38,7 @@ class TwoLayerChannel(Channel):
     def __init__(self, skip: float, activation: str, backend: str = "auto", single: bool = False) -> None:
         self.skip, self._activation, self._single = skip, activation, single
         self._kind = LINEAR if activation == "linear" else SOFTMAX
-        self.backend = fastest_backend() if backend == "auto" else backend
+        self.backend = cubature_backend(backend)
 
     def in_single_precision(self) -> Self:
         """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
@@ -113,6 +113,11 @@ class TwoLayerChannel(Channel):
 def _cast(x: Any, dtype: Any) -> Any:
     """Leaves arrays where they are: on the host those of the theory, on the device those of message passing."""
     return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
+
+
+def cubature_backend(backend: str) -> str:
+    """What "auto" stands for, or the backend itself."""
+    return fastest_backend() if backend == "auto" else backend
 
 
 def fastest_backend() -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ....numerics import interrupts
 from ....numerics.quadrature import Estimate
 from ...models import rank_one
 
@@ -67,6 +68,7 @@ def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
 
 def _blocks(nodes: np.ndarray, weights: np.ndarray, size: int = 48):
     for start in range(0, len(nodes), size):
+        interrupts.check()
         yield nodes[start : start + size], weights[start : start + size]
 
 

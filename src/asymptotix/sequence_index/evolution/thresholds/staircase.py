@@ -20,7 +20,16 @@ from ..instability import NO_MOMENT, SIGNIFICANT, Instability, curvature_at_zero
 from ..point import Point
 from ..refinement import refined
 from .one_index import next_index
-from .threshold import MOST_BLOCKS_DRAWN, NEVER, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
+from .threshold import (
+    MOST_BLOCKS_DRAWN,
+    NEVER,
+    NO_GROWTH,
+    UNCORRECTED_SHARE,
+    StaircaseStep,
+    Threshold,
+    along,
+    not_below,
+)
 
 #: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
