@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import root_scalar
@@ -16,26 +16,45 @@ from .specification import with_fields
 from .status import Status
 
 
-class Derivative(NamedTuple):
-    """Value of an observable, its derivative, and how the point at which they were taken ended."""
-
+class _ValueAndDerivative(NamedTuple):
     value: float
     derivative: float
-    status: Status = Status.CONVERGED
-    words: str = ""
 
 
-class Optimum(NamedTuple):
-    """Where an observable is least: the parameter, the value there, whether the minimum is inside the bounds.
-
-    The status says whether every point that was looked at converged; a minimum at a bound is ``Status.AT_BOUND``.
-    """
-
+class _Minimum(NamedTuple):
     at: float
     value: float
     inside: bool
-    status: Status = Status.CONVERGED
-    words: str = ""
+
+
+class Derivative(_ValueAndDerivative):
+    """The pair (value of an observable, its derivative); ``status`` and ``words`` say how the point they are of ended."""
+
+    def __new__(cls, value: float, derivative: float, status: Status = Status.CONVERGED, words: str = "") -> Self:
+        found = super().__new__(cls, value, derivative)
+        found.status, found.words = status, words
+        return found
+
+    status: Status
+    words: str
+
+
+class Optimum(_Minimum):
+    """Where an observable is least: (the parameter, the value there, whether the minimum is inside the bounds).
+
+    ``status`` and ``words`` say whether every point that was looked at converged; a minimum at a bound is
+    ``Status.AT_BOUND``.
+    """
+
+    def __new__(
+        cls, at: float, value: float, inside: bool, status: Status = Status.CONVERGED, words: str = ""
+    ) -> Self:
+        found = super().__new__(cls, at, value, inside)
+        found.status, found.words = status, words
+        return found
+
+    status: Status
+    words: str
 
 
 def gradient(
@@ -152,7 +171,8 @@ def _derivative(
     problem: Problem, observable: str, field: str, tolerance: float, point: Mapping[str, float]
 ) -> Derivative:
     implementation = getattr(problem, "gradient")  # noqa: B009 (not every problem has one)
-    return Derivative(*implementation(observable, field, tolerance=tolerance, **point))
+    found = implementation(observable, field, tolerance=tolerance, **point)
+    return found if isinstance(found, Derivative) else Derivative(*found)
 
 
 def _checked_point(
