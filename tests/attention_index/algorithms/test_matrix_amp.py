@@ -61,7 +61,7 @@ def test_only_undamped_runs_are_followed_by_iteration():
 
 def test_too_many_matrices_are_refused_before_they_are_drawn():
     with pytest.raises(MemoryError, match="smaller dim"):
-        GaussianSensing(MODEL, 2000, 4_000_000, 0)
+        GaussianSensing.check_memory(MODEL, 2000, 4_000_000)
 
 
 # -- linear maps ---------------------------------------------------------------------------------------------
