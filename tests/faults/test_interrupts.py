@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,10 @@ def test_the_command_line_writes_what_is_finished_and_says_how_it_ended(number, 
     problem, out = tmp_path / "curve.toml", tmp_path / "curve.nc"
     problem.write_text(CURVE)
     command = [sys.executable, "-m", "asymptotix", "solve", str(problem), "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A test that runs in the background of a shell ignores Ctrl-C, and so would what it starts.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, **options) as process:
         wait_for(out)
         for _ in range(times):
             process.send_signal(number)

@@ -28,7 +28,7 @@ class _Minimum(NamedTuple):
 
 
 class Derivative(_ValueAndDerivative):
-    """The pair (value of an observable, its derivative); ``status`` and ``words`` say how the point they are of ended."""
+    """The pair (value of an observable, its derivative); ``status`` and ``words`` say how their point ended."""
 
     def __new__(cls, value: float, derivative: float, status: Status = Status.CONVERGED, words: str = "") -> Self:
         found = super().__new__(cls, value, derivative)
