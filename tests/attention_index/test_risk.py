@@ -40,6 +40,7 @@ def test_cross_entropy_never_jumps_and_obeys_the_identities():
     assert float(found.train_error) < float(found.test_error)
 
 
+@pytest.mark.slow
 def test_own_penalty_equals_the_built_in_ones():
     for parameterization, penalty in (("factorized", lambda t: t), ("full", lambda t: t**2)):
         built_in = solve(asx.RiskMinimization(TASK, parameterization=parameterization))
@@ -57,6 +58,7 @@ def test_a_penalty_between_the_two():
         found.spectrum()
 
 
+@pytest.mark.slow
 def test_linear_attention_in_closed_form():
     task = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5, activation="linear")
     closed = solve(asx.RiskMinimization(task, parameterization="full"), alpha=2.0)

@@ -126,6 +126,7 @@ class Perceptron(Specification):
         return SequenceIndexTheory
 
 
+@pytest.mark.slow
 def test_new_model_is_one_line_in_the_table(monkeypatch):
     table = channel_table()
     with pytest.raises(TypeError, match="Perceptron"):  # without the line it has no channel, and that is said

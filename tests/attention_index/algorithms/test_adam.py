@@ -156,6 +156,7 @@ def cross_entropy(y, h):
     return -(y * jax.nn.log_softmax(h, axis=-1)).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "loss"), [("cross_entropy", cross_entropy), (own_loss, own_loss)])
 def test_gradient_of_other_losses_and_penalties(rng, given, loss):
     weights = rng.normal(size=(DIM, 7)).astype(np.float32)

@@ -173,6 +173,7 @@ def test_on_tokens_it_reaches_the_minimum_of_training():
     np.testing.assert_allclose(passed.eigenvalues, trained.eigenvalues, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"tokens": 3}, {"activation": "linear"}])
 def test_bayes_optimal_learning_stays_on_the_nishimori_line(fields):
     model = replace(MODEL, noise=0.1, **fields)

@@ -65,6 +65,7 @@ def test_the_default_nodes_are_good_to_a_ten_thousandth(alpha):
         assert ours == pytest.approx(theirs, abs=max(3 * point["err"].get(name, 0.0), 1e-4 * theirs)), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [1.0, 0.05])
 def test_three_tokens(alpha):
     signal, beta, target_beta, point = stored("fact_T3_k0.5_lam0.01_D0.5", alpha)

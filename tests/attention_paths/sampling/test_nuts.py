@@ -123,6 +123,7 @@ def interrupted(problem: Any, seeds: list[int], at: int, monkeypatch: pytest.Mon
     return found
 
 
+@pytest.mark.slow
 def test_draws_belong_to_the_seed():
     problem = one_path()
     alone, among = outcomes(problem, [3]), outcomes(problem, [0, 3])

@@ -152,6 +152,7 @@ def limit_of_spectral_start(channel: Channel, alpha: float) -> SpectralTheory:
     return spectral_theory(alpha, posterior.covariance, Z, weights)
 
 
+@pytest.mark.slow
 def test_spectral_start_against_theory():
     channel, alpha, dim = channel_of(ONE_LAYER), 0.6, 1500
     expected = limit_of_spectral_start(channel, alpha)
@@ -241,6 +242,7 @@ def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
     np.testing.assert_array_equal(runs.overlap_trace.values[1], whole.overlap_trace.values[1])
 
 
+@pytest.mark.slow
 def test_draws_of_a_posterior_do_not_depend_on_the_other_runs(monkeypatch, two_layers):
     """A channel whose draws go by the numbers of the samples: in a batch, alone, and in blocks."""
 

@@ -65,6 +65,7 @@ def test_only_weight_decay_moves_the_teacher():
 QUIET = Progress(None, "test", enabled=False)
 
 
+@pytest.mark.slow
 def test_batches_come_in_order_and_the_last_may_be_smaller():
     options = SGD(epochs=2, batch=8, reuse=2, learning_rate=2.0, weight_decay=0.1)
     batch = _SgdBatch(options, TWO_LAYERS, 21, 16, [4])

@@ -117,6 +117,7 @@ def test_covariance_is_symmetric_and_positive(kind, precision):
         assert np.all(lowest >= -8 * np.finfo(covariance.dtype).eps * largest)  # rounding of a sum of squares
 
 
+@pytest.mark.slow
 def test_far_outliers_stay_finite_in_float32():
     """Fields that the model would never produce, as in the first iterations of message passing."""
     rng = np.random.default_rng(3)
@@ -128,6 +129,7 @@ def test_far_outliers_stay_finite_in_float32():
             assert all(np.isfinite(x).all() for x in results)
 
 
+@pytest.mark.slow
 def test_symmetries_of_the_model():
     """u -> -u changes nothing; omega1 -> -omega1 flips z1 and keeps z2."""
     u, omega, V, _ = draw(SOFTMAX, 1.0, 0.4, 0.1)

@@ -92,6 +92,7 @@ def test_far_tails_and_single_precision_are_no_trouble() -> None:
     assert abs(np.asarray(low.shift) - high.shift).max() < 1e-5  # rounding of y to 24 bits
 
 
+@pytest.mark.slow
 def test_linear_links_are_gaussian_conditioning() -> None:
     B = np.array([[1.0, -0.5, 0.3, 0.0], [0.2, 0.0, 1.0, 1.0], [1.2, -0.5, 1.3, 1.0]])  # the third repeats the others
     model = SequenceIndex(lambda Z: B @ Z.ravel() + 0.5, indices=2, tokens=2)

@@ -182,6 +182,7 @@ def test_moments_are_derivatives_of_the_log_evidence(model, scale):
         np.testing.assert_allclose(change / 1e-4, expected / 1e-4, rtol=1e-3, atol=5e-3 * abs(expected / 1e-4).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=["direction", "rotation", "scale", "linear scale", "heads"])
 @pytest.mark.parametrize("scale", [0.5, 1e-6])
 def test_errors_of_the_posterior_mean_are_what_the_covariance_says(model, scale):

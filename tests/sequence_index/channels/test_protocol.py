@@ -57,6 +57,7 @@ def by_dense_grid(channel: TwoLayerChannel, activation: str, u, omega, V, points
     return total + 2 * np.log(axis[1] - axis[0]), mean.reshape(2, 2), covariance.reshape(2, 2, 2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("V", [np.eye(2), DIAGONAL, CORRELATED], ids=["identity", "diagonal", "correlated"])
 def test_posterior_is_the_integral_over_the_first_layer(V, activation):

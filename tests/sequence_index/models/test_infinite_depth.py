@@ -56,6 +56,7 @@ def average_on_differences(log_b: float, t: float) -> float:
     return float((weights * (up - down) / (up + down + left + right)).sum())
 
 
+@pytest.mark.slow
 def test_mixing_of_two_tokens_from_deep_to_shallow():
     # Only the time 1/beta enters: one integration serves all. Sobol draws leave 3e-5 in the rate, and where the rate is
     # small few of them carry it: 3e-4 in its integral (against four times as many draws).
