@@ -40,6 +40,8 @@ SENTENCES = (
 MAY_LACK = {
     "free_entropy": "+inf where recovery is exact",
     "eigenvalue": "of the spectral start, where there is one",
+    "eigenvalue_gap": "of the spectral start, where there is one",
+    "spectral_overlap": "of the spectral start, where there is one",
     "jump_weight": "nan where the learned law has no jump",
     "r_hat": "of few draws",
     "first_passage": "where the level was not passed",
@@ -149,8 +151,8 @@ def _not_finite(answer: Any) -> Iterable[str]:
             lacking = values.isnull() if answer.kind == "thresholds" else ~np.isfinite(values)
             if bool((lacking & converged).any()):
                 yield f"{name} is {values.where(lacking & converged).values.ravel()[:3]} where converged"
-    elif isinstance(answer, tuple) and hasattr(answer, "_fields"):
-        numbers = {n: v for n, v in answer._asdict().items() if isinstance(v, float)}
+    elif isinstance(answer, tuple) and (names := getattr(answer, "_fields", ())):
+        numbers = {n: v for n, v in zip(names, answer, strict=True) if isinstance(v, float)}
         status = getattr(answer, "status", asx.Status.CONVERGED)
         yield from (f"{n} is {v}" for n, v in numbers.items() if not np.isfinite(v) and status.converged)
 

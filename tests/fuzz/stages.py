@@ -66,12 +66,12 @@ def describe(rng: np.random.Generator) -> Call:
     legal = {f.name: getattr(example, f.name) for f in dataclasses.fields(example) if f.init}  # type: ignore[arg-type]
     functions = [field for field in FIELDS_WITH_FUNCTIONS if field in legal]
     if functions and rng.random() < 0.3:
-        chosen = FUNCTIONS[rng.integers(len(FUNCTIONS))]
+        chosen = FUNCTIONS[int(rng.integers(len(FUNCTIONS)))]
         return _call(name, SPECIFICATIONS[name], **{**legal, str(rng.choice(functions)): chosen})
     wrong = WRONG.get(SPECIFICATIONS[name], {})
     if wrong and rng.random() < 0.15:
         field = str(rng.choice(sorted(wrong)))
-        return _call(name, SPECIFICATIONS[name], **{**legal, field: wrong[field][rng.integers(len(wrong[field]))]})
+        return _call(name, SPECIFICATIONS[name], **{**legal, field: wrong[field][int(rng.integers(len(wrong[field])))]})
     return _call(name, SPECIFICATIONS[name], **_mutated(rng, legal))
 
 
@@ -121,7 +121,7 @@ def simulate(rng: np.random.Generator) -> Call:
     else:
         own = _options(rng, case, _affordable)
         given = legal | {name: value for name, value in own.items() if name not in ("dim", "seeds")}
-    algorithm = case.algorithm if rng.random() < 0.95 else any_value(rng)
+    algorithm: Any = case.algorithm if rng.random() < 0.95 else any_value(rng)
     return _call(f"simulate[{name}]", functools.partial(asx.simulate, case.problem, algorithm), **given)
 
 
@@ -246,7 +246,8 @@ def _change(rng: np.random.Generator, ds: xr.Dataset) -> str:
 
 def command(rng: np.random.Generator) -> Call:
     """The command line with a changed problem file."""
-    lines = EXAMPLE.replace("layers = 2", "layers = 1").replace("num = 32", "num = 2").splitlines()
+    example: str = str(EXAMPLE).replace("layers = 2", "layers = 1").replace("num = 32", "num = 2")
+    lines = list[str](example.splitlines())
     if rng.random() < 0.9:
         at = int(rng.choice([k for k, line in enumerate(lines) if "=" in line]))
         key = lines[at].partition("=")[0]

@@ -98,7 +98,7 @@ SEQUENCES: Sequence[Any] = (
     [[1.0, 2.0], [3.0, 4.0]], [[1.0], [1.0, 2.0]], [None], ["a", "b"], [1, "a"], [True, False], range(3), range(0),
     np.zeros(0), np.zeros((0, 3)), np.ones(3), np.ones((2, 2)), np.full(3, np.nan), np.ones((6, 3, 4)),
     np.ones((2, 4, 4)), np.ones(3, dtype=object), np.ones(3, dtype=complex), np.array(["a"]),
-    np.ma.masked_array([1.0, 2.0], [0, 1]), jnp.ones(3), jnp.zeros((0,)), np.ones((1, 1, 1, 1, 1)),
+    np.ma.masked_array([1.0, 2.0], [False, True]), jnp.ones(3), jnp.zeros((0,)), np.ones((1, 1, 1, 1, 1)),
     np.geomspace(1e-300, 1e300, 5), [10**400], [1e-300, 1e300], [Hostile()], [0], [-1], [0, 1], np.arange(3),
     [3, 1, 2], (0, 0), [(0, 0)], [(0, 99)], [(0, 0), (0, 1)], [0.2, 10**30],
 )  # fmt: skip
@@ -116,21 +116,21 @@ POOLS: tuple[tuple[float, Sequence[Any]], ...] = ((0.5, NUMBERS), (0.2, SEQUENCE
 def any_value(rng: np.random.Generator) -> Any:
     """One of all values."""
     pool = POOLS[rng.choice(len(POOLS), p=[share for share, _ in POOLS])][1]
-    return pool[rng.integers(len(pool))]
+    return pool[int(rng.integers(len(pool)))]
 
 
 def any_number(rng: np.random.Generator) -> Any:
     """A number, or at times what is none."""
     if rng.random() < 0.2:
         return any_value(rng)
-    return NUMBERS[rng.integers(len(NUMBERS))]
+    return NUMBERS[int(rng.integers(len(NUMBERS)))]
 
 
 def any_grid(rng: np.random.Generator) -> Any:
     """A number or a short grid, of any size, or at times what is none."""
     if rng.random() < 0.4:
         return any_number(rng)
-    return [NUMBERS[rng.integers(len(NUMBERS))] for _ in range(rng.integers(1, 4))]
+    return [NUMBERS[int(rng.integers(len(NUMBERS)))] for _ in range(rng.integers(1, 4))]
 
 
 def shown(value: Any) -> str:

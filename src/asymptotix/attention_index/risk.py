@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .spectra.learned import LearnedSpectrum
     from .theory.training_theory import Starts, TrainingTheory
 
+#: Largest alpha: beyond it the noise of the field is below the rounding of the spectrum.
+MOST_SAMPLES = 1e12
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
 INTEGER_FIELDS = ("tokens",)
@@ -156,7 +158,7 @@ class RiskMinimization(Problem):
             return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
-        return checks.positive_grid(name, values)
+        return checks.positive_grid(name, values, most=MOST_SAMPLES)
 
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress

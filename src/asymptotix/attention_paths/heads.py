@@ -161,7 +161,7 @@ def _of_array(given: ArrayLike, heads: Sequence[int] | AttentionPaths | None) ->
 def _counts(heads: Any) -> tuple[int, ...]:
     if isinstance(heads, AttentionPaths):
         return heads.heads
-    if isinstance(heads, str) or np.ndim(heads) != 1 or len(heads) == 0:
+    if isinstance(heads, str) or checks.dimensions("heads", heads) != 1 or len(heads) == 0:
         raise TypeError(f"heads must be a sequence of heads per layer or an AttentionPaths, got {heads!r}")
     return tuple(checks.integer(f"heads[{layer}]", H, 1) for layer, H in enumerate(heads))
 

@@ -254,6 +254,8 @@ class PathPosterior(Problem):
 
 def _judged(found: OrderParameter, tolerance: float) -> tuple[Status, str]:
     """Whether the order parameter is as exact as was asked for, and the sentence."""
+    if not (np.isfinite(found.U).all() and np.isfinite(found.action)):
+        return Status.FAILED, "failed: the action is not finite, width or temperature are beyond what numbers hold"
     if found.status is Status.NOT_CONVERGED and found.gradient_norm > _GRADIENT:
         return found.status, found.words
     error = float(found.error.max() / abs(found.U).max())

@@ -192,7 +192,7 @@ def _checked_point(
             f"gradient needs the controls {', '.join(problem.controls)}, got {', '.join(controls) or 'none'}"
         )
     for name, value in controls.items():
-        if np.ndim(value) > 0:
+        if checks.dimensions(name, value) > 0:
             raise TypeError(f"{name} must be one number, for a derivative is taken at one point, got {value!r}")
     return {name: float(problem.check_control(name, [value])[0]) for name, value in controls.items()}
 

@@ -146,7 +146,7 @@ def simulate(
     for block in blocks:
         for size in sizes:
             algorithm.check_points(block.problem, block.points, dim=size, seeds=seed_list)
-    several = dim is not None and _dimensions("dim", dim) > 0
+    several = dim is not None and checks.dimensions("dim", dim) > 0
     coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
@@ -287,20 +287,13 @@ def _named(value: Any) -> str:
 
 
 def _seed_list(seeds: Any) -> list[int]:
-    if _dimensions("seeds", seeds) == 0:
+    if checks.dimensions("seeds", seeds) == 0:
         return list(range(checks.integer("seeds", seeds, minimum=1, maximum=MOST_POINTS)))
     # A generator of random numbers keeps 32 bits of its seed.
     cleaned = [checks.integer("seeds", seed, minimum=0, maximum=2**32 - 1) for seed in seeds]
     if not cleaned or len(set(cleaned)) < len(cleaned):
         raise ValueError(f"seeds must be distinct and at least one, got {seeds!r}")
     return cleaned
-
-
-def _dimensions(name: str, given: Any) -> int:
-    try:
-        return np.ndim(given)
-    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
-        raise TypeError(f"{name} must be an integer or a sequence of integers, got {given!r}") from error
 
 
 def _sizes(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
@@ -312,7 +305,7 @@ def _sizes(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
         return [None]
     if dim is None:
         raise TypeError(f"{type(algorithm).__name__} needs dim, for example dim=1000")
-    given = dim if _dimensions("dim", dim) else [dim]
+    given = dim if checks.dimensions("dim", dim) else [dim]
     sizes = [checks.integer("dim", size, minimum=1) for size in given]
     if not sizes or len(set(sizes)) < len(sizes):
         raise ValueError(f"dim must be distinct sizes and at least one, got {dim!r}")

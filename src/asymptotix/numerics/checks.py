@@ -102,6 +102,14 @@ def one_of(name: str, x: Any, options: Collection[Any]) -> Any:
     raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in options)}, got {x!r}")
 
 
+def dimensions(name: str, x: Any) -> int:
+    """How many axes a number or an array has."""
+    try:
+        return np.ndim(x)
+    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
+        raise ValueError(f"{name} must be a number or an array of numbers, got {x!r}") from error
+
+
 def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
@@ -125,11 +133,13 @@ def finite_grid(name: str, x: Any) -> np.ndarray:
     return array
 
 
-def positive_grid(name: str, x: Any) -> np.ndarray:
-    """Return ``x``, a number or a 1-D sequence, as a 1-D array of positive finite floats."""
+def positive_grid(name: str, x: Any, *, most: float = math.inf) -> np.ndarray:
+    """Return ``x``, a number or a 1-D sequence, as a 1-D array of positive finite floats of at most ``most``."""
     grid = finite_grid(name, x)
     for value in grid:
         positive(name, float(value))
+        if value > most:
+            raise ValueError(f"{name} must be at most {most:g}, got {value:g}")
     return grid
 
 

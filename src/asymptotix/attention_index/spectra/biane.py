@@ -99,6 +99,8 @@ class BianeConvolution(Convolution):
         cuts = [narrow[depth < RECENT]]
         for low, high in islands[islands[:, 0] < islands[:, 1]]:
             k = np.searchsorted(self._intervals[:, 1], low)
+            if k == len(self._intervals):
+                raise FloatingPointError(f"the edges of the law are not resolved at delta = {self.delta:.3g}")
             for end, sign, layer in ((low, 1, low - self._intervals[k, 0]), (high, -1, self._intervals[k, 1] - high)):
                 steps = max(0, int(np.log((high - low) / max(layer, 1e-16 * high)) / np.log(GRADING)))
                 cuts.append(end + sign * layer * np.append(0.0, GRADING ** np.arange(steps)))

@@ -286,7 +286,8 @@ def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int
     L = None if layers is None else checks.integer("layers", layers, 1, MOST_LAYERS)
     if heads is None:
         heads = 1 if counts is None else counts
-    if isinstance(heads, Sequence | np.ndarray) and not isinstance(heads, str) and np.ndim(heads) == 1 and len(heads):
+    is_row = isinstance(heads, Sequence | np.ndarray) and not isinstance(heads, str)
+    if is_row and checks.dimensions("heads", heads) == 1 and len(heads):
         if len(heads) > MOST_LAYERS:
             raise ValueError(f"heads must be of at most {MOST_LAYERS} layers, got {len(heads)}")
         own = tuple(checks.integer(f"heads[{layer}]", H, 1, MOST_HEADS) for layer, H in enumerate(heads))

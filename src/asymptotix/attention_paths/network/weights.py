@@ -45,7 +45,8 @@ def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: 
         V.append(checks.array_of_shape(f"weights.V[{layer}]", matrices, (count, None, width)))
         require_entries(f"weights.V[{layer}]", V[-1])
         width = V[-1].shape[1]
-    a = checks.array_of_shape("weights.a", weights.a, (None,) * (np.ndim(weights.a) - 1) + (width,))
+    axes = checks.dimensions("weights.a", weights.a)
+    a = checks.array_of_shape("weights.a", weights.a, (None,) * (axes - 1) + (width,))
     if a.ndim not in (1, 2) or a.size == 0:
         raise ValueError(f"weights.a must have shape ({width},) or (outputs, {width}), got {a.shape}")
     return Weights(V0, tuple(V), a)

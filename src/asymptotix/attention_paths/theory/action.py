@@ -187,7 +187,7 @@ def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
 
 def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
     """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
-    if np.ndim(prior_variance) == 0:
+    if checks.dimensions("prior_variance", prior_variance) == 0:
         return (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
     return _positive_numbers("prior_variance", prior_variance, layers + 2)
 
@@ -200,7 +200,7 @@ def checked_ratios(width_ratios: Sequence[float] | None, layers: int) -> tuple[f
 
 
 def _positive_numbers(name: str, given: ArrayLike, count: int) -> tuple[float, ...]:
-    if np.shape(given) != (count,):
+    if checks.real_array(name, given).shape != (count,):
         first = "projection, layers" if name == "prior_variance" else "layers"
         one = "one number or " if name == "prior_variance" else ""
         raise ValueError(f"{name} must be {one}{count} numbers ({first} 1, 2, ..., readout), got {given!r}")
