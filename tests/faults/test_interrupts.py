@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +25,14 @@ noise = 0.5
 alpha = { start = 0.1, stop = 10.0, num = 400, spacing = "log" }
 """
 
+#: The command line. A test that runs in the background of a shell ignores Ctrl-C, and so would what it starts.
+COMMAND_LINE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from asymptotix.cli import main
+main()
+"""
+
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "paths" else pytest.mark.slow) for n in WORK])
 def test_nothing_finished_is_lost(name):
@@ -41,11 +48,8 @@ def test_nothing_finished_is_lost(name):
 def test_the_command_line_writes_what_is_finished_and_says_how_it_ended(number, times, code, tmp_path):
     problem, out = tmp_path / "curve.toml", tmp_path / "curve.nc"
     problem.write_text(CURVE)
-    command = [sys.executable, "-m", "asymptotix", "solve", str(problem), "--out", str(out)]
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A test that runs in the background of a shell ignores Ctrl-C, and so would what it starts.
-    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, **options) as process:
+    command = [sys.executable, "-c", COMMAND_LINE, "solve", str(problem), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(out)
         for _ in range(times):
             process.send_signal(number)
