@@ -283,7 +283,7 @@ def test_pruned_results_are_compared_with_pruned_ones_only():
 
 def test_what_numbers_do_not_hold_has_failed():
     network = asx.AttentionPaths(heads=(2,))
-    given = asx.AttendedInputs(np.ones((2, 3, 4)), [np.full((2, 2, 3, 3), 1 / 3)])
+    given = asx.AttendedInputs(np.ones((2, 3, 4)), (np.full((2, 2, 3, 3), 1 / 3),))
     problem = asx.PathPosterior(network, given, np.array([1.0, -1.0]), temperature=1e300)
     with pytest.warns(asx.ConvergenceWarning, match="the action is not finite"):
         assert asx.solve(problem, width=5e-324, progress=False).status_code.item() == "failed"
