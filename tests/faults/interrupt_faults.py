@@ -161,6 +161,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(WORK)}; all if none")
     given = parser.parse_args()
+    # In the background of a shell Ctrl-C is ignored, and what is ignored stays so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     shots = campaign(given.names or list(WORK), given.count, given.seed, lambda shot: print(shot, flush=True))
     outcomes = {outcome: sum(shot.outcome == outcome for shot in shots) for outcome in {s.outcome for s in shots}}
     print(f"{len(shots)} shots: {outcomes}; slowest return {max(shot.seconds for shot in shots):.2f} s")
