@@ -85,9 +85,13 @@ def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
 
 
 def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value lies on a coordinate, -1 where it does not; the last digits may differ."""
-    close = np.isclose(values[..., None], np.atleast_1d(grid), rtol=1e-9, atol=0)
-    return np.where(close.any(-1), close.argmax(-1), -1)
+    """Where each value lies on a coordinate, -1 where it does not. The last digits of a fraction may differ."""
+    there, wanted = np.atleast_1d(grid), values[..., None]
+    if there.dtype.kind in "iu" and wanted.dtype.kind in "iu":  # seeds and sizes: neighbours are others
+        same = wanted == there
+    else:
+        same = np.isclose(wanted, there, rtol=1e-9, atol=0)
+    return np.where(same.any(-1), same.argmax(-1), -1)
 
 
 def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:

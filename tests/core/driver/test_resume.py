@@ -213,6 +213,36 @@ def test_seeds_that_are_there_are_not_run_again():
     assert more.ok
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_neighbouring_seeds_are_different_points(saved, tmp_path):
+    """They differ in the tenth digit; of a fraction such a digit would be rounding."""
+    last = 2**32 - 1
+    few = simulate(Slow(), Walk(), alpha=[1.0], seeds=[last - 1], progress=False)
+    if saved:
+        few.save(tmp_path / "few.nc")
+    Slow.worked.clear()
+    resume = tmp_path / "few.nc" if saved else few
+    more = simulate(Slow(), Walk(), alpha=[1.0], seeds=[last, last - 1], resume=resume, progress=False)
+    assert Slow.worked == [last] * 4
+    np.testing.assert_array_equal(more.end, [[100.0 * last + 3, 100.0 * (last - 1) + 3]])
+
+
+@dataclass(frozen=True)
+class SlowAndScaled(Slow):
+    """With a number that need not be set."""
+
+    scale: float | None = None
+
+
+def test_a_field_that_is_not_set_has_no_point_in_common_with_a_grid_of_it():
+    unset = solve(SlowAndScaled(), alpha=[1.0], progress=False)
+    swept = solve(SlowAndScaled(), alpha=[1.0], scale=[2.0, 3.0], progress=False)
+    with pytest.raises(ValueError, match=r"scale is nan there and \[2. 3.\] here"):
+        solve(SlowAndScaled(), alpha=[1.0], scale=[2.0, 3.0], resume=unset, progress=False)
+    with pytest.raises(ValueError, match=r"scale is \[2. 3.\] there and nan here"):
+        solve(SlowAndScaled(), alpha=[1.0], resume=swept, progress=False)
+
+
 def test_field_given_as_a_number(tmp_path):
     """The result's own problem has the field set; the one given to the verb has not."""
     part = interrupted_after(1, solve, Slow(), alpha=[1.0, 2.0], shift=5.0)

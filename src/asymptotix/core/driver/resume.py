@@ -65,7 +65,7 @@ def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, A
     fields = numeric_fields(problem)
     for name in map(str, resume.ds.coords):
         if name in fields and name not in values:
-            values[name] = np.asarray(fields[name])
+            values[name] = _number(fields[name])
     return values
 
 
@@ -76,8 +76,8 @@ def _outcomes_at(
     ds = in_rows(resume.ds, {dim: rows.labels for dim in INDEX_DIMENSIONS if rows.labels and dim in resume.ds.dims})
     at: dict[str, np.ndarray] = {}
     for name, values in wanted.items():
-        there = ds[name].values if name in ds.coords else numeric_fields(resume.problem).get(name, np.nan)
-        found = positions(np.asarray(there), values)
+        there = ds[name].values if name in ds.coords else _number(numeric_fields(resume.problem).get(name))
+        found = positions(there, values)
         if (found < 0).all():
             raise ValueError(
                 f"resume must have points in common with this call: {name} is {_listed(there)} there and "
@@ -100,8 +100,13 @@ def _outcomes_at(
     return outcomes
 
 
-def _listed(values: Any) -> str:
-    return np.array2string(np.asarray(values), threshold=8, edgeitems=2)
+def _number(value: float | None) -> np.ndarray:
+    """A field as a coordinate; one that is not set is at no point."""
+    return np.asarray(np.nan if value is None else value)
+
+
+def _listed(values: np.ndarray) -> str:
+    return np.array2string(values, threshold=8, edgeitems=2)
 
 
 def is_finished(outcome: Outcome | None) -> bool:
