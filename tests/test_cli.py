@@ -176,6 +176,20 @@ def test_numbers_are_shown_even_if_they_cannot_be_written(toml, tmp_path, monkey
     assert result.stderr.endswith("\nError: no space left on device\n")
 
 
+def test_an_interrupt_before_the_first_point_leaves_the_file_as_it_was(toml, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    file, out = toml(), tmp_path / "curve.nc"
+    assert run("solve", file, "--out", out).exit_code == 0
+    before = out.read_bytes()
+    monkeypatch.setattr(ToyLearning, "solve_points", interrupted)
+    result = run("solve", file, "--out", out)
+    assert result.exit_code == 130
+    assert f"nothing is finished, and {out} is as it was" in result.stdout
+    assert out.read_bytes() == before
+
+
 def test_narrow_terminal_gets_several_tables_and_no_cut_number(toml, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")

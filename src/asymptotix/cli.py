@@ -367,12 +367,12 @@ def _checked_out(out: Path | None) -> Path | None:
 def _finish(out: Path | None, work: Callable[[], Result]) -> None:
     result = work()
     try:  # neither a closed pipe nor a full disk may lose the numbers
-        if out is not None:
+        if out is not None and result.begun:
             result.save(out)
     finally:
         show(result)
     if out is not None:
-        print(f"written to {out}")
+        print(f"written to {out}" if result.begun else f"nothing is finished, and {out} is as it was")
     if not result.finished:
         raise typer.Exit(_exit_code_of_interrupt())
 

@@ -98,7 +98,15 @@ class Result:
     @property
     def finished(self) -> bool:
         """Whether no point was left by an interrupt; ``solve(..., resume=result)`` does the rest."""
-        return all(Status.from_code(code).finished for code in np.unique(self.ds["status_code"]))
+        return all(status.finished for status in self._statuses())
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything but points that an interrupt came before."""
+        return any(status is not Status.NOT_REACHED for status in self._statuses())
+
+    def _statuses(self) -> list[Status]:
+        return [Status.from_code(code) for code in np.unique(self.ds["status_code"])]
 
     def sel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""

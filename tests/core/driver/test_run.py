@@ -202,13 +202,32 @@ def test_a_checkpoint_is_written_while_points_finish(tmp_path):
     assert solve([1.0, 2.0, 3.0], resume=seen[0]).ds.identical(whole.ds)
 
 
-def test_a_checkpoint_that_cannot_be_written_does_not_end_the_work(tmp_path, monkeypatch):
-    def full(self, path):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(asx.Result, "save", full)
+@pytest.mark.parametrize("error", [OSError("no space left"), TypeError("no space left")])
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_work(error, tmp_path, monkeypatch):
+    """Nor is it the fault of the next point."""
+    monkeypatch.setattr(asx.Result, "save", lambda self, path: raising(error)())
     with pytest.warns(RuntimeWarning, match="could not be written: no space left"):
         assert solve([1.0, 2.0], checkpoint=tmp_path / "part.nc").ok
+
+
+def test_a_call_that_reached_nothing_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "part.nc"
+    Eventful.events[2.0] = sent(signal.SIGINT)
+
+    def interrupted(alphas, **options):
+        interrupts.forget()  # not the second signal in a row
+        with pytest.warns(RuntimeWarning, match="interrupted"):
+            return solve(alphas, checkpoint=path, **options)
+
+    assert not interrupted([2.0]).begun
+    assert not path.exists()
+    part = interrupted([1.0, 2.0])
+    assert part.begun
+    assert not interrupted([2.0, 3.0]).begun
+    assert asx.load(path).ds.identical(part.ds)
+    path.unlink()
+    interrupted([1.0, 2.0], resume=part)  # what an earlier call reached is something too
+    assert asx.load(path).ds.identical(part.ds)
 
 
 @pytest.mark.parametrize(("path", "error"), [("no/such/folder/x.nc", ValueError), (".", ValueError), (3, TypeError)])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ...numerics import interrupts
 from ..result import Result
 
 #: Least time between two writes, and the largest share of the time that may go into writing.
@@ -37,14 +38,15 @@ class Checkpoint:
         began = time.monotonic()
         if began < self._due:
             return
-        self.write(make())
+        self.write(make)
         ended = time.monotonic()
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
-    def write(self, result: Result) -> None:
-        """Write a result now."""
+    def write(self, make: Callable[[], Result]) -> None:
+        """Write what ``make`` gives now."""
         try:
-            result.save(self.path)
+            make().save(self.path)
             self.trouble = ""
-        except OSError as error:
-            self.trouble = str(error)
+        except Exception as error:  # a full disk, a setting that cannot be described: none of it is the point's fault
+            interrupts.raise_if_hidden_in(error)
+            self.trouble = str(error) or type(error).__name__

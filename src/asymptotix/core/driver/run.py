@@ -188,8 +188,9 @@ class _Table:
         if unforeseen and not survived and self.complete:
             raise unforeseen[0]
         result = self.result()
-        if self.file is not None:
-            self.file.write(result)
+        # What was there before is worth more than a table of points that were not reached.
+        if self.file is not None and result.begun:
+            self.file.write(lambda: result)
         return result
 
     def result(self) -> Result:
