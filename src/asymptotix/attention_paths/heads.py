@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..core.result import Result
 from ..numerics import checks
-from .network.given_arrays import refuse_large
+from ..numerics.memory import refuse_beyond_memory
 from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights, path_products
 
@@ -114,7 +114,8 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
     checked = checked_weights(weights)
     E = path_products(checked)
     rows = E.reshape(-1, E.shape[-1])
-    refuse_large(8 * len(rows) ** 2, f"the order parameter of {len(rows)} paths x outputs", "fewer heads or layers")
+    what = f"the order parameter of {len(rows)} paths x outputs"
+    refuse_beyond_memory(8 * len(rows) ** 2, what, "fewer heads or layers")
     if scaling == "order one":
         widths = [checked.V0.shape[0], *(V.shape[1] for V in checked.V)]
         rows = rows / math.sqrt(math.prod(widths))

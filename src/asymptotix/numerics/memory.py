@@ -7,8 +7,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Where the kernel keeps the limit of a container: control groups of version 2 and 1.
-CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+#: Bytes that every machine has: below, nothing is asked, for the question loads JAX, which nothing small needs.
+ALWAYS_THERE = 2**28
+#: Where the kernel keeps control groups, and the file of the limit in each of them: of version 2, which has no names of
+#: controllers, and of version 1.
+CGROUPS = {
+    "": ("/sys/fs/cgroup", "memory.max"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+}
+#: Where it says to which groups this process belongs: lines "number:controller,controller:/path".
+OWN_CGROUPS = "/proc/self/cgroup"
 
 
 def physical_memory() -> int | None:
@@ -23,6 +31,8 @@ def physical_memory() -> int | None:
 
 def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
     """Raise a MemoryError with the number and what to do where ``needed`` bytes exceed 70 % of the memory."""
+    if needed <= ALWAYS_THERE:
+        return
     available = physical_memory()
     if available is not None and needed > 0.7 * available:
         raise MemoryError(
@@ -34,11 +44,7 @@ def _limits() -> Iterator[int]:
     """What bounds the memory of this process: the machine, its container, its job, its own limit."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in CGROUP_FILES:
-        try:
-            yield int(Path(file).read_text())
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
+    yield from _group_limits()
     yield from _job_limits()
     try:
         import resource
@@ -47,6 +53,29 @@ def _limits() -> Iterator[int]:
             yield soft
     except ImportError:  # not on Windows
         pass
+
+
+def _group_limits() -> Iterator[int]:
+    """Limits of the control groups that this process is in: its own, and all above it."""
+    for controller, (root, file) in CGROUPS.items():
+        own = Path(root, _own_group(controller))
+        for group in (own, *own.parents):
+            if not group.is_relative_to(root):
+                break
+            try:
+                yield int((group / file).read_text())
+            except (OSError, ValueError):  # no such group, which a container sees as the root; or "max"
+                continue
+
+
+def _own_group(controller: str) -> str:
+    """Path of this process's group below the root of a controller; "" where it is the root or not known."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(OWN_CGROUPS).read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(","):
+                return path.lstrip("/")
+    return ""
 
 
 def _job_limits() -> Iterator[int]:

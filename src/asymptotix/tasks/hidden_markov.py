@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..attention_paths.network.given_arrays import refuse_large
 from ..attention_paths.network.path_network import AttentionPaths
 from ..numerics import checks
+from ..numerics.memory import refuse_beyond_memory
 
 #: Streams of the task's seed: what is drawn from each.
 _TRAINING_CHAINS, _TEST_CHAINS, _RANDOM_HEADS = 1, 2, 3
@@ -113,7 +113,8 @@ def hidden_markov(
     features = _FEATURES + length + 1
     # Tokens, their noise and a copy of it; two layers of two heads.
     needed = 8 * (3 * (count + test_count) * (length + 1) * features + 10 * features**2)
-    refuse_large(needed, f"{count} + {test_count} chains of {length} states", "fewer examples or a shorter length")
+    what = f"{count} + {test_count} chains of {length} states"
+    refuse_beyond_memory(needed, what, "fewer examples or a shorter length")
 
     first, second = _heads(np.random.default_rng([seed, _RANDOM_HEADS]), length, scale)
     if second_head == "uniform":

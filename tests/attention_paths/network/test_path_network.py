@@ -131,6 +131,7 @@ def test_kernels_of_pairs_of_paths(monkeypatch):
     np.testing.assert_allclose(own, np.einsum("ipk,jqk->pqij", xi, xi) / 5, atol=ROUNDING)
     inputs = AttendedInputs(tokens, network.attention(tokens))
     np.testing.assert_allclose(network.path_kernels(inputs, tokens), own, atol=ROUNDING)
+    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
     monkeypatch.setattr(memory, "physical_memory", lambda: 8 * 6**2 * 3**2)  # the answer itself and no more
     with pytest.raises(MemoryError, match=r"path_kernels of 6 x 6 paths on 3 x 3 examples takes .* GiB.*try fewer"):
         network.path_kernels(tokens)

@@ -229,9 +229,9 @@ def test_chain_whose_draws_do_not_fit_its_state_is_refused(monkeypatch):
 
 
 def test_draws_beyond_memory_are_refused(monkeypatch):
-    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**20)
-    with pytest.raises(MemoryError, match=r"3 runs of 100000 draws.*fewer draws or seeds"):
-        asx.simulate(one_path(), NUTS(draws=100_000), width=WIDTH, seeds=3, progress=False)
+    monkeypatch.setattr("asymptotix.numerics.memory.physical_memory", lambda: 2**30)
+    with pytest.raises(MemoryError, match=r"3 runs of 100000000 draws.*fewer draws or seeds"):
+        asx.simulate(one_path(), NUTS(draws=10**8), width=WIDTH, seeds=3, progress=False)
 
 
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of so few draws

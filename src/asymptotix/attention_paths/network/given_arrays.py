@@ -8,16 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...numerics import checks
-from ...numerics.memory import refuse_beyond_memory
-
-#: Memory is asked for from this many bytes on: the question loads JAX, which nothing small needs.
-_LARGE = 2**28
-
-
-def refuse_large(needed: int, what: str, instead: str) -> None:
-    """Raise a MemoryError where ``needed`` bytes exceed the memory."""
-    if needed > _LARGE:
-        refuse_beyond_memory(needed, what, instead)
 
 
 def count_of(paths: int) -> str:

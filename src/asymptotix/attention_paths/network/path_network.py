@@ -18,7 +18,7 @@ from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .attended_inputs import AttendedInputs, Inputs, tokens_of
 from .attending import attend, attend_bare, attention_matrices
-from .given_arrays import checked_tokens, count_of, kind_of, per_layer, refuse_large, require_entries, shapes_of
+from .given_arrays import checked_tokens, count_of, kind_of, per_layer, require_entries, shapes_of
 from .weights import Weights, checked_weights, path_products
 
 #: Beyond any network; what memory holds of the order parameter decides long before.
@@ -81,7 +81,7 @@ class AttentionPaths(Specification):
         if counts not in (None, own):
             raise ValueError(f"heads must be those of query_key, {counts}, or left out, got {heads}")
         paths = math.prod(own)
-        refuse_large(8 * paths**2, f"the order parameter of {count_of(paths)} paths", "fewer heads or layers")
+        refuse_beyond_memory(8 * paths**2, f"the order parameter of {count_of(paths)} paths", "fewer heads or layers")
         object.__setattr__(self, "layers", len(own))
         object.__setattr__(self, "heads", own)
         object.__setattr__(self, "query_key", matrices)
@@ -158,7 +158,7 @@ class AttentionPaths(Specification):
         """
         examples, _, features = np.shape(tokens_of(inputs))
         what = f"attending {examples} examples along {self.paths} paths"
-        refuse_large(16 * examples * self.paths * features, what, "fewer examples at a time, heads or layers")
+        refuse_beyond_memory(16 * examples * self.paths * features, what, "fewer examples at a time, heads or layers")
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
             return attend(inputs.tokens, inputs.attention, self._read_tokens(inputs.tokens.shape[1]))

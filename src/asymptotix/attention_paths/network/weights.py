@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...numerics import checks
-from .given_arrays import count_of, kind_of, per_layer, refuse_large, require_entries
+from ...numerics.memory import refuse_beyond_memory
+from .given_arrays import count_of, kind_of, per_layer, require_entries
 
 
 class Weights(NamedTuple):
@@ -57,7 +58,7 @@ def path_products(weights: Weights) -> np.ndarray:
     E = np.atleast_2d(weights.a)[None]
     paths = math.prod(len(V) for V in weights.V)
     what = f"the weights of {count_of(paths)} paths"
-    refuse_large(16 * paths * len(E[0]) * weights.V0.shape[0], what, "fewer heads or layers")
+    refuse_beyond_memory(16 * paths * len(E[0]) * weights.V0.shape[0], what, "fewer heads or layers")
     for V in reversed(weights.V):
         E = E[None] @ V[:, None]
         E = E.reshape(-1, *E.shape[2:])
