@@ -16,6 +16,7 @@ from asymptotix.core.specification import (
     differing,
     fixed_points,
     numeric_fields,
+    value_at,
     with_fields,
 )
 from toy import ToyLearning, ToyRegression
@@ -143,6 +144,14 @@ def test_differences():
     assert differences(first, second) == ["inner.scale", "width"]
     assert differences(first, first) == []
     assert differences({"type": "A"}, {"type": "B"}) == ["type"]
+
+
+def test_value_at_a_dotted_name():
+    described = describe(Outer(inner=Inner(scale=5.0), width=2.0))
+    assert value_at(described, "width") == 2.0
+    assert value_at(described, "inner.scale") == 5.0
+    assert value_at(described, "inner.scale.more") is None
+    assert value_at(described, "outer.scale") is None
 
 
 class Steep:

@@ -20,11 +20,6 @@ CENTRINGS = ("trace", "empirical")
 FEWEST_NODES = 2**12
 
 
-def named(value: Any) -> str:
-    """A value in an error message; of a class it is said that it is one."""
-    return f"the class {value.__name__}, not an instance of it" if isinstance(value, type) else repr(value)
-
-
 @dataclass(frozen=True)
 class AttentionIndex(Specification):
     """Sequences of Gaussian tokens labelled by a tied attention layer of rank proportional to the dimension.
@@ -80,7 +75,7 @@ class AttentionIndex(Specification):
         if not isinstance(self.target, Target):
             raise TypeError(
                 "target must be a Target: MarchenkoPastur(0.5), say, or Atoms, PowerLaw, Empirical; "
-                f"got {named(self.target)}"
+                f"got {checks.named(self.target)}"
             )
         if self.tokens == 1 and self.activation != "linear":
             raise ValueError(
@@ -93,8 +88,7 @@ class AttentionIndex(Specification):
         T, N = self.tokens, self.visible_directions
         # the map from N coordinates to T^2 logits, and coordinates, outputs and points at the fewest nodes in use
         needed = 8 * (2 * T * T * N + FEWEST_NODES * (6 * N + 2 * T * T))
-        if needed > 2**30:  # the question what there is takes time
-            refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
+        refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
 
     @property
     def teacher_beta(self) -> float:

@@ -19,7 +19,7 @@ from ..core.specification import condensed, fixed_points, numeric_fields, with_f
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
-from .model import AttentionIndex, named
+from .model import AttentionIndex
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -96,7 +96,7 @@ class RiskMinimization(Problem):
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, AttentionIndex):
-            raise TypeError(f"model must be an AttentionIndex, got {named(self.model)}")
+            raise TypeError(f"model must be an AttentionIndex, got {checks.named(self.model)}")
         object.__setattr__(self, "weight_decay", float(checks.non_negative("weight_decay", self.weight_decay)))
         object.__setattr__(self, "width_ratio", float(checks.positive("width_ratio", self.width_ratio)))
         checks.one_of("parameterization", self.parameterization, PARAMETERIZATIONS)

@@ -16,7 +16,7 @@ from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
-from .specification import describe, differing, numeric_fields, with_fields
+from .specification import describe, differing, numeric_fields, value_at, with_fields
 from .status import Status
 from .verbs import solve
 
@@ -165,7 +165,7 @@ def theory_at(theory: Result, experiment: Result) -> Result:
     """Return the theory at the controls of the experiment, solving anew only what is not on its grid."""
     wanted = _controls(theory, experiment)
     found = {name: positions(_values(theory, name), values) for name, values in wanted.items()}
-    lacking = [name for name, positions in found.items() if (positions < 0).any()]
+    lacking = [name for name, places in found.items() if (places < 0).any()]
     if not lacking:
         return theory.isel({n: p for n, p in found.items() if n in theory.ds.dims})
     name = lacking[0]
@@ -328,7 +328,7 @@ def _check_pair(theory: Result, experiment: Result) -> None:
     found = differing(theory.problem, experiment.problem)
     if found := [path for path in found if path.rpartition(".")[2] not in swept]:
         path = found[0].partition(":")[0]  # of a function it also says that it is another one
-        first, second = (_at(describe(result.problem), path) for result in (theory, experiment))
+        first, second = (value_at(describe(result.problem), path) for result in (theory, experiment))
         kept = f"{first!r} in the theory and {second!r} in the experiment" if path == found[0] else "another function"
         raise ValueError(f"theory and experiment are of different problems: {path} is {kept}")
 
@@ -336,12 +336,6 @@ def _check_pair(theory: Result, experiment: Result) -> None:
 def _changes(result: Result) -> dict[str, Any]:
     """What was done to a result after the verb returned it: settings beyond those that solve takes."""
     return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance")}
-
-
-def _at(described: Any, path: str) -> Any:
-    for name in path.split("."):
-        described = described.get(name) if isinstance(described, Mapping) else None
-    return described
 
 
 def _number(value: SupportsFloat, digits: int = 4) -> str:

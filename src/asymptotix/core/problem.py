@@ -58,6 +58,8 @@ class Outcome:
         if isinstance(self.status, Status):
             if self.converged not in (None, self.status.converged):
                 raise ValueError(f"converged must be left out, or be what {self.status} says, got {self.converged}")
+        elif not isinstance(self.status, str):
+            raise TypeError(f"status must be a Status or a sentence, got {self.status!r}")
         else:
             object.__setattr__(self, "words", self.status)
             object.__setattr__(self, "status", Status.from_words(self.status, self.converged is not False))
@@ -141,7 +143,7 @@ def index_name(labels: Sequence[str], position: int) -> str:
 
 
 #: What is said to the verb and not to the algorithm.
-_OF_THE_VERB = ("dim", "seeds", "seed", "alpha", "width", "progress", "resume", "checkpoint")
+_OF_THE_VERB = ("dim", "seeds", "progress", "resume", "checkpoint")
 
 
 class Algorithm(Specification, abc.ABC):

@@ -283,6 +283,13 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     return [path.lstrip(".")]
 
 
+def value_at(described: Any, path: str) -> Any:
+    """What a description holds under a dotted name; None where it has no such name."""
+    for name in path.split("."):
+        described = described.get(name) if isinstance(described, Mapping) else None
+    return described
+
+
 def differing(first: Specification, second: Specification) -> list[str]:
     """List the dotted names at which two specifications in memory differ; of functions only the same one is equal."""
     return differences(describe(first, keep_functions=True), describe(second, keep_functions=True))

@@ -136,7 +136,7 @@ def simulate(
     """
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
-        raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {_named(algorithm)}")
+        raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {checks.named(algorithm)}")
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
     for block in blocks:  # what is run counts: fields may be swept into, or out of, what the algorithm does not cover
@@ -278,12 +278,8 @@ def _check_problem(problem: Any) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(
             "problem must be a Problem (a model with an estimator, such as BayesOptimal(model)), "
-            f"got {_named(problem)}"
+            f"got {checks.named(problem)}"
         )
-
-
-def _named(value: Any) -> str:
-    return f"the class {value.__name__}, not an instance" if isinstance(value, type) else repr(value)
 
 
 def _seed_list(seeds: Any) -> list[int]:

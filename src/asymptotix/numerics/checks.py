@@ -17,6 +17,11 @@ import numpy as np
 LARGEST_INTEGER = 2**200
 
 
+def named(value: Any) -> str:
+    """A value in an error message; of a class it is said that it is one."""
+    return f"the class {value.__name__}, not an instance" if isinstance(value, type) else repr(value)
+
+
 def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = False) -> float:
     """Return ``x`` as a float, or an int where it is one. What is no number or a bool is refused.
 

@@ -123,6 +123,11 @@ def test_the_scan_does_not_step_over_a_pair_of_fixed_points(centre, descending):
     assert first_crossing(lambda x: (x - centre) ** 2 + 1e-6, grid) is None
 
 
+def test_a_balance_that_is_no_number_is_a_numerical_failure():
+    with pytest.raises(FloatingPointError, match="Bayes-optimal field has no root that numbers resolve"):
+        first_crossing(lambda x: 1.0 if x < 1 else np.nan, np.arange(3.0))
+
+
 def test_thresholds_say_why_there_is_none():
     noisy = asx.thresholds(asx.BayesOptimal(asx.AttentionIndex(noise=0.5)), progress=False)
     assert noisy.status.item() == "converged: with noise there is no exact recovery"

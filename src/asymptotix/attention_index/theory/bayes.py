@@ -20,14 +20,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from ...core.problem import Outcome
 from ...core.status import Status
 from ...numerics import checks, interrupts
 from ..loss.hardmax import hardmax_score_square
 from ..model import AttentionIndex
-from .interpolation_and_recovery import exact_recovery_bayes
+from .interpolation_and_recovery import bracketed_root, exact_recovery_bayes
 from .prediction import prediction_error
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _FIELDS = (1e-6, 1e9)
 _STRIDE, _MOST_STRIDES = 0.35, 400
 #: Balance, a logarithm, below which a gap of the scan may hide a pair of fixed points; and its parts then.
 _NEAR, _PARTS = 0.3, 3
+_EQUATION = "the equation of the Bayes-optimal field"
 #: Accuracy of the two scalar equations, and of the integral behind one of them.
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
 
@@ -203,11 +204,11 @@ def first_crossing(function: Callable[[float], float], grid: np.ndarray) -> floa
         interrupts.check()
         value = function(x)
         if known and not known[-1][1] * value > 0:
-            return _root(function, known[-1][0], x)
+            return bracketed_root(function, known[-1][0], x, _EQUATION, xtol=1e-12)
         if len(known) == 2 and abs(known[1][1]) <= min(abs(known[0][1]), abs(value)):
             turn = _turning_point(function, known[0][0], x, np.sign(value))
             if turn is not None:
-                return _root(function, known[0][0], turn)
+                return bracketed_root(function, known[0][0], turn, _EQUATION, xtol=1e-12)
         known = [*known[-1:], (x, value)]
     return None
 
@@ -225,7 +226,3 @@ def _turning_point(function: Callable[[float], float], first: float, last: float
     low, high = sorted((first, last))
     found = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options={"xatol": 1e-5})
     return float(found.x) if found.fun <= 0 else None
-
-
-def _root(function: Callable[[float], float], before: float, after: float) -> float:
-    return float(brentq(function, before, after, xtol=1e-12))  # type: ignore[arg-type]

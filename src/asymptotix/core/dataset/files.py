@@ -21,7 +21,7 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from ..problem import Algorithm, Problem
-from ..specification import build, decode, describe, differences, encode, with_fields
+from ..specification import build, decode, describe, differences, encode, value_at, with_fields
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
@@ -215,7 +215,7 @@ def _problem(
         found = differences(saved, describe(given))
         if fixed := [path for path in found if path.rpartition(".")[2] not in free]:
             raise ValueError(f"the problem given differs from the one saved in {', '.join(fixed)}")
-        return with_fields(given, **{path.rpartition(".")[2]: _at(saved, path) for path in found})
+        return with_fields(given, **{path.rpartition(".")[2]: value_at(saved, path) for path in found})
     problem = build(described, arrays=arrays)
     if not isinstance(problem, Problem):
         raise ValueError(f"its problem is a {type(problem).__name__}, which is no Problem")
@@ -227,12 +227,6 @@ def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | 
     if algorithm is not None and not isinstance(algorithm, Algorithm):
         raise ValueError(f"its algorithm is a {type(algorithm).__name__}, which is no Algorithm")
     return algorithm
-
-
-def _at(described: Any, path: str) -> Any:
-    for name in path.split("."):
-        described = described[name]
-    return described
 
 
 def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
