@@ -15,7 +15,10 @@ leave the cone of positive definite matrices.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +28,7 @@ from ...numerics import checks, interrupts
 from ...numerics.anderson import Anderson
 from ...numerics.threads import one_blas_thread
 from .action import Action, ActionValue
+from .curvature import newton_step
 from .elimination import Matrix, riccati
 from .log_coordinates import from_log, to_log
 
@@ -40,8 +44,8 @@ MAX_MOVE = 3.0
 PATIENCE = 30
 """Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
 
-ROUNDING = 1e-11
-"""A relative rise of S below this counts as rounding."""
+NEWTON, MISTRUST = 0.1, 0.3
+"""Steps are Newton's below the first gradient; after one at which S rose, below the second times the gradient then."""
 
 SAFETY = 4.0
 """By what the next accelerated step is multiplied to bound the error of U. In 108 searches over 2 to 8 paths, ended at
@@ -131,6 +135,10 @@ def minimise(
         )
     U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
     with one_blas_thread(action.examples * action.outputs):
+        for draft, accuracy in action.drafts(coarse=start is None):
+            # A draft that cannot be computed is no harm: the search starts where it would have without.
+            with contextlib.suppress(np.linalg.LinAlgError, ArithmeticError):
+                U = _accelerated(draft, U, max(accuracy, tolerance), max_steps).U
         return _accelerated(action, U, tolerance, max_steps)
 
 
@@ -142,29 +150,30 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
 
 
 def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
-    anderson = Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
     value, evaluations = action.at(U), 1
+    search, trusted = None, NEWTON * action.layers.ratios[0]
     least, stalled = np.inf, 0
     while True:
         interrupts.check()
         norm = scaled_gradient(U, value.gradient)
-        plain = monotone_step(U, action, value)
-        point = to_log([U])
-        move = to_log([plain]) - point
-        following = anderson.advance(point, move)
-        step = max(np.linalg.norm(following - point), SAFETY * np.linalg.norm(move))
-        found = (U, value, evaluations, norm, float(step))
+        step = newton_step if value.spread is not None and norm < trusted else monotone_step
+        if search is None or search.step is not step:
+            search = _Search(step, Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE))
+        following, move = search.propose(U, action, value)
+        found = (U, value, evaluations, norm, move)
         if norm <= tolerance:
             return _report(*found, Status.CONVERGED, Status.CONVERGED.sentence)
         if evaluations >= max_steps:
             return _report(*found, Status.NOT_CONVERGED, f"not converged after {evaluations} evaluations")
-        (trial,) = from_log(following, [action.size])
-        trial_value, evaluations = _try(action, trial, value), evaluations + 1
+        trial, trial_value, evaluations = following, _try(action, following, value), evaluations + 1
         if trial_value is None:
-            anderson.retreat()
+            search.anderson.retreat()
+            if step is newton_step:
+                trusted = MISTRUST * norm
             # A plain step lowers S, whatever the last digits of S say.
-            trial, trial_value, evaluations = plain, _computed(action, plain, value), evaluations + 1
-            fell = trial_value is not None and trial_value.value < value.value - ROUNDING * abs(value.value)
+            trial = monotone_step(U, action, value)
+            trial_value, evaluations = _computed(action, trial, value), evaluations + 1
+            fell = trial_value is not None and trial_value.value < value.value - action.rounding * abs(value.value)
             stalled = 0 if fell or norm < 0.9 * least else stalled + 1
             least = min(least, norm)
         if trial_value is None or stalled > PATIENCE:
@@ -173,10 +182,27 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         U, value = trial, trial_value
 
 
+class _Search(NamedTuple):
+    """Steps of one kind and their acceleration, which combines those of one kind only."""
+
+    step: Callable[[Matrix, Action, ActionValue], Matrix]
+    anderson: Anderson
+
+    def propose(self, U: Matrix, action: Action, value: ActionValue) -> tuple[Matrix, float]:
+        """The next U, and how long a step in log U the distance of the minimum is judged by."""
+        point = to_log([U])
+        move = to_log([self.step(U, action, value)]) - point
+        following = self.anderson.advance(point, move)
+        (proposed,) = from_log(following, [action.size])
+        # A plain step is shorter than the way to the minimum, Newton's is that way.
+        short = SAFETY if self.step is monotone_step else 1.0
+        return proposed, float(max(np.linalg.norm(following - point), short * np.linalg.norm(move)))
+
+
 def _try(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
     """The action at U, or None where it is higher than before or cannot be computed."""
     value = _computed(action, U, before)
-    fell = value is not None and value.value <= before.value + ROUNDING * (1.0 + abs(before.value))
+    fell = value is not None and value.value <= before.value + action.rounding * (1.0 + abs(before.value))
     return value if fell else None
 
 
