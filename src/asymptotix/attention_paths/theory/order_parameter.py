@@ -44,8 +44,14 @@ MAX_MOVE = 3.0
 PATIENCE = 30
 """Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
 
-NEWTON, MISTRUST = 0.1, 0.3
+NEWTON, MISTRUST = 0.1, 0.03
 """Steps are Newton's below the first gradient; after one at which S rose, below the second times the gradient then."""
+
+GROWTH = 2.0
+"""A Newton step that multiplies the gradient by more than this counts as one at which S rose."""
+
+DRAFT_PATIENCE = 8
+"""Evaluations of a draft in which the gradient may not fall below its least before the search on it ends."""
 
 SAFETY = 4.0
 """By what the next accelerated step is multiplied to bound the error of U. In 108 searches over 2 to 8 paths, ended at
@@ -138,7 +144,7 @@ def minimise(
         for draft, accuracy in action.drafts(coarse=start is None):
             # A draft that cannot be computed is no harm: the search starts where it would have without.
             with contextlib.suppress(np.linalg.LinAlgError, ArithmeticError):
-                U = _accelerated(draft, U, max(accuracy, tolerance), max_steps).U
+                U = _accelerated(draft, U, max(accuracy, tolerance), max_steps, DRAFT_PATIENCE).U
         return _accelerated(action, U, tolerance, max_steps)
 
 
@@ -149,13 +155,18 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
     return float(np.abs(root @ gradient @ root).max())
 
 
-def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
+def _accelerated(
+    action: Action, U: Matrix, tolerance: float, max_steps: int, patience: float = np.inf
+) -> OrderParameter:
     value, evaluations = action.at(U), 1
     search, trusted = None, NEWTON * action.layers.ratios[0]
-    least, stalled = np.inf, 0
+    lowest, idle, least, stalled, norm = np.inf, 0, np.inf, 0, np.inf
     while True:
         interrupts.check()
-        norm = scaled_gradient(U, value.gradient)
+        before, norm = norm, scaled_gradient(U, value.gradient)
+        lowest, idle = min(lowest, norm), 0 if norm < lowest else idle + 1
+        if norm > GROWTH * before and search is not None and search.step is newton_step:
+            trusted = MISTRUST * before
         step = newton_step if value.spread is not None and norm < trusted else monotone_step
         if search is None or search.step is not step:
             search = _Search(step, Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE))
@@ -163,13 +174,12 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         found = (U, value, evaluations, norm, move)
         if norm <= tolerance:
             return _report(*found, Status.CONVERGED, Status.CONVERGED.sentence)
-        if evaluations >= max_steps:
+        if evaluations >= max_steps or idle >= patience:
             return _report(*found, Status.NOT_CONVERGED, f"not converged after {evaluations} evaluations")
         trial, trial_value, evaluations = following, _try(action, following, value), evaluations + 1
         if trial_value is None:
             search.anderson.retreat()
-            if step is newton_step:
-                trusted = MISTRUST * norm
+            trusted = MISTRUST * norm if step is newton_step else trusted
             # A plain step lowers S, whatever the last digits of S say.
             trial = monotone_step(U, action, value)
             trial_value, evaluations = _computed(action, trial, value), evaluations + 1
