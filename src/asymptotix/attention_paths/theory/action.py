@@ -23,7 +23,7 @@ The factor s_0 of the kernel is missing in print, where every prior variance is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,9 @@ from .energy import TENSOR_BYTES, Energy, Spread, tensor_bytes
 
 COARSE_SHARE, COARSE_GRADIENT = 0.995, 1e-2
 """Share of the inputs' variance that a coarse draft keeps, and the gradient that is left at its minimum."""
+
+SINGLE_NOISE = 1e-4
+"""Largest error of K in single precision at which drafts help, over the temperature."""
 
 SINGLE_ROUNDING, SINGLE_GRADIENT = 1e-6, 1e-5
 """Relative error of S in single precision, and the scaled gradient that can be reached there."""
@@ -57,7 +60,7 @@ class ActionValue:
     gradient
         dS/dU, shape (d C, d C).
     spread
-        What the energy's curvature is estimated from, where the energy tells.
+        Gives what the energy's curvature is estimated from, where the energy tells.
     """
 
     value: float
@@ -66,7 +69,7 @@ class ActionValue:
     inner: list[Matrix]
     prior_slope: Matrix
     gradient: Matrix
-    spread: Spread | None
+    spread: Callable[[], Spread] | None
 
 
 class Action:
@@ -141,12 +144,18 @@ class Action:
         With each comes the scaled gradient below which its minimum is no nearer to that of S. That of the coarse one,
         without most directions of token space, is some percent off; the other one is S in single precision.
         """
-        if not self._energy.can_be_drafted:
+        if not self._energy.is_costly or self._rounding_of_single_kernel > SINGLE_NOISE * self.temperature:
             return
         rank, leading = self._energy.features.shape[1], self._energy.leading_directions(COARSE_SHARE)
         if coarse and leading <= rank / 2:
             yield self._draft(leading), COARSE_GRADIENT
         yield self._draft(rank), SINGLE_GRADIENT
+
+    @property
+    def _rounding_of_single_kernel(self) -> float:
+        """Norm of the error of K in single precision: that of a random matrix with errors of its diagonal's size."""
+        size = self.prior_order_parameter[0, 0] * self._energy.kernel_scale
+        return float(np.finfo(np.float32).eps * size * np.sqrt(self.examples))
 
     def _draft(self, directions: int) -> Action:
         other = copy.copy(self)

@@ -55,7 +55,7 @@ class Curvature:
     def __init__(self, U: Matrix, action: Action, value: ActionValue) -> None:
         if value.spread is None:
             raise ValueError("an energy that is not made from features tells nothing of its curvature")
-        self._layers, self._width, spread = action.layers, action.width, value.spread
+        self._layers, self._width, spread = action.layers, action.width, value.spread()
         roots = [_roots(X) for X in (U, *value.inner)]
         self.root = h = roots[0][0]
         self._u = value.inner[-1]
@@ -64,7 +64,7 @@ class Curvature:
             for (root, _), (_, inverse_root), s in zip(roots[:-1], roots[1:], self._layers.variances, strict=False)
         ]
         self._squares = [(Z @ Z.T, Z.T @ Z) for Z in self._Z]
-        self._concentration = spread.concentration
+        self._total, self._concentration = spread.total, spread.concentration
         self._D, self._R, self._rest = (h @ X @ h for X in (value.D, value.R, spread.rest))
         self._projected = h @ spread.projected
         d, q, P = spread.whitened.shape
@@ -87,7 +87,12 @@ class Curvature:
         DX = self._D @ X
         seen = self._whitened.T @ (X @ self._projected).astype(self._whitened.dtype).ravel()
         exact = (self._whitened @ seen).reshape(len(X), -1) @ self._projected.T
-        bent = -self._concentration * DX @ self._D + 2.0 * (DX @ self._rest + exact)
+        # X_1 = I is V = U, where the first sum is known.
+        along = np.trace(DX) / np.trace(self._D)
+        apart = self._concentration * (DX - along * self._D) @ self._D
+        apart -= self._D * (np.trace(apart) / np.trace(self._D))
+        first = apart + along * self._total / np.trace(self._D) * self._D
+        bent = 2.0 * (DX @ self._rest + exact) - first
         # The last two: geodesics are not straight.
         return _symmetric(bent + DX - self._R @ X)
 

@@ -22,8 +22,8 @@ Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the print's energy is 1/P o
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -48,11 +48,12 @@ SAMPLED = 4
 
 
 class EnergyValue(NamedTuple):
-    """The energy, the Cholesky factor of K + T I (lower, example fastest) and v = (K + T I)^-1 Y, (P, C)."""
+    """The energy, the Cholesky factor of K + T I (lower, example fastest), v = (K + T I)^-1 Y, (P, C), and T."""
 
     value: float
     factor: Matrix
     mean_weights: Matrix
+    temperature: float
 
 
 class Spread(NamedTuple):
@@ -62,6 +63,8 @@ class Spread(NamedTuple):
 
     Attributes
     ----------
+    total
+        |I - T A|^2, which is the sum of (w_mu . U w_nu)^2 over all pairs of examples.
     concentration
         tr M^2, one over the number of directions that count.
     projected
@@ -72,6 +75,7 @@ class Spread(NamedTuple):
         p M p^T of the part of p along the others, (d, d).
     """
 
+    total: float
     concentration: float
     projected: Matrix
     whitened: Matrix
@@ -79,11 +83,11 @@ class Spread(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """D and R, each of size d C, and what the curvature is estimated from where that is known."""
+    """D and R, each of size d C, and how to get what the curvature is estimated from, where that is possible."""
 
     D: Matrix
     R: Matrix
-    spread: Spread | None
+    spread: Callable[[], Spread] | None
 
 
 class Energy:
@@ -116,9 +120,16 @@ class Energy:
         return path_features(self._xi, self._scale)
 
     @property
-    def can_be_drafted(self) -> bool:
-        """Whether everything follows from the features of one output, which is where time is spent."""
-        return self._tensor is None and self.outputs == 1
+    def is_costly(self) -> bool:
+        """Whether time is spent on products of the features of one output, more than on matrices of P x P."""
+        if self._tensor is not None or self.outputs > 1:
+            return False
+        return self.features.shape[0] * self.features.shape[1] > 2 * self.examples
+
+    @property
+    def kernel_scale(self) -> float:
+        """Mean diagonal entry of K at U = I."""
+        return float((self.features**2).sum() / self.examples)
 
     def leading_directions(self, share: float) -> int:
         """The number of directions of token space that hold this share of the variance of the features."""
@@ -145,14 +156,15 @@ class Energy:
             )
         v, _ = _potrs(factor, self._labels, lower=1)
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T)
+        return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T, temperature)
 
     def slopes(self, energy: EnergyValue) -> Slopes:
         """D and R, and how the whitened features are spread where there are any."""
         if self._tensor is not None:
             return Slopes(*self._tensor_slopes(self._tensor, energy), None)
         # (d, C, r): projections of v on the features.
-        projected = (self.features @ energy.mean_weights).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1)
+        v = energy.mean_weights.astype(self.features.dtype, copy=False)
+        projected = (self.features @ v).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1).astype(np.float64)
         R = projected @ projected.T
         if self.outputs > 1:
             return Slopes(self._blocked_slope(energy.factor), R, None)
@@ -160,10 +172,9 @@ class Energy:
         rows = whitened.reshape(self.paths, -1)
         D = np.asarray(rows @ rows.T, dtype=np.float64)
         if self._noise is not None:
-            inverse = _potri(energy.factor, lower=1)[0]
-            D += np.trace(inverse) * self._noise
+            D += np.trace(_potri(energy.factor, lower=1)[0]) * self._noise
             R += (energy.mean_weights**2).sum() * self._noise
-        return Slopes(D, R, _spread(whitened, projected))
+        return Slopes(D, R, partial(_spread, energy, whitened, projected) if self.is_costly else None)
 
     def _lower_kernel(self, U: Matrix) -> Matrix:
         """Lower triangle of K, Fortran-ordered as LAPACK reads it, outputs slow and examples fast."""
@@ -221,8 +232,10 @@ class Energy:
                 yield c, other, (slice(c * P, (c + 1) * P), slice(other * P, (other + 1) * P))
 
 
-def _spread(whitened: Matrix, projected: Matrix) -> Spread:
+def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
     """`Spread` of whitened features (d, r, P) and projections (d, r) of v."""
+    left = np.eye(len(energy.factor)) - energy.temperature * np.tril(_potri(energy.factor, lower=1)[0])
+    total = 2.0 * (left**2).sum() - (np.diag(left) ** 2).sum()
     sample = whitened[:, :, ::SAMPLED]
     M = np.asarray(np.tensordot(sample, sample, axes=((0, 2), (0, 2))), dtype=np.float64)
     M /= max(np.trace(M), np.finfo(float).tiny)
@@ -230,7 +243,7 @@ def _spread(whitened: Matrix, projected: Matrix) -> Spread:
     q = 1 + int(np.searchsorted(np.cumsum(sizes**2), LEADING_SHARE * (sizes**2).sum()))
     rest = (paths[:, q:] * sizes[q:]) @ directions[q:]
     leading = directions[:q].astype(whitened.dtype) @ whitened
-    return Spread(float((M * M).sum()), paths[:, :q] * sizes[:q], leading, rest @ M @ rest.T)
+    return Spread(float(total), float((M * M).sum()), paths[:, :q] * sizes[:q], leading, rest @ M @ rest.T)
 
 
 def tensor_bytes(examples: int, paths: int) -> int:

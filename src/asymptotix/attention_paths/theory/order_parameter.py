@@ -44,11 +44,11 @@ MAX_MOVE = 3.0
 PATIENCE = 30
 """Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
 
-NEWTON, MISTRUST = 0.1, 0.03
-"""Steps are Newton's below the first gradient; after one at which S rose, below the second times the gradient then."""
+NEWTON = 0.1, 0.003
+"""Scaled gradients below which steps are Newton's: at first, and after a failure. After a second one none are."""
 
 GROWTH = 2.0
-"""A Newton step that multiplies the gradient by more than this counts as one at which S rose."""
+"""A Newton step at which S rises, or after which the gradient is larger by this factor, is a failure."""
 
 DRAFT_PATIENCE = 8
 """Evaluations of a draft in which the gradient may not fall below its least before the search on it ends."""
@@ -159,18 +159,16 @@ def _accelerated(
     action: Action, U: Matrix, tolerance: float, max_steps: int, patience: float = np.inf
 ) -> OrderParameter:
     value, evaluations = action.at(U), 1
-    search, trusted = None, NEWTON * action.layers.ratios[0]
+    searches = {step: _Search(step, _anderson(action)) for step in (monotone_step, newton_step)}
+    step, failures = monotone_step, 0
     lowest, idle, least, stalled, norm = np.inf, 0, np.inf, 0, np.inf
     while True:
         interrupts.check()
         before, norm = norm, scaled_gradient(U, value.gradient)
         lowest, idle = min(lowest, norm), 0 if norm < lowest else idle + 1
-        if norm > GROWTH * before and search is not None and search.step is newton_step:
-            trusted = MISTRUST * before
-        step = newton_step if value.spread is not None and norm < trusted else monotone_step
-        if search is None or search.step is not step:
-            search = _Search(step, Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE))
-        following, move = search.propose(U, action, value)
+        failures += step is newton_step and norm > GROWTH * before
+        step = newton_step if value.spread is not None and _is_trusted(norm, failures) else monotone_step
+        following, move = searches[step].propose(U, action, value)
         found = (U, value, evaluations, norm, move)
         if norm <= tolerance:
             return _report(*found, Status.CONVERGED, Status.CONVERGED.sentence)
@@ -178,8 +176,8 @@ def _accelerated(
             return _report(*found, Status.NOT_CONVERGED, f"not converged after {evaluations} evaluations")
         trial, trial_value, evaluations = following, _try(action, following, value), evaluations + 1
         if trial_value is None:
-            search.anderson.retreat()
-            trusted = MISTRUST * norm if step is newton_step else trusted
+            searches[step].anderson.retreat()
+            failures += step is newton_step
             # A plain step lowers S, whatever the last digits of S say.
             trial = monotone_step(U, action, value)
             trial_value, evaluations = _computed(action, trial, value), evaluations + 1
@@ -190,6 +188,15 @@ def _accelerated(
             words = "stopped by rounding: the gradient cannot fall further in double precision"
             return _report(*found, Status.INACCURATE, words)
         U, value = trial, trial_value
+
+
+def _is_trusted(norm: float, failures: int) -> bool:
+    """Whether a Newton step is taken at this gradient, after so many that failed."""
+    return failures < len(NEWTON) and norm < NEWTON[failures]
+
+
+def _anderson(action: Action) -> Anderson:
+    return Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
 
 
 class _Search(NamedTuple):
