@@ -138,7 +138,7 @@ class Action:
         other.width = checks.positive("width", width, infinite=True)
         return other
 
-    def drafts(self, coarse: bool) -> Iterator[tuple[Action, float]]:
+    def drafts(self, coarse: bool) -> Iterator[tuple[float, Action]]:
         """Cheaper actions whose minima are near, the cheapest first: where to start from. None where S is cheap.
 
         With each comes the scaled gradient below which its minimum is no nearer to that of S. That of the coarse one,
@@ -148,8 +148,8 @@ class Action:
             return
         rank, leading = self._energy.features.shape[1], self._energy.leading_directions(COARSE_SHARE)
         if coarse and leading <= rank / 2:
-            yield self._draft(leading), COARSE_GRADIENT
-        yield self._draft(rank), SINGLE_GRADIENT
+            yield COARSE_GRADIENT, self._draft(leading)
+        yield SINGLE_GRADIENT, self._draft(rank)
 
     @property
     def _rounding_of_single_kernel(self) -> float:
@@ -207,14 +207,14 @@ class Action:
 def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
     """Peak memory of minimising an action, in bytes, beyond the attended inputs handed over.
 
-    Four arrays of the size of the attended inputs (a checked copy, the features kept, the weighted or whitened ones, a
-    copy in passing), a few of (examples x outputs)^2 and features^2, and some fifty of U's size, most of them the past
-    steps that the search combines.
+    Five arrays of the size of the attended inputs (a checked copy, the features kept, the whitened ones of the last and
+    of the next step, what the curvature takes from them), a few of (examples x outputs)^2 and features^2, and some
+    hundred of U's size, most of them the past steps that the search combines.
     """
-    square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 50 * (paths * outputs) ** 2
+    square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 100 * (paths * outputs) ** 2
     # Built from a table of all ordered pairs.
     table = 3 * tensor_bytes(examples, paths)
-    return 8 * (4 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
+    return 8 * (5 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
 
 
 def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:

@@ -10,10 +10,11 @@ V = U^1/2 X_1 U^1/2 is, with the whitened features w of `energy` and the project
 
     -sum_{mu nu} (w_mu . V w_nu)^2 + 2 sum_mu (w_mu . V p)^2.
 
-Its cost would be that of d evaluations. The first sum runs over all pairs of examples and averages itself: it is
-tr(M^2) tr(D V D V) where the covariance of w is that of the paths, D, times that of token space, M of trace one. In the
-second sum p distinguishes directions of token space. Along the leading ones it is taken as it is, and along the others
-it is tr(V D V p M p^T) likewise. At the minimum this leaves some percent of the curvature in error, of either sign.
+Every product with it would cost an evaluation. But the first sum runs over all pairs of examples and averages itself:
+it is tr(M^2) tr(D V D V) where the covariance of w is that of the paths, D, times that of token space, M of trace one.
+Only along V = U, where it is known, w_mu . V w_mu does not average out. In the second sum p distinguishes directions of
+token space. Along the leading ones it is taken as it is, and along the others it is tr(V D V p M p^T) likewise. At the
+minimum some percent of the curvature are in error, of either sign; more at temperatures far below the kernel.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...numerics.threads import one_blas_thread
 from .action import Action, ActionValue
 from .elimination import Matrix, partial_trace
 
@@ -37,7 +39,8 @@ def newton_step(U: Matrix, action: Action, value: ActionValue) -> Matrix:
     """U after one Newton step from where the action has this value, whose `spread` must be known."""
     curvature = Curvature(U, action, value)
     slope = [curvature.root @ value.gradient @ curvature.root, *(np.zeros_like(X) for X in value.inner)]
-    change, directions = np.linalg.eigh(_solve(curvature, slope)[0])
+    with one_blas_thread(len(U)):
+        change, directions = np.linalg.eigh(_solve(curvature, slope)[0])
     change *= min(1.0, LONGEST / max(np.abs(change).max(), np.finfo(float).tiny))
     half = curvature.root @ directions
     return (half * np.exp(change)) @ half.T

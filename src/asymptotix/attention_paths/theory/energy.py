@@ -115,7 +115,7 @@ class Energy:
         self._noise: Matrix | None = None
 
     @cached_property
-    def features(self) -> Matrix:
+    def features(self) -> np.ndarray:
         """Scaled inputs of the paths, (d, r, P), directions of token space by falling variance."""
         return path_features(self._xi, self._scale)
 
@@ -129,7 +129,7 @@ class Energy:
     @property
     def kernel_scale(self) -> float:
         """Mean diagonal entry of K at U = I."""
-        return float((self.features**2).sum() / self.examples)
+        return float(np.vdot(self.features, self.features) / self.examples)
 
     def leading_directions(self, share: float) -> int:
         """The number of directions of token space that hold this share of the variance of the features."""
@@ -141,7 +141,7 @@ class Energy:
         other = copy.copy(self)
         other.features = self.features[:, :directions].astype(np.float32)
         rest = self.features.reshape(self.paths, -1)[:, directions * self.examples :]
-        other._noise = rest @ rest.T / self.examples
+        other._noise = rest @ rest.T / self.examples if rest.size else None
         return other
 
     def at(self, U: Matrix, temperature: float) -> EnergyValue:

@@ -9,13 +9,15 @@ these bounds,
 times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
 the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
 
+Where an evaluation of S is costly, most are saved: the search begins on drafts of S, and near the minimum the steps are
+Newton's with the curvature of `curvature`, for as long as they succeed.
+
 The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11); the print finds it by Adam (appendix E), which may
 leave the cone of positive definite matrices.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -113,9 +115,9 @@ def monotone_step(U: Matrix, action: Action, value: ActionValue | None = None) -
 def minimise(
     action: Action, start: ArrayLike | None = None, tolerance: float = 1e-8, max_steps: int = 400
 ) -> OrderParameter:
-    """Minimise S over U by `monotone_step`, with Anderson acceleration on log U.
+    """Minimise S over U by `monotone_step` or `newton_step`, with Anderson acceleration on log U.
 
-    An accelerated step at which S rises is undone and replaced by the plain one. At infinite width the answer is the
+    An accelerated step at which S rises is undone and replaced by the monotone one. At infinite width the answer is the
     Gaussian-process limit, a multiple of the identity.
 
     Parameters
@@ -141,10 +143,9 @@ def minimise(
         )
     U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
     with one_blas_thread(action.examples * action.outputs):
-        for draft, accuracy in action.drafts(coarse=start is None):
-            # A draft that cannot be computed is no harm: the search starts where it would have without.
-            with contextlib.suppress(np.linalg.LinAlgError, ArithmeticError):
-                U = _accelerated(draft, U, max(accuracy, tolerance), max_steps, DRAFT_PATIENCE).U
+        for accuracy, draft in action.drafts(coarse=start is None):
+            U = _drafted(draft, U, max(accuracy, tolerance), max_steps)
+            del draft  # as large as half the features
         return _accelerated(action, U, tolerance, max_steps)
 
 
@@ -153,6 +154,14 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
     values, vectors = np.linalg.eigh(U)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     return float(np.abs(root @ gradient @ root).max())
+
+
+def _drafted(draft: Action, U: Matrix, tolerance: float, max_steps: int) -> Matrix:
+    """The minimiser of a draft, or U where it cannot be computed: that is where the search would have begun without."""
+    try:
+        return _accelerated(draft, U, tolerance, max_steps, DRAFT_PATIENCE).U
+    except (np.linalg.LinAlgError, ArithmeticError):
+        return U
 
 
 def _accelerated(
