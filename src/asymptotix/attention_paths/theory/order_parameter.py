@@ -168,7 +168,7 @@ def _accelerated(
     action: Action, U: Matrix, tolerance: float, max_steps: int, patience: float = np.inf
 ) -> OrderParameter:
     value, evaluations = action.at(U), 1
-    searches = {step: _Search(step, _anderson(action)) for step in (monotone_step, newton_step)}
+    accelerated = {step: _AcceleratedSteps(step, _anderson(action)) for step in (monotone_step, newton_step)}
     step, failures = monotone_step, 0
     lowest, idle, least, stalled, norm = np.inf, 0, np.inf, 0, np.inf
     while True:
@@ -177,7 +177,7 @@ def _accelerated(
         lowest, idle = min(lowest, norm), 0 if norm < lowest else idle + 1
         failures += step is newton_step and norm > GROWTH * before
         step = newton_step if value.spread is not None and _is_trusted(norm, failures) else monotone_step
-        following, move = searches[step].propose(U, action, value)
+        following, move = accelerated[step].propose(U, action, value)
         found = (U, value, evaluations, norm, move)
         if norm <= tolerance:
             return _report(*found, Status.CONVERGED, Status.CONVERGED.sentence)
@@ -185,7 +185,7 @@ def _accelerated(
             return _report(*found, Status.NOT_CONVERGED, f"not converged after {evaluations} evaluations")
         trial, trial_value, evaluations = following, _try(action, following, value), evaluations + 1
         if trial_value is None:
-            searches[step].anderson.retreat()
+            accelerated[step].anderson.retreat()
             failures += step is newton_step
             # A plain step lowers S, whatever the last digits of S say.
             trial = monotone_step(U, action, value)
@@ -208,7 +208,7 @@ def _anderson(action: Action) -> Anderson:
     return Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
 
 
-class _Search(NamedTuple):
+class _AcceleratedSteps(NamedTuple):
     """Steps of one kind and their acceleration, which combines those of one kind only."""
 
     step: Callable[[Matrix, Action, ActionValue], Matrix]
