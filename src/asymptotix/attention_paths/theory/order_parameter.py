@@ -188,7 +188,7 @@ def _accelerated(
             accelerated[step].anderson.retreat()
             failures += step is newton_step
             # A plain step lowers S, whatever the last digits of S say.
-            trial = monotone_step(U, action, value)
+            step, trial = monotone_step, monotone_step(U, action, value)
             trial_value, evaluations = _computed(action, trial, value), evaluations + 1
             fell = trial_value is not None and trial_value.value < value.value - action.rounding * abs(value.value)
             stalled = 0 if fell or norm < 0.9 * least else stalled + 1
