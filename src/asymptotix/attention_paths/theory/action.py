@@ -23,7 +23,7 @@ The factor s_0 of the kernel is missing in print, where every prior variance is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,16 @@ from numpy.typing import ArrayLike
 
 from ...numerics import checks
 from .elimination import Layers, Matrix, eliminate, entropy, extended_inverse
-from .energy import TENSOR_BYTES, Energy, tensor_bytes
+from .energy import TENSOR_BYTES, Energy, Spread, tensor_bytes
+
+COARSE_SHARE, COARSE_GRADIENT = 0.995, 1e-2
+"""Share of the inputs' variance that a coarse draft keeps, and the gradient that is left at its minimum."""
+
+SINGLE_NOISE = 1e-4
+"""Largest error of K in single precision at which drafts help, over the temperature."""
+
+SINGLE_ROUNDING, SINGLE_GRADIENT = 1e-6, 1e-5
+"""Relative error of S in single precision, and the scaled gradient that can be reached there."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class ActionValue:
         (1/s_1) I (x) (U^(2))^-1, shape (d C, d C).
     gradient
         dS/dU, shape (d C, d C).
+    spread
+        Gives what the energy's curvature is estimated from, where the energy tells.
     """
 
     value: float
@@ -58,6 +69,7 @@ class ActionValue:
     inner: list[Matrix]
     prior_slope: Matrix
     gradient: Matrix
+    spread: Callable[[], Spread] | None
 
 
 class Action:
@@ -87,7 +99,11 @@ class Action:
         Rows of U: paths times outputs, outputs fastest.
     layers
         Heads, variances and ratios of widths as the entropy takes them.
+    rounding
+        Relative error of S by rounding.
     """
+
+    rounding = 1e-11
 
     def __init__(
         self,
@@ -122,6 +138,31 @@ class Action:
         other.width = checks.positive("width", width, infinite=True)
         return other
 
+    def drafts(self, coarse: bool) -> Iterator[tuple[float, Action]]:
+        """Cheaper actions whose minima are near, the cheapest first: where to start from. None where S is cheap.
+
+        With each comes the scaled gradient below which its minimum is no nearer to that of S. That of the coarse one,
+        without most directions of token space, is some percent off; the other one is S in single precision.
+        """
+        if not self._energy.is_costly or self._rounding_of_single_kernel > SINGLE_NOISE * self.temperature:
+            return
+        rank, leading = self._energy.features.shape[1], self._energy.leading_directions(COARSE_SHARE)
+        if coarse and leading <= rank / 2:
+            yield COARSE_GRADIENT, self._draft(leading)
+        yield SINGLE_GRADIENT, self._draft(rank)
+
+    @property
+    def _rounding_of_single_kernel(self) -> float:
+        """Norm of the error of K in single precision: that of a random matrix with errors of its diagonal's size."""
+        size = self.prior_order_parameter[0, 0] * self._energy.kernel_scale
+        return float(np.finfo(np.float32).eps * size * np.sqrt(self.examples))
+
+    def _draft(self, directions: int) -> Action:
+        other = copy.copy(self)
+        other._energy = self._energy.draft(directions)
+        other.rounding = SINGLE_ROUNDING
+        return other
+
     @property
     def prior_order_parameter(self) -> Matrix:
         """U in the Gaussian-process limit: s_1 ... s_{L+1} I, that is s2^(L+1) I for a single variance s2."""
@@ -140,7 +181,7 @@ class Action:
         self._require_definite(U)
         energy = self._energy.at(U, self.temperature)
         inner = eliminate(U, self.layers, start)
-        D, R = self._energy.slopes(energy)
+        D, R, spread = self._energy.slopes(energy)
         prior_slope = extended_inverse(inner[0], self.heads[0]) / self.layers.variances[0]
         inverse = np.linalg.inv(U)
         return ActionValue(
@@ -150,6 +191,7 @@ class Action:
             inner=inner,
             prior_slope=prior_slope,
             gradient=self.layers.ratios[0] * (prior_slope - 0.5 * (inverse + inverse.T)) + (D - R) / self.width,
+            spread=spread,
         )
 
     def _require_definite(self, U: Matrix) -> None:
@@ -165,14 +207,14 @@ class Action:
 def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
     """Peak memory of minimising an action, in bytes, beyond the attended inputs handed over.
 
-    Four arrays of the size of the attended inputs (a checked copy, the features kept, the weighted or whitened ones, a
-    copy in passing), a few of (examples x outputs)^2 and features^2, and some fifty of U's size, most of them the past
-    steps that the search combines.
+    Five arrays of the size of the attended inputs (a checked copy, the features kept, the whitened ones of the last and
+    of the next step, what the curvature takes from them), a few of (examples x outputs)^2 and features^2, and some
+    hundred of U's size, most of them the past steps that the search combines.
     """
-    square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 50 * (paths * outputs) ** 2
+    square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 100 * (paths * outputs) ** 2
     # Built from a table of all ordered pairs.
     table = 3 * tensor_bytes(examples, paths)
-    return 8 * (4 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
+    return 8 * (5 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
 
 
 def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:

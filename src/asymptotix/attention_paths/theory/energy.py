@@ -13,13 +13,17 @@ The d^2 P^2 inner products are stored only where there is one output and they ar
 one matrix. Otherwise everything follows from the attended inputs by matrix products, for each pair of outputs in turn;
 where there is one output, a triangular solve takes the place of the inverse.
 
+Such energies can be drafted: in single precision, from the leading directions of token space. The inputs along the
+others are nearly orthogonal from example to example, so that they add to K what noise adds to the temperature.
+
 Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the print's energy is 1/P of this one, and its kernel lacks s_0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+import copy
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +31,7 @@ from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from .elimination import Matrix
 
-_syrk, _trsm = get_blas_funcs(("syrk", "trsm"), dtype=np.float64)
+_BLAS = {np.dtype(kind): get_blas_funcs(("syrk", "trsm"), dtype=kind) for kind in (np.float32, np.float64)}
 _potrf, _potrs, _potri = get_lapack_funcs(("potrf", "potrs", "potri"), dtype=np.float64)
 
 RANK_TOLERANCE = 1e-14
@@ -36,13 +40,54 @@ RANK_TOLERANCE = 1e-14
 TENSOR_BYTES = 64 * 2**20
 """Largest table of inner products between paths that is stored."""
 
+LEADING_SHARE = 0.99
+"""Share of |features^T v|^2 in the directions of token space along which the whitened features are reported."""
+
+SAMPLED = 4
+"""One in so many examples is asked how the whitened features are spread over token space: all tell the same."""
+
 
 class EnergyValue(NamedTuple):
-    """The energy, the Cholesky factor of K + T I (lower, example fastest) and v = (K + T I)^-1 Y, (P, C)."""
+    """The energy, the Cholesky factor of K + T I (lower, example fastest), v = (K + T I)^-1 Y, (P, C), and T."""
 
     value: float
     factor: Matrix
     mean_weights: Matrix
+    temperature: float
+
+
+class Spread(NamedTuple):
+    """How the whitened features w^pi = l^-1 features^pi and the projections p^pi of v lie in token space.
+
+    With b_1..b_r the principal directions of p and M the covariance of w over paths and examples, of trace one:
+
+    Attributes
+    ----------
+    total
+        |I - T A|^2, which is the sum of (w_mu . U w_nu)^2 over all pairs of examples.
+    concentration
+        tr M^2, one over the number of directions that count.
+    projected
+        p^pi . b_i along the leading ones of those directions, (d, q).
+    whitened
+        w^pi . b_i for every example, (d, q, P).
+    rest
+        p M p^T of the part of p along the others, (d, d).
+    """
+
+    total: float
+    concentration: float
+    projected: Matrix
+    whitened: Matrix
+    rest: Matrix
+
+
+class Slopes(NamedTuple):
+    """D and R, each of size d C, and how to get what the curvature is estimated from, where that is possible."""
+
+    D: Matrix
+    R: Matrix
+    spread: Callable[[], Spread] | None
 
 
 class Energy:
@@ -67,16 +112,42 @@ class Energy:
             self._tensor = path_tensor(xi, self._scale)
         # By output, then by example, as the rows of K are kept here.
         self._labels = np.ascontiguousarray(labels.T).ravel()
+        self._noise: Matrix | None = None
 
     @cached_property
-    def features(self) -> Matrix:
-        """Scaled inputs of the paths, (d, r, P)."""
+    def features(self) -> np.ndarray:
+        """Scaled inputs of the paths, (d, r, P), directions of token space by falling variance."""
         return path_features(self._xi, self._scale)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether time is spent on products of the features of one output, more than on matrices of P x P."""
+        if self._tensor is not None or self.outputs > 1:
+            return False
+        return self.features.shape[0] * self.features.shape[1] > 2 * self.examples
+
+    @property
+    def kernel_scale(self) -> float:
+        """Mean diagonal entry of K at U = I."""
+        return float(np.vdot(self.features, self.features) / self.examples)
+
+    def leading_directions(self, share: float) -> int:
+        """The number of directions of token space that hold this share of the variance of the features."""
+        variances = np.einsum("akm,akm->k", self.features, self.features)
+        return 1 + int(np.searchsorted(np.cumsum(variances), share * variances.sum()))
+
+    def draft(self, directions: int) -> Energy:
+        """The energy in single precision, with all but the leading directions of token space counted as noise."""
+        other = copy.copy(self)
+        other.features = self.features[:, :directions].astype(np.float32)
+        rest = self.features.reshape(self.paths, -1)[:, directions * self.examples :]
+        other._noise = rest @ rest.T / self.examples if rest.size else None
+        return other
 
     def at(self, U: Matrix, temperature: float) -> EnergyValue:
         """The energy at a positive definite U, and what its slopes are made of."""
         K = self._lower_kernel(U)
-        K[np.diag_indices(len(K))] += temperature
+        K[np.diag_indices(len(K))] += temperature if self._noise is None else temperature + (U * self._noise).sum()
         factor, info = _potrf(K, lower=1, overwrite_a=1, clean=0)
         if info != 0:
             raise np.linalg.LinAlgError(
@@ -85,25 +156,35 @@ class Energy:
             )
         v, _ = _potrs(factor, self._labels, lower=1)
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T)
+        return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T, temperature)
 
-    def slopes(self, energy: EnergyValue) -> tuple[Matrix, Matrix]:
-        """D and R, each of size d C."""
+    def slopes(self, energy: EnergyValue) -> Slopes:
+        """D and R, and how the whitened features are spread where there are any."""
         if self._tensor is not None:
-            return self._tensor_slopes(self._tensor, energy)
-        D = self._whitened_slope(energy.factor) if self.outputs == 1 else self._blocked_slope(energy.factor)
+            return Slopes(*self._tensor_slopes(self._tensor, energy), None)
         # (d, C, r): projections of v on the features.
-        projected = (self.features @ energy.mean_weights).transpose(0, 2, 1).reshape(len(D), -1)
-        return D, projected @ projected.T
+        v = energy.mean_weights.astype(self.features.dtype, copy=False)
+        projected = (self.features @ v).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1).astype(np.float64)
+        R = projected @ projected.T
+        if self.outputs > 1:
+            return Slopes(self._blocked_slope(energy.factor), R, None)
+        whitened = self._whitened(energy.factor)
+        rows = whitened.reshape(self.paths, -1)
+        D = np.asarray(rows @ rows.T, dtype=np.float64)
+        if self._noise is not None:
+            D += np.trace(_potri(energy.factor, lower=1)[0]) * self._noise
+            R += (energy.mean_weights**2).sum() * self._noise
+        return Slopes(D, R, partial(_spread, energy, whitened, projected) if self.is_costly else None)
 
     def _lower_kernel(self, U: Matrix) -> Matrix:
         """Lower triangle of K, Fortran-ordered as LAPACK reads it, outputs slow and examples fast."""
         if self._tensor is not None:
             return (U[np.triu_indices(self.paths)] @ self._tensor).reshape(self.examples, -1).T
         if self.outputs == 1:
-            mixed = np.linalg.cholesky(U).T @ self.features.reshape(self.paths, -1)
+            mixed = np.linalg.cholesky(U).T.astype(self.features.dtype) @ self.features.reshape(self.paths, -1)
             # Stored by rows; the transpose is what BLAS reads without a copy.
-            return _syrk(1.0, mixed.reshape(-1, self.examples).T, lower=1)
+            lower = _BLAS[mixed.dtype][0](1.0, mixed.reshape(-1, self.examples).T, lower=1)
+            return np.asarray(lower, dtype=np.float64)
         U_blocks = U.reshape(self.paths, self.outputs, self.paths, self.outputs)
         columns = self.features.reshape(-1, self.examples)
         upper = np.empty((len(self._labels), len(self._labels)))
@@ -122,11 +203,11 @@ class Energy:
         D, R = halves + halves.transpose(0, 2, 1)
         return D, R
 
-    def _whitened_slope(self, factor: Matrix) -> Matrix:
-        """D of one output from the Cholesky factor l of K + T I: with w^pi = l^-1 features^pi, D = <w^pi, w^pi'>."""
+    def _whitened(self, factor: Matrix) -> Matrix:
+        """Whitened features w^pi = l^-1 features^pi, l the Cholesky factor of K + T I: D = <w^pi, w^pi'>. (d, r, P)"""
         columns = self.features.reshape(-1, self.examples).T
-        whitened = _trsm(1.0, factor, columns, lower=1).T.reshape(self.paths, -1)
-        return whitened @ whitened.T
+        whitened = _BLAS[columns.dtype][1](1.0, factor.astype(columns.dtype, copy=False), columns, lower=1)
+        return whitened.T.reshape(self.features.shape)
 
     def _blocked_slope(self, factor: Matrix) -> Matrix:
         """D of several outputs from A = (K + T I)^-1: block (c, c') is <features^pi A_cc', features^pi'>.
@@ -151,6 +232,20 @@ class Energy:
                 yield c, other, (slice(c * P, (c + 1) * P), slice(other * P, (other + 1) * P))
 
 
+def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
+    """`Spread` of whitened features (d, r, P) and projections (d, r) of v."""
+    left = np.eye(len(energy.factor)) - energy.temperature * np.tril(_potri(energy.factor, lower=1)[0])
+    total = 2.0 * (left**2).sum() - (np.diag(left) ** 2).sum()
+    sample = whitened[:, :, ::SAMPLED]
+    M = np.asarray(np.tensordot(sample, sample, axes=((0, 2), (0, 2))), dtype=np.float64)
+    M /= max(np.trace(M), np.finfo(float).tiny)
+    paths, sizes, directions = np.linalg.svd(projected, full_matrices=False)
+    q = 1 + int(np.searchsorted(np.cumsum(sizes**2), LEADING_SHARE * (sizes**2).sum()))
+    rest = (paths[:, q:] * sizes[q:]) @ directions[q:]
+    leading = directions[:q].astype(whitened.dtype) @ whitened
+    return Spread(float(total), float((M * M).sum()), paths[:, :q] * sizes[:q], leading, rest @ M @ rest.T)
+
+
 def tensor_bytes(examples: int, paths: int) -> int:
     """Memory of `path_tensor`."""
     return 8 * examples**2 * (paths * (paths + 1) // 2)
@@ -172,7 +267,7 @@ def path_tensor(xi: Matrix, scale: float) -> Matrix:
 
 
 def path_features(xi: Matrix, scale: float) -> Matrix:
-    """Scaled inputs as (d, r, P), token space rotated to its rank r <= N0: inner products, hence kernels, are the same.
+    """Scaled inputs as (d, r, P), token space rotated to its r <= N0 principal directions, which changes no kernel.
 
     With the examples fastest, the kernel, the triangular solve and D are one large product each, without copies.
     """
@@ -180,10 +275,8 @@ def path_features(xi: Matrix, scale: float) -> Matrix:
     X = xi.reshape(P * d, N0)
     if P * d < N0:
         X = np.asarray(np.linalg.qr(X.T, mode="r")).T
-    else:
-        variances, directions = np.linalg.eigh(X.T @ X)
-        # All-zero inputs keep one (zero) direction.
-        kept = variances >= RANK_TOLERANCE * variances[-1]
-        if not kept.all():
-            X = X @ directions[:, kept]
+    variances, directions = np.linalg.eigh(X.T @ X)
+    # All-zero inputs keep one (zero) direction.
+    kept = variances >= RANK_TOLERANCE * variances[-1]
+    X = X @ directions[:, kept][:, ::-1]
     return np.ascontiguousarray((scale * X).reshape(P, d, -1).transpose(1, 2, 0))

@@ -9,13 +9,18 @@ these bounds,
 times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
 the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
 
+Where an evaluation of S is costly, most are saved: the search begins on drafts of S, and near the minimum the steps are
+Newton's with the curvature of `curvature`, for as long as they succeed.
+
 The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11); the print finds it by Adam (appendix E), which may
 leave the cone of positive definite matrices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +30,7 @@ from ...numerics import checks, interrupts
 from ...numerics.anderson import Anderson
 from ...numerics.threads import one_blas_thread
 from .action import Action, ActionValue
+from .curvature import newton_step
 from .elimination import Matrix, riccati
 from .log_coordinates import from_log, to_log
 
@@ -40,8 +46,14 @@ MAX_MOVE = 3.0
 PATIENCE = 30
 """Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
 
-ROUNDING = 1e-11
-"""A relative rise of S below this counts as rounding."""
+NEWTON = 0.1, 0.003
+"""Scaled gradients below which steps are Newton's: at first, and after a failure. After a second one none are."""
+
+GROWTH = 2.0
+"""A Newton step at which S rises, or after which the gradient is larger by this factor, is a failure."""
+
+DRAFT_PATIENCE = 8
+"""Evaluations of a draft in which the gradient may not fall below its least before the search on it ends."""
 
 SAFETY = 4.0
 """By what the next accelerated step is multiplied to bound the error of U. In 108 searches over 2 to 8 paths, ended at
@@ -103,9 +115,9 @@ def monotone_step(U: Matrix, action: Action, value: ActionValue | None = None) -
 def minimise(
     action: Action, start: ArrayLike | None = None, tolerance: float = 1e-8, max_steps: int = 400
 ) -> OrderParameter:
-    """Minimise S over U by `monotone_step`, with Anderson acceleration on log U.
+    """Minimise S over U by `monotone_step` or `newton_step`, with Anderson acceleration on log U.
 
-    An accelerated step at which S rises is undone and replaced by the plain one. At infinite width the answer is the
+    An accelerated step at which S rises is undone and replaced by the monotone one. At infinite width the answer is the
     Gaussian-process limit, a multiple of the identity.
 
     Parameters
@@ -131,6 +143,9 @@ def minimise(
         )
     U = action.prior_order_parameter if start is None else _checked_start(start, action.size)
     with one_blas_thread(action.examples * action.outputs):
+        for accuracy, draft in action.drafts(coarse=start is None):
+            U = _drafted(draft, U, max(accuracy, tolerance), max_steps)
+            del draft  # as large as half the features
         return _accelerated(action, U, tolerance, max_steps)
 
 
@@ -141,30 +156,41 @@ def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
     return float(np.abs(root @ gradient @ root).max())
 
 
-def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) -> OrderParameter:
-    anderson = Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
+def _drafted(draft: Action, U: Matrix, tolerance: float, max_steps: int) -> Matrix:
+    """The minimiser of a draft, or U where it cannot be computed: that is where the search would have begun without."""
+    try:
+        return _accelerated(draft, U, tolerance, max_steps, DRAFT_PATIENCE).U
+    except (np.linalg.LinAlgError, ArithmeticError):
+        return U
+
+
+def _accelerated(
+    action: Action, U: Matrix, tolerance: float, max_steps: int, patience: float = np.inf
+) -> OrderParameter:
     value, evaluations = action.at(U), 1
-    least, stalled = np.inf, 0
+    accelerated = {step: _AcceleratedSteps(step, _anderson(action)) for step in (monotone_step, newton_step)}
+    step, failures = monotone_step, 0
+    lowest, idle, least, stalled, norm = np.inf, 0, np.inf, 0, np.inf
     while True:
         interrupts.check()
-        norm = scaled_gradient(U, value.gradient)
-        plain = monotone_step(U, action, value)
-        point = to_log([U])
-        move = to_log([plain]) - point
-        following = anderson.advance(point, move)
-        step = max(np.linalg.norm(following - point), SAFETY * np.linalg.norm(move))
-        found = (U, value, evaluations, norm, float(step))
+        before, norm = norm, scaled_gradient(U, value.gradient)
+        lowest, idle = min(lowest, norm), 0 if norm < lowest else idle + 1
+        failures += step is newton_step and norm > GROWTH * before
+        step = newton_step if value.spread is not None and _is_trusted(norm, failures) else monotone_step
+        following, move = accelerated[step].propose(U, action, value)
+        found = (U, value, evaluations, norm, move)
         if norm <= tolerance:
             return _report(*found, Status.CONVERGED, Status.CONVERGED.sentence)
-        if evaluations >= max_steps:
+        if evaluations >= max_steps or idle >= patience:
             return _report(*found, Status.NOT_CONVERGED, f"not converged after {evaluations} evaluations")
-        (trial,) = from_log(following, [action.size])
-        trial_value, evaluations = _try(action, trial, value), evaluations + 1
+        trial, trial_value, evaluations = following, _try(action, following, value), evaluations + 1
         if trial_value is None:
-            anderson.retreat()
+            accelerated[step].anderson.retreat()
+            failures += step is newton_step
             # A plain step lowers S, whatever the last digits of S say.
-            trial, trial_value, evaluations = plain, _computed(action, plain, value), evaluations + 1
-            fell = trial_value is not None and trial_value.value < value.value - ROUNDING * abs(value.value)
+            step, trial = monotone_step, monotone_step(U, action, value)
+            trial_value, evaluations = _computed(action, trial, value), evaluations + 1
+            fell = trial_value is not None and trial_value.value < value.value - action.rounding * abs(value.value)
             stalled = 0 if fell or norm < 0.9 * least else stalled + 1
             least = min(least, norm)
         if trial_value is None or stalled > PATIENCE:
@@ -173,10 +199,36 @@ def _accelerated(action: Action, U: Matrix, tolerance: float, max_steps: int) ->
         U, value = trial, trial_value
 
 
+def _is_trusted(norm: float, failures: int) -> bool:
+    """Whether a Newton step is taken at this gradient, after so many that failed."""
+    return failures < len(NEWTON) and norm < NEWTON[failures]
+
+
+def _anderson(action: Action) -> Anderson:
+    return Anderson(action.size * (action.size + 1) // 2, MEMORY, MAX_MOVE, STRIDE)
+
+
+class _AcceleratedSteps(NamedTuple):
+    """Steps of one kind and their acceleration, which combines those of one kind only."""
+
+    step: Callable[[Matrix, Action, ActionValue], Matrix]
+    anderson: Anderson
+
+    def propose(self, U: Matrix, action: Action, value: ActionValue) -> tuple[Matrix, float]:
+        """The next U, and how long a step in log U the distance of the minimum is judged by."""
+        point = to_log([U])
+        move = to_log([self.step(U, action, value)]) - point
+        following = self.anderson.advance(point, move)
+        (proposed,) = from_log(following, [action.size])
+        # A plain step is shorter than the way to the minimum, Newton's is that way.
+        short = SAFETY if self.step is monotone_step else 1.0
+        return proposed, float(max(np.linalg.norm(following - point), short * np.linalg.norm(move)))
+
+
 def _try(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
     """The action at U, or None where it is higher than before or cannot be computed."""
     value = _computed(action, U, before)
-    fell = value is not None and value.value <= before.value + ROUNDING * (1.0 + abs(before.value))
+    fell = value is not None and value.value <= before.value + action.rounding * (1.0 + abs(before.value))
     return value if fell else None
 
 
