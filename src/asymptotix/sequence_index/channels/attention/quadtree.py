@@ -6,25 +6,23 @@ of z1 (times the two signs):
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
-z2 is even in z1, so that z1 and -z1, and both signs, are taken together on the half plane z1- >= 0. Its cells are split,
-along one side or both, until they resolve the Gaussian, and dropped when a lower bound of its energy over the cell (from
-the Jacobian at its centre and a bound of the second derivative, and from the range of the mixing) says that nothing in
-them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak skip connection z2 changes on a
-scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow. A cell gets a Gauss-Legendre rule
-with as many nodes along either side as its size and its share of the integral ask for.
+z2 is even in z1, so that z1 and -z1, and both signs, are taken together on the half plane z1- >= 0. Its cells are
+split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound of its energy over the
+cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of the mixing) says that
+nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak skip connection z2
+changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow. A cell gets a
+Gauss-Legendre rule with as many nodes along either side as its size and its share of the integral ask for.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 from numba import njit
 
-from ....numerics import interrupts
+from ....numerics.threads import available_cores, each_in_parallel
 from ..protocol import Accuracy
 from .activation_kinds import LINEAR, SOFTMAX
 
@@ -39,7 +37,7 @@ _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard de
 _MOST_CELLS = 200000  # a sample that needs more is far outside the model and counts as lost
 # Nodes along a side: so many for a side of no length, so many more per width of the integrand over the fineness, and so
 # many less per unit of energy. Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
-_FIRST_NODES, _NODES_PER_WIDTH, _LESS_NODES, _MOST_NODES = 1.5, 4.0, 0.4, 15
+_FIRST_NODES, _NODES_PER_WIDTH, _LESS_NODES, _MOST_NODES = 1.5, 4.0, 0.3, 15
 # Rows of the table of leaves.
 _M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
 _ALL = 0b1111  # the four points +-z1, +-z2 as bits: 2 for +z1, 1 for +z2
@@ -181,7 +179,7 @@ def _energy(kind, c, zm, zp, um, up, om, v1, ratio, v2):
     xm, xp, _ = _second_layer(kind, c, zm, zp, um, up)
     dm, dp = zm - om[0], zp - om[1]
     em, ep = xm - om[2] - ratio * dm, xp - om[3] - ratio * dp
-    return 0.5 * (dm * dm + dp * dp) / v1 + 0.5 * (em * em + ep * ep) / v2, xm, xp
+    return 0.5 * (dm * dm + dp * dp) / v1 + 0.5 * (em * em + ep * ep) / v2
 
 
 @_inlined
@@ -208,40 +206,6 @@ def _mode_guess(kind, c, um, up, zm, zp):
 
 
 @_inlined
-def _descend(kind, c, zm, zp, um, up, om, v1, ratio, v2):
-    """A few damped Gauss-Newton steps on the energy: a good early value makes the search drop cells sooner."""
-    value, xm, xp = _energy(kind, c, zm, zp, um, up, om, v1, ratio, v2)
-    step = 1e-6
-    for _ in range(8):
-        am, ap, _ = _second_layer(kind, c, zm + step, zp, um, up)
-        bm, bp, _ = _second_layer(kind, c, zm, zp + step, um, up)
-        j00, j10 = (am - xm) / step - ratio, (ap - xp) / step
-        j01, j11 = (bm - xm) / step, (bp - xp) / step - ratio
-        dm, dp = zm - om[0], zp - om[1]
-        em, ep = xm - om[2] - ratio * dm, xp - om[3] - ratio * dp
-        g0 = dm / v1 + (j00 * em + j10 * ep) / v2
-        g1 = dp / v1 + (j01 * em + j11 * ep) / v2
-        h00 = 1 / v1 + (j00 * j00 + j10 * j10) / v2
-        h11 = 1 / v1 + (j01 * j01 + j11 * j11) / v2
-        h01 = (j00 * j01 + j10 * j11) / v2
-        det = h00 * h11 - h01 * h01
-        pm, pp = -(h11 * g0 - h01 * g1) / det, -(h00 * g1 - h01 * g0) / det
-        length = math.sqrt(pm * pm + pp * pp)
-        if not length < 1e6:
-            return value
-        scale = min(1.0, 1.0 / length)
-        for _ in range(6):
-            trial, ym, yp = _energy(kind, c, zm + scale * pm, zp + scale * pp, um, up, om, v1, ratio, v2)
-            if trial < value:
-                break
-            scale *= 0.3
-        if not trial < value - 1e-3:
-            return min(value, trial)
-        zm, zp, value, xm, xp = zm + scale * pm, zp + scale * pp, trial, ym, yp
-    return value
-
-
-@_inlined
 def _guessed_energy(kind, c, um, up, om, v1, ratio, v2):
     """The lowest energy among guessed modes: a good early value makes the search drop cells sooner."""
     best = math.inf
@@ -251,16 +215,16 @@ def _guessed_energy(kind, c, um, up, om, v1, ratio, v2):
             f = 1.0 if gm * om[0] + gp * om[1] > 0 else -1.0
         else:
             gm, gp, f = om[0], om[1], 1.0
-        best = min(best, _descend(kind, c, f * gm, f * gp, s * um, s * up, om, v1, ratio, v2))
+        best = min(best, _energy(kind, c, f * gm, f * gp, s * um, s * up, om, v1, ratio, v2))
     return best
 
 
-@_inlined
+@_compiled
 def _add_roots(stack, n, low, high, bottom, top, reach):
     """Cover a rectangle with squares of about the same size."""
     half = 0.5 * reach / _COARSE
-    columns = max(int(math.ceil((high - low) / (2 * half) - 1e-9)), 1)
-    rows = max(int(math.ceil((top - bottom) / (2 * half) - 1e-9)), 1)
+    columns = max(math.ceil((high - low) / (2 * half) - 1e-9), 1)
+    rows = max(math.ceil((top - bottom) / (2 * half) - 1e-9), 1)
     for i in range(columns):
         for j in range(rows):
             stack[n, 0], stack[n, 1] = low + (2 * i + 1) * half, bottom + (2 * j + 1) * half
@@ -269,7 +233,7 @@ def _add_roots(stack, n, low, high, bottom, top, reach):
     return n
 
 
-@_inlined
+@_compiled
 def _roots(om, reach, stack):
     """The half plane z1- >= 0 as far as the prior of z1, or of -z1, reaches."""
     sign = 1.0 if om[0] >= 0 else -1.0
@@ -333,7 +297,7 @@ def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
 def _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves):
     """Fill the table of the cells that matter and need not be split; their number, and the lowest energy seen.
 
-    Of every one: its centre, half widths, roughness, the lower bound of the energy, and that of each of the four points.
+    Of every one: centre, half widths, roughness, the lower bound of the energy, and that of each of the four points.
     """
     best = _guessed_energy(kind, c, um, up, om, v1, ratio, v2)
     n = _roots(om, reach, stack)
@@ -389,7 +353,7 @@ def _second_layer_of(kind, c, um, up, nodes, count):
         nodes[2 * _BUFFER + i] *= weight
 
 
-@_inlined
+@_compiled
 def _add_one_sign(t, s, om, v1, ratio, v2, reference, nodes, count, out):
     """Add the moments of the points t z1, s z2 of the buffer, in units of exp(-reference), to ``out``.
 
@@ -418,7 +382,7 @@ def _add_one_sign(t, s, om, v1, ratio, v2, reference, nodes, count, out):
     return deeper
 
 
-@_inlined
+@_compiled
 def _add_all_signs(om, v1, ratio, v2, reference, nodes, count, out):
     """The same for the four points +-z1, +-z2 together.
 
@@ -469,10 +433,9 @@ def _add_all_signs(om, v1, ratio, v2, reference, nodes, count, out):
     return deeper
 
 
-@_inlined
-def _evaluate(kind, c, um, up, om, v1, ratio, v2, reference, signs, nodes, count, out):
+@_compiled
+def _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out):
     """Add the moments of the nodes in the buffer, in units of exp(-reference), to ``out``; returns the reference."""
-    _second_layer_of(kind, c, um, up, nodes, count)
     while True:
         if signs == _ALL:
             deeper = _add_all_signs(om, v1, ratio, v2, reference, nodes, count, out)
@@ -485,14 +448,14 @@ def _evaluate(kind, c, um, up, om, v1, ratio, v2, reference, signs, nodes, count
         out *= math.exp(-40.0)
 
 
-@_inlined
+@_compiled
 def _rule_size(rough, depth, fineness):
     """Nodes along a side of a cell."""
     count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - _LESS_NODES * depth
     return int(min(max(math.ceil(count), 1), _MOST_NODES))
 
 
-@_inlined
+@_compiled
 def _signs_that_matter(leaf, highest):
     """One of the four points +-z1, +-z2 as a bit, all of them if it is more than one, 0 if none."""
     signs = 0
@@ -502,21 +465,30 @@ def _signs_that_matter(leaf, highest):
     return signs
 
 
-@_inlined
-def _add_nodes(leaf, depth, fineness, rules, nodes, count):
-    """Append the nodes of a cell to the buffer; returns their number, or leaves the buffer alone if it is full."""
-    columns = _rule_size(leaf[_ROUGH_M], depth, fineness)
-    rows = _rule_size(leaf[_ROUGH_P], depth, fineness)
-    if count + columns * rows > _BUFFER:
-        return count, False
-    area = leaf[_HALF_M] * leaf[_HALF_P]
-    for i in range(columns):
-        zm, weight = leaf[_M] + leaf[_HALF_M] * rules[0, columns, i], area * rules[1, columns, i]
-        for j in range(rows):
-            nodes[count], nodes[_BUFFER + count] = zm, leaf[_P] + leaf[_HALF_P] * rules[0, rows, j]
-            nodes[2 * _BUFFER + count] = weight * rules[1, rows, j]
-            count += 1
-    return count, True
+@_compiled
+def _fill(leaves, first, found, signs, best, cut, fineness, rules, nodes):
+    """Fill the buffer with nodes of the cells, from ``first`` on, in which these signs matter.
+
+    Returns the number of nodes, and the cell with which to go on.
+    """
+    count = 0
+    for i in range(first, found):
+        leaf = leaves[i]
+        if _signs_that_matter(leaf, best + cut) != signs:
+            continue
+        depth = max(leaf[_LEAST] - best, 0.0)
+        columns = _rule_size(leaf[_ROUGH_M], depth, fineness)
+        rows = _rule_size(leaf[_ROUGH_P], depth, fineness)
+        if count + columns * rows > _BUFFER:
+            return count, i
+        area = leaf[_HALF_M] * leaf[_HALF_P]
+        for j in range(columns):
+            zm, weight = leaf[_M] + leaf[_HALF_M] * rules[0, columns, j], area * rules[1, columns, j]
+            for k in range(rows):
+                nodes[count], nodes[_BUFFER + count] = zm, leaf[_P] + leaf[_HALF_P] * rules[0, rows, k]
+                nodes[2 * _BUFFER + count] = weight * rules[1, rows, k]
+                count += 1
+    return count, found
 
 
 @_inlined
@@ -526,18 +498,12 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, st
     found, best = _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves)
     reference = best
     for signs in (1, 2, 4, 8, _ALL):
-        count = 0
-        for i in range(found):
-            leaf = leaves[i]
-            if _signs_that_matter(leaf, best + cut) != signs:
-                continue
-            depth, fits = max(leaf[_LEAST] - best, 0.0), False
-            while not fits:
-                count, fits = _add_nodes(leaf, depth, fineness, rules, nodes, count)
-                if not fits:
-                    reference = _evaluate(kind, c, um, up, om, v1, ratio, v2, reference, signs, nodes, count, out)
-                    count = 0
-        reference = _evaluate(kind, c, um, up, om, v1, ratio, v2, reference, signs, nodes, count, out)
+        following = 0
+        while following < found:
+            count, following = _fill(leaves, following, found, signs, best, cut, fineness, rules, nodes)
+            if count > 0:
+                _second_layer_of(kind, c, um, up, nodes, count)
+                reference = _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out)
     return -reference - 2 * math.log(2 * math.pi) - math.log(v1) - math.log(v2)
 
 
@@ -587,6 +553,7 @@ def _linear_block(c, u, omega, V, fineness, cut, rules, log_evidence, shift, cov
     _block(LINEAR, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
 
 
+@cache
 def _gauss_rules():
     """Nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
     rules = np.zeros((2, _MOST_NODES + 1, _MOST_NODES))
@@ -620,23 +587,14 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     rules = _gauss_rules()
     block = _softmax_block if kind == SOFTMAX else _linear_block
     results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
-    threads = threads or _available_cores()
-    # Small blocks: the cost of a sample varies, and a thread that is done takes the next block.
-    blocks = [slice(a, min(a + 256, n)) for a in range(0, n, 256)]
+    threads = threads or available_cores()
+    # The cost of a sample varies: small parts, so that no thread waits long for the last one.
+    size = min(max(n // (16 * threads), 8), 256)
+    threads = min(threads, -(-n // size))
 
-    def work(s):
-        block(float(c), u[s], omega[s], V[s], fineness, cut, rules, *(r[s] for r in results))
+    def work(start):
+        part = slice(start, start + size)
+        block(float(c), u[part], omega[part], V[part], fineness, cut, rules, *(result[part] for result in results))
 
-    # A signal to stop is obeyed between groups of blocks, of a fraction of a second each.
-    groups = [blocks[a : a + 8 * threads] for a in range(0, len(blocks), 8 * threads)]
-    with ThreadPoolExecutor(threads) if threads > 1 and len(blocks) > 1 else nullcontext() as pool:
-        for group in groups:
-            interrupts.check()
-            list(map(work, group) if pool is None else pool.map(work, group))
+    each_in_parallel(work, range(0, n, size), threads)
     return results
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
