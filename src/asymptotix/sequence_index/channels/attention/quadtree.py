@@ -239,12 +239,13 @@ def _roots(om, reach, stack):
     sign = 1.0 if om[0] >= 0 else -1.0
     m, p = abs(om[0]), sign * om[1]
     low, high = max(m - reach, 0.0), m + reach
+    none = np.int64(0)  # a bare zero would be compiled for on its own
     if m >= reach:
-        return _add_roots(stack, 0, low, high, p - reach, p + reach, reach)
+        return _add_roots(stack, none, low, high, p - reach, p + reach, reach)
     if abs(p) >= reach:  # the two do not meet
-        n = _add_roots(stack, 0, low, high, p - reach, p + reach, reach)
+        n = _add_roots(stack, none, low, high, p - reach, p + reach, reach)
         return _add_roots(stack, n, 0.0, reach - m, -p - reach, -p + reach, reach)
-    return _add_roots(stack, 0, low, high, -abs(p) - reach, abs(p) + reach, reach)
+    return _add_roots(stack, none, low, high, -abs(p) - reach, abs(p) + reach, reach)
 
 
 @_inlined
@@ -498,7 +499,7 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, st
     found, best = _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves)
     reference = best
     for signs in (1, 2, 4, 8, _ALL):
-        following = 0
+        following = np.int64(0)  # a bare zero would be compiled for on its own
         while following < found:
             count, following = _fill(leaves, following, found, signs, best, cut, fineness, rules, nodes)
             if count > 0:
