@@ -1,12 +1,20 @@
-"""Threads of the linear algebra library: many matrices of a hundred rows are slower with them, not faster."""
+"""Threads: our own around compiled loops, and those of the linear algebra library."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
+
+from . import interrupts
 
 #: Rows of a matrix below which a factorisation is not worth more than one thread.
 SMALL = 256
+
+Item = TypeVar("Item")
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
@@ -22,3 +30,37 @@ def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
     except ImportError:  # slower, and as right
         return nullcontext()
     return threadpool_limits(1)
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
+    """Call ``work`` on every item, in any order; a thread that is done with one takes the next.
+
+    For work that releases the interpreter lock, in items of a fraction of a second: a signal to stop is obeyed between
+    two of them.
+    """
+    interrupts.check()
+    left, stopped = iter(items), threading.Event()
+
+    def take() -> None:
+        try:
+            for item in left:  # shared: taking the next one is one step of the interpreter
+                if stopped.is_set() or interrupts.waiting():
+                    return
+                work(item)
+        except BaseException:  # in any of the threads, and a signal in the main one
+            stopped.set()
+            raise
+
+    with ThreadPoolExecutor(threads) as pool:
+        others = [pool.submit(take) for _ in range(threads - 1)]
+        take()
+        for other in others:
+            other.result()
+    interrupts.check()

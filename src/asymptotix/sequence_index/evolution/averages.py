@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.control_variates import Control, hermite_polynomials
-from ...numerics.linear_algebra import psd_sqrt
+from ...numerics.linear_algebra import mixed_rows, psd_sqrt
 from ...numerics.quadrature import sobol_uniforms
 from .. import streams
 from ..channels.protocol import (
@@ -83,14 +83,21 @@ class QuasiRandomAverager(OperatorAverager):
         return self.channel.draw_nodes(uniforms)
 
     @cached_property
+    def _observation(self) -> np.ndarray:
+        return self.channel.observe(self._nodes[0])
+
+    @cached_property
+    def _log_volume(self) -> np.ndarray:
+        return np.asarray(self.channel.log_output_volume(self._observation))
+
+    @cached_property
     def _curvature_control(self) -> Control:
         """Per node, |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap minus their exact mean f_l; weights included.
 
         xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
         """
         Z, noise, weights = self._nodes
-        observation = self.channel.observe(Z)
-        posterior = self._posterior(observation, np.zeros_like(Z), np.eye(self.channel.indices))
+        posterior = self._posterior(self._observation, np.zeros_like(Z), np.eye(self.channel.indices))
         own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
         exact = self.channel.curvature_at_zero()
@@ -127,8 +134,8 @@ class QuasiRandomAverager(OperatorAverager):
         """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
         channel, (Z, noise, weights) = self.channel, self._nodes
         Q = np.eye(channel.indices) - V
-        omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
-        observation = channel.observe(Z)
+        omega = mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
+        observation = self._observation
         lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
         return Z, weights, observation, [self._posterior(observation, omega, V, seed) for seed in lists]
 
@@ -142,23 +149,44 @@ class QuasiRandomAverager(OperatorAverager):
         return last
 
     def _averaged(self, V: np.ndarray) -> Averages:
-        channel, Q = self.channel, np.eye(self.channel.indices) - V
-        _, weights, observation, posteriors = self._all_samples(V)
-        first, second = posteriors[0], posteriors[-1]
-        (g, G), (h, H) = ((score(posterior, V), score_jacobian(posterior, V)) for posterior in (first, second))
+        Q = np.eye(self.channel.indices) - V
+        _, weights, _, posteriors = self._all_samples(V)
+        values = self._diagonal_values if self.channel.diagonal else self._matrix_values
+        moments, curvatures = values(posteriors, V, Q)
+        log_evidence = np.mean([posterior.log_evidence for posterior in posteriors], axis=0) - self._log_volume
+        control = self._controls_at(Q)
+        means = (self._mean(value, weights, control) for value in (moments, log_evidence, curvatures))
+        second_moment, *rest = means
+        if self.channel.diagonal:
+            second_moment = second_moment[:, :, None] * np.eye(len(Q))
+        # Where a symmetry or the prior says that an average is zero, its noise is left out.
+        return Averages(second_moment * self.channel.overlap_mask, *rest)
+
+    def _matrix_values(
+        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of every sample, what estimates E[g g^T], (n, P, P), and |G_ll|_F^2, (n, P)."""
+        (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in (posteriors[0], posteriors[-1]))
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
         square = _symmetric(np.einsum("npm,nqm->npq", g, h))
         nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
         root = self._share_of_covariance(Q)
-        values = (
-            square + root @ (nishimori - square) @ root,
-            0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),
-            (own * other).sum((-1, -2)),
-        )
-        control = self._controls_at(Q)
-        second_moment, *rest = (self._mean(value, weights, control) for value in values)
-        # Where a symmetry or the prior says that an average is zero, its noise is left out.
-        return Averages(second_moment * channel.overlap_mask, *rest)
+        return square + root @ (nishimori - square) @ root, (own * other).sum((-1, -2))
+
+    def _diagonal_values(
+        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same where overlaps are diagonal, (n, P) both: nothing between rows is computed."""
+        v = np.diag(V)[:, None]
+        scores, own = [], []
+        for posterior in posteriors:
+            scores.append(posterior.shift / v)
+            own.append(np.einsum("npmpk->npmk", posterior.covariance) / v[..., None] ** 2)
+            own[-1] -= np.eye(self.channel.tokens) / v[..., None]
+        square = np.einsum("npm,npm->np", scores[0], scores[-1])
+        nishimori = -0.5 * (np.einsum("npmm->np", own[0]) + np.einsum("npmm->np", own[-1]))
+        share = np.diag(self._share_of_covariance(Q)) ** 2
+        return square + share * (nishimori - square), np.einsum("npmk,npmk->np", own[0], own[-1])
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
         """Root of the share of the second estimator of E[g g^T].
