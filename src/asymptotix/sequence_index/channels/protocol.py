@@ -56,10 +56,14 @@ class Posterior(NamedTuple):
     effective_samples: Any = None
 
 
+#: Posterior of fixed observations, of omega (n, P, M) and V (P, P).
+PreparedPosterior = Callable[[Any, Any], Posterior]
+
+
 def score(posterior: Posterior, V: Any) -> Any:
     """g_out (n, P, M) for the prior covariance V (P, P)."""
     xp = array_namespace(posterior.shift)
-    return xp.einsum("pq,nqm->npm", xp.linalg.inv(V), posterior.shift)
+    return xp.linalg.inv(V) @ posterior.shift
 
 
 def score_jacobian(posterior: Posterior, V: Any) -> Any:
@@ -67,8 +71,11 @@ def score_jacobian(posterior: Posterior, V: Any) -> Any:
     xp = array_namespace(posterior.shift)
     precision = xp.linalg.inv(V)
     tokens = posterior.shift.shape[-1]
-    prior = xp.einsum("pq,mk->pmqk", precision, xp.eye(tokens, dtype=precision.dtype))
-    return xp.einsum("pr,nrmsk,sq->npmqk", precision, posterior.covariance, precision) - prior
+    n, P = posterior.shift.shape[:2]
+    size = P * tokens
+    whole = xp.kron(precision, xp.eye(tokens, dtype=precision.dtype))
+    matrices = whole @ posterior.covariance.reshape(n, size, size) @ whole - whole
+    return matrices.reshape(n, P, tokens, P, tokens)
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,14 @@ class Channel(abc.ABC):
     @abc.abstractmethod
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         """Posterior of Z given the observation (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
+
+    def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
+        """The posterior of fixed observations as a function of omega and V, for averages that ask for it many times.
+
+        A channel computes here, once, what does not depend on the prior. Z (n, P, M) are the true indices: at every
+        overlap the posterior is to be found around them.
+        """
+        return lambda omega, V: self.posterior(observation, omega, V, accuracy)
 
     @abc.abstractmethod
     def model_output(self, Z: Any) -> Any:

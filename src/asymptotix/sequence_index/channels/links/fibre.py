@@ -11,6 +11,8 @@ with m_c draws from the density q_c in chart c: no chart's own degeneracy shows.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,9 +26,12 @@ from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
+from .fibre_support import LISTS, fibre_points, mixture
 from .link_channel import LinkChannel
 
 CHARTS = 4
+#: Charts of a support at most.
+_MOST_CHARTS = 6
 _PILOTS = 16
 _FARTHEST = 7.0
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -60,9 +65,11 @@ class FibreChannel(LinkChannel):
 
     draws = 256
     stochastic = True
+    finest = 8e-3
 
-    def __init__(self, model: LinkModel, rank: int) -> None:
+    def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
         super().__init__(model, rank)
+        self._affine = affine or (False,) * self.size
         self.dimension, self.solved = self.size, rank
         self.description = (
             f"weighted draws on the fibre of the output, {CHARTS} charts that each solve {rank} of {self.size} "
@@ -76,6 +83,31 @@ class FibreChannel(LinkChannel):
     def whitened(self, omega: Any, root: Any) -> Any:
         """The link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
+
+    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
+        amplitude, noises = float(np.sqrt(self.model.noise)), self.dimension - self.size
+        truth = jnp.append(z, (y - self.link(z)) / amplitude) if noises else z
+        mixed = mixture(truth, np.arange(self.size) // self.tokens, noises)
+        phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
+
+        def one(key: Any) -> tuple[Any, Any]:
+            x, log_weights = fibre_points(phi, y, truth, key, mixed, self._charts, self.support_draws, self._affine)
+            noise = x[:, self.size :]
+            return x[:, : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(1)
+
+        return jax.lax.map(one, jax.random.split(key, LISTS))
+
+    @property
+    def support_draws(self) -> int:
+        """Draws of each list of a support."""
+        return 256 if self.solved == 1 else 128
+
+    @functools.cached_property
+    def _charts(self) -> list[tuple[int, ...]]:
+        """Coordinates that the charts of a support solve for: all choices, or an even selection of them."""
+        choices = list(itertools.combinations(range(self.dimension), self.solved))
+        every = -(-len(choices) // _MOST_CHARTS)
+        return choices[::every]
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)

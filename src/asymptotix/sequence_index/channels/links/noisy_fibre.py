@@ -19,7 +19,8 @@ class NoisyFibreChannel(FibreChannel):
     """
 
     def __init__(self, model: LinkModel, kind: LinkKind) -> None:
-        super().__init__(model, kind.outputs)
+        # In its noise the observation is affine.
+        super().__init__(model, kind.outputs, (*kind.affine, *[True] * kind.outputs))
         self.outputs, self.noises = 0.0, kind.outputs
         self.dimension = self.size + kind.outputs
         self.description = (

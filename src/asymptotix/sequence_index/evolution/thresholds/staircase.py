@@ -16,9 +16,10 @@ from ....core.progress import Progress
 from ....numerics import interrupts
 from ..dynamics import Ending
 from ..fixed_points import StateEvolution
-from ..instability import NO_MOMENT, SIGNIFICANT, Instability, curvature_at_zero, sampled_instability_at_zero
+from ..instability import NO_MOMENT, SIGNIFICANT, Instability
 from ..point import Point
 from ..refinement import refined
+from ..zero_overlap import curvature_at_zero
 from .one_index import next_index
 from .threshold import (
     MOST_BLOCKS_DRAWN,
@@ -72,7 +73,7 @@ def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
         return along(alpha.checked(tolerance), first, channel.indices)
     most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
-    found = sampled_instability_at_zero(channel, evolution.nodes.operator_block, 0.5 * tolerance, most)
+    found = evolution.growth_of_nothing(0.5 * tolerance, most)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
     if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
