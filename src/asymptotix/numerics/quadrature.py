@@ -5,7 +5,9 @@ deterministic and its fixed point exists to machine precision. The numerical err
 comes from the spread of independent randomisations of the same rule, never from fresh draws.
 """
 
+import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +82,7 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     -------
     array (count, dim)
     """
-    # scipy.stats takes most of a second to import and only this function needs it.
+    # scipy.stats takes most of a second to import and only Sobol points need it.
     from scipy.stats import qmc
 
     count, dim = checks.integer("count", count, 1), checks.integer("dim", dim, 1)
@@ -92,13 +94,35 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     if dim > qmc.Sobol.MAXDIM:
         raise ValueError(f"dim must be at most {qmc.Sobol.MAXDIM} for Sobol points, got {dim}")
     _refuse_large(count * dim, f"count * dim = {count} * {dim} Sobol coordinates", "fewer points")
-    parts = list(seed) if isinstance(seed, Sequence) else [seed]
-    generator = np.random.default_rng([checks.integer("seed", part, 0) for part in parts])
-    sampler = qmc.Sobol(dim, scramble=True, bits=SOBOL_BITS, rng=generator)
-    points = sampler.random(count)
-    for _ in range(checks.integer("block", block, 0)):  # scipy's fast_forward fails with more than 32 bits
-        points = sampler.random(count)
-    return points + 0.5 ** (SOBOL_BITS + 1)
+    parts = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+    parts = tuple(checks.integer("seed", part, 0) for part in parts)
+    block = checks.integer("block", block, 0)
+    # Scrambling takes longer than the points: who asks for one block after the other goes on with one sequence.
+    sequence = _sequence(count, dim, parts) if block else _SobolSequence(count, dim, parts)
+    return sequence.block(block) + 0.5 ** (SOBOL_BITS + 1)
+
+
+class _SobolSequence:
+    """A scrambled Sobol sequence in blocks of ``count`` points; the next block is the cheapest to ask for."""
+
+    def __init__(self, count: int, dim: int, seed: tuple[int, ...]) -> None:
+        self._count, self._dim, self._seed = count, dim, seed
+        self._lock, self._sampler, self._next = threading.Lock(), None, 0
+
+    def block(self, number: int) -> NDArray[np.float64]:
+        from scipy.stats import qmc
+
+        with self._lock:
+            if self._sampler is None or number < self._next:
+                generator = np.random.default_rng(list(self._seed))
+                self._sampler, self._next = qmc.Sobol(self._dim, scramble=True, bits=SOBOL_BITS, rng=generator), 0
+            for _ in range(number - self._next):  # scipy's fast_forward fails with more than 32 bits
+                self._sampler.random(self._count)
+            self._next = number + 1
+            return self._sampler.random(self._count)
+
+
+_sequence = lru_cache(maxsize=64)(_SobolSequence)
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:
@@ -107,6 +131,14 @@ def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np
     Nothing is clipped: the normals are bounded by 8.2 in absolute value.
     """
     return ndtri(sobol_uniforms(count, dim, seed))
+
+
+@lru_cache(maxsize=8)
+def _kept_normals(count: int, dim: int, *seed: int) -> NDArray[np.float64]:
+    """The last nodes asked for, read-only: an average is mostly asked for again elsewhere along a curve."""
+    nodes = sobol_normals(count, dim, seed)
+    nodes.flags.writeable = False
+    return nodes
 
 
 def randomised_average(
@@ -143,7 +175,7 @@ def randomised_average(
     randomisations = checks.integer("randomisations", randomisations, 2)
     means = []
     for index in range(randomisations):
-        values = np.asarray(function(sobol_normals(count, dim, (seed, index))), dtype=np.float64)
+        values = np.asarray(function(_kept_normals(count, dim, seed, index)), dtype=np.float64)
         if values.ndim == 0 or values.shape[0] != count:
             raise ValueError(
                 f"function must return one row per node, ({count}, ...), got shape {values.shape}"

@@ -1,12 +1,20 @@
-"""Threads of the linear algebra library: many matrices of a hundred rows are slower with them, not faster."""
+"""Threads: our own around compiled loops, and those of the linear algebra library."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
+
+from . import interrupts
 
 #: Rows of a matrix below which a factorisation is not worth more than one thread.
 SMALL = 256
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
@@ -22,3 +30,48 @@ def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
     except ImportError:  # slower, and as right
         return nullcontext()
     return threadpool_limits(1)
+
+
+def available_cores() -> int:
+    """Cores that this process may use: those it is bound to, and no more than OMP_NUM_THREADS, if that is set."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, max(1, int(told))) if told.isdigit() else cores
+
+
+def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
+    """Call ``work`` on every item, in any order; a thread that is done with one takes the next.
+
+    For work that releases the interpreter lock, in items of a fraction of a second: a signal to stop is obeyed between
+    two of them.
+    """
+    interrupts.check()
+    left, stopped = iter(items), []
+
+    def take() -> None:
+        for item in left:  # shared: taking the next one is one step of the interpreter
+            if stopped or interrupts.waiting():
+                return
+            work(item)
+
+    with ThreadPoolExecutor(threads) as pool:
+        others = [pool.submit(take) for _ in range(threads - 1)]
+        try:
+            take()
+            for other in others:
+                other.result()
+        finally:
+            stopped.append(True)
+    interrupts.check()
+
+
+def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+    """What ``work`` makes of every item, in their order; the first one alone, so that what it compiles is there."""
+    made: list[Any] = [None] * len(items)
+
+    def make(place: int) -> None:
+        made[place] = work(items[place])
+
+    make(0)
+    each_in_parallel(make, range(1, len(items)), min(available_cores(), len(items)))
+    return made

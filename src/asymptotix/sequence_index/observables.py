@@ -14,6 +14,8 @@ from .channels.protocol import Averages, Channel
 
 #: Nodes per randomisation of a prediction error.
 PREDICTION_NODES = 2**13
+#: Of its change with the overlap.
+_DIFFERENCE_NODES = 2**9
 
 
 def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
@@ -32,7 +34,9 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
     """
     value, error = _prediction_errors(channel, V)
     if spread is not None and (spread > 0).any():
-        error = np.hypot(error, abs(_prediction_errors(channel, _moved(V, spread)).value - value))
+        # A difference on common nodes: fewer of them tell it.
+        here, there = (_prediction_errors(channel, at, _DIFFERENCE_NODES).value for at in (V, _moved(V, spread)))
+        error = np.hypot(error, abs(there - here))
     return Estimate(value, error)
 
 
@@ -44,7 +48,7 @@ def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return (vectors * (values + along).clip(1e-12, 1.0)) @ vectors.T
 
 
-def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
+def _prediction_errors(channel: Channel, V: np.ndarray, count: int = PREDICTION_NODES) -> Estimate:
     P, M = channel.indices, channel.tokens
     root_q, root_v = psd_sqrt(np.eye(P) - V), psd_sqrt(V)
 
@@ -54,7 +58,7 @@ def _prediction_errors(channel: Channel, V: np.ndarray) -> Estimate:
         y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
         return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
 
-    return randomised_average(errors, PREDICTION_NODES, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
+    return randomised_average(errors, count, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
 
 
 def _squares(difference: np.ndarray) -> np.ndarray:

@@ -46,7 +46,7 @@ def exact(kind, c, v1, v2, correlation):
 
     u, omega, V, _ = draw(kind, c, v1, v2, correlation=correlation)
     V = np.broadcast_to(V, (SAMPLES, 2, 2))
-    return quadtree.posterior_moments(kind, c, u, omega, V, fineness=1.0, cut=20.0, order=6, threads=1)
+    return quadtree.posterior_moments(kind, c, u, omega, V, fineness=0.7, cut=20.0, threads=1)
 
 
 #: Compiling takes longer than all else: one of the four combinations of activation and precision is left out.

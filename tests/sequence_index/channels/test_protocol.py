@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from asymptotix.numerics import interrupts
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel, fastest_backend
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
@@ -262,13 +263,11 @@ def test_without_skip_it_is_the_limit_of_weak_ones():
 
 
 def test_a_signal_to_stop_is_obeyed_between_blocks(monkeypatch):
-    from asymptotix.sequence_index.channels.attention import quadtree
-
     def stop():
         raise KeyboardInterrupt
 
     channel = TwoLayerChannel(1.0, "softmax", "numba")
     _, omega, u = draw(channel, DIAGONAL, 4, seed=7)
-    monkeypatch.setattr(quadtree.interrupts, "check", stop)
+    monkeypatch.setattr(interrupts, "check", stop)
     with pytest.raises(KeyboardInterrupt):
         channel.posterior(u, omega, DIAGONAL)

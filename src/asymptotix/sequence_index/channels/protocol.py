@@ -178,6 +178,8 @@ class Channel(abc.ABC):
     #: The posterior comes from a list of draws that ``Accuracy.seed`` chooses. Two seeds are independent: products of
     #: the two are unbiased, squares of one are not.
     stochastic: bool = False
+    #: Fields omega that averages take to one observation, a power of two: more where it costs more than a field.
+    fields: int = 1
     #: Draws per sample, where there are any.
     draws: int = 0
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
@@ -229,9 +231,11 @@ class Channel(abc.ABC):
         """The posterior of fixed observations as a function of omega and V, for averages that ask for it many times.
 
         A channel computes here, once, what does not depend on the prior. Z (n, P, M) are the true indices: at every
-        overlap the posterior is to be found around them.
+        overlap the posterior is to be found around them. Of f n fields omega, f at a time belong to one observation.
         """
-        return lambda omega, V: self.posterior(observation, omega, V, accuracy)
+        return lambda omega, V: self.posterior(
+            np.repeat(observation, len(omega) // len(observation), axis=0), omega, V, accuracy
+        )
 
     @abc.abstractmethod
     def model_output(self, Z: Any) -> Any:

@@ -18,15 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics import interrupts
 from ...numerics.precision import double_precision
+from ...numerics.threads import in_threads
 from .protocol import Accuracy, Posterior
 from .tools.sample_moments import SampleMoments
 
 #: Effective number of random points of a sample that is enough: their bias is of second order.
 ENOUGH_POINTS = 12.0
-#: Samples at a time, and the multiple to which the number of points is rounded up, for few compiled programs.
-_CHUNK, _ROUND = 128, 64
+#: Fields at a time, observations whose fibre is found at a time, and the multiple to which the number of points is
+#: rounded up, for few compiled programs.
+_CHUNK, _FOUND, _ROUND = 256, 16, 64
 
 
 class Supporting(Protocol):
@@ -58,10 +59,10 @@ class SupportedPosterior:
 
     def __call__(self, omega: Any, V: Any) -> Posterior:
         channel, omega, V = self._channel, np.asarray(omega, float), np.asarray(V, float)
+        n, P, M = omega.shape
         assert channel.finest is not None
         if np.sqrt(np.linalg.eigvalsh(V)[0]) < channel.finest:
-            return channel.posterior(self._y, omega, V, self._accuracy)
-        n, P, M = omega.shape
+            return self._channel_own(np.arange(n), omega, V)
         found = self._moments(omega.reshape(n, -1), np.kron(np.linalg.inv(V), np.eye(M)))
         log_evidence = found[0] - 0.5 * M * np.linalg.slogdet(2 * np.pi * V)[1]
         posterior = Posterior(
@@ -69,27 +70,30 @@ class SupportedPosterior:
         )
         few = np.flatnonzero(~(found[3] > (ENOUGH_POINTS if channel.stochastic else 0.0)) | ~np.isfinite(log_evidence))
         if len(few):
-            self._replace(posterior, few, omega, V)
+            for old, new in zip(posterior, self._channel_own(few, omega, V), strict=True):
+                old[few] = np.inf if new is None else new
         return posterior
 
-    def _replace(self, posterior: Posterior, few: np.ndarray, omega: np.ndarray, V: np.ndarray) -> None:
-        """Put the channel's own posterior where too few points count."""
-        own = replace(self._accuracy, numbers=self._numbers[few])
-        better = self._channel.posterior(self._y[few], omega[few], V, own)
-        for old, new in zip(posterior, better, strict=True):
-            if new is not None:
-                old[few] = new
+    def _channel_own(self, rows: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """The channel's own posterior of some of the fields."""
+        source = rows // (len(omega) // len(self._y))
+        own = replace(self._accuracy, numbers=self._numbers[source] * len(omega) + rows)
+        return self._channel.posterior(self._y[source], omega[rows], V, own)
 
-    @double_precision()
     def _moments(self, omega: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
-        points, log_weights = self._support
-        parts = []
-        for start in range(0, len(omega), _CHUNK):
-            interrupts.check()
-            places = np.minimum(np.arange(start, start + _CHUNK), len(omega) - 1)
-            part = _program(points[places], log_weights[places], omega[places], precision)
-            parts.append([np.array(x)[: len(omega) - start] for x in part])
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+        (points, log_weights), n = self._support, len(omega)
+        fields = omega.reshape(len(points), -1, omega.shape[1])
+
+        @double_precision()  # a scope of its own in every thread
+        def part(start: int) -> list[np.ndarray]:
+            places = np.minimum(np.arange(start, start + chunk), len(points) - 1)
+            found = _program(points[places], log_weights[places], fields[places], precision)
+            return [np.array(x)[: len(points) - start] for x in found]
+
+        chunk = max(1, _CHUNK // fields.shape[1])
+        parts = in_threads(part, range(0, len(points), chunk))
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return [x.reshape(n, *x.shape[2:]) for x in columns]
 
 
 @double_precision()
@@ -97,12 +101,15 @@ def _found(
     channel: Supporting, y: np.ndarray, z: np.ndarray, numbers: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points (samples, lists, n, J) and log-weights (samples, lists, J), in single precision but for the sums."""
-    keys, parts = channel.keys(numbers, seed), []
-    for start in range(0, len(z), _CHUNK):
-        interrupts.check()
-        places = np.minimum(np.arange(start, start + _CHUNK), len(z) - 1)
+    keys = channel.keys(numbers, seed)
+
+    @double_precision()
+    def part(start: int) -> tuple[np.ndarray, np.ndarray]:
+        places = np.minimum(np.arange(start, start + _FOUND), len(z) - 1)
         found = channel.support_program(y[places], z[places], keys[places])
-        parts.append(_condensed(*(np.array(x)[: len(z) - start] for x in found)))
+        return _condensed(*(np.array(x)[: len(z) - start] for x in found))
+
+    parts = in_threads(part, range(0, len(z), _FOUND))
     most = max(part[1].shape[-1] for part in parts)
     return tuple(np.concatenate(column) for column in zip(*(_padded(*part, most) for part in parts), strict=True))
 
@@ -167,4 +174,4 @@ def _without_bias(mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
     return jax.tree.map(lambda a, b: jnp.where(safe, K * a - (K - 1) * b.mean(0), a), whole, left_out)
 
 
-_program = jax.jit(jax.vmap(support_moments, (0, 0, 0, None)))
+_program = jax.jit(jax.vmap(jax.vmap(support_moments, (None, None, 0, None)), (0, 0, 0, None)))

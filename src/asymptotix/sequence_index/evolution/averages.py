@@ -74,14 +74,22 @@ class QuasiRandomAverager(OperatorAverager):
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size = self.channel.indices * self.channel.tokens
-        uniforms = np.concatenate(
-            [
-                sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
-                for r in range(self._randomisations)
-            ]
-        )
-        return self.channel.draw_nodes(uniforms)
+        size, fields = self.channel.indices * self.channel.tokens, min(self.channel.fields, self._count)
+        uniforms = []
+        for r in range(self._randomisations):
+            own = sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
+            # Of several fields the first ones name the indices of all.
+            own[:, :size] = np.repeat(own[: self._count // fields, :size], fields, axis=0)
+            uniforms.append(own)
+        return self.channel.draw_nodes(np.concatenate(uniforms))
+
+    @cached_property
+    def _observation(self) -> np.ndarray:
+        return self.channel.observe(self._nodes[0])
+
+    @cached_property
+    def _log_volume(self) -> np.ndarray:
+        return np.asarray(self.channel.log_output_volume(self._observation))
 
     @cached_property
     def _curvature_control(self) -> Control:
@@ -110,13 +118,10 @@ class QuasiRandomAverager(OperatorAverager):
     @cached_property
     def _posteriors(self) -> list[PreparedPosterior]:
         """The posterior of the nodes as a function of omega and V; where it comes from draws, from two lists."""
-        channel, (Z, _, _) = self.channel, self._nodes
+        channel, fields = self.channel, min(self.channel.fields, self._count)
+        Z, observation = self._nodes[0][::fields], self._observation[::fields]
         lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
-        return [channel.prepared(self._observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
-
-    @cached_property
-    def _observation(self) -> np.ndarray:
-        return self.channel.observe(self._nodes[0])
+        return [channel.prepared(observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
 
     def _posterior(self, omega: np.ndarray, V: np.ndarray, which: int = 0) -> Posterior:
         """The posterior of every node."""
@@ -150,23 +155,44 @@ class QuasiRandomAverager(OperatorAverager):
         return last
 
     def _averaged(self, V: np.ndarray) -> Averages:
-        channel, Q = self.channel, np.eye(self.channel.indices) - V
-        _, weights, observation, posteriors = self._all_samples(V)
-        first, second = posteriors[0], posteriors[-1]
-        (g, G), (h, H) = ((score(posterior, V), score_jacobian(posterior, V)) for posterior in (first, second))
+        Q = np.eye(self.channel.indices) - V
+        _, weights, _, posteriors = self._all_samples(V)
+        values = self._diagonal_values if self.channel.diagonal else self._matrix_values
+        moments, curvatures = values(posteriors, V, Q)
+        log_evidence = np.mean([posterior.log_evidence for posterior in posteriors], axis=0) - self._log_volume
+        control = self._controls_at(Q)
+        means = (self._mean(value, weights, control) for value in (moments, log_evidence, curvatures))
+        second_moment, *rest = means
+        if self.channel.diagonal:
+            second_moment = second_moment[:, :, None] * np.eye(len(Q))
+        # Where a symmetry or the prior says that an average is zero, its noise is left out.
+        return Averages(second_moment * self.channel.overlap_mask, *rest)
+
+    def _matrix_values(
+        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of every sample, what estimates E[g g^T], (n, P, P), and |G_ll|_F^2, (n, P)."""
+        (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in (posteriors[0], posteriors[-1]))
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
         square = _symmetric(np.einsum("npm,nqm->npq", g, h))
         nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
         root = self._share_of_covariance(Q)
-        values = (
-            square + root @ (nishimori - square) @ root,
-            0.5 * (first.log_evidence + second.log_evidence) - np.asarray(channel.log_output_volume(observation)),
-            (own * other).sum((-1, -2)),
-        )
-        control = self._controls_at(Q)
-        second_moment, *rest = (self._mean(value, weights, control) for value in values)
-        # Where a symmetry or the prior says that an average is zero, its noise is left out.
-        return Averages(second_moment * channel.overlap_mask, *rest)
+        return square + root @ (nishimori - square) @ root, (own * other).sum((-1, -2))
+
+    def _diagonal_values(
+        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same where overlaps are diagonal, (n, P) both: nothing between rows is computed."""
+        v = np.diag(V)[:, None]
+        scores, own = [], []
+        for posterior in posteriors:
+            scores.append(posterior.shift / v)
+            own.append(np.einsum("npmpk->npmk", posterior.covariance) / v[..., None] ** 2)
+            own[-1] -= np.eye(self.channel.tokens) / v[..., None]
+        square = np.einsum("npm,npm->np", scores[0], scores[-1])
+        nishimori = -0.5 * (np.einsum("npmm->np", own[0]) + np.einsum("npmm->np", own[-1]))
+        share = np.diag(self._share_of_covariance(Q)) ** 2
+        return square + share * (nishimori - square), np.einsum("npmk,npmk->np", own[0], own[-1])
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
         """Root of the share of the second estimator of E[g g^T].

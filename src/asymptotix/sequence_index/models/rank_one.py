@@ -48,14 +48,17 @@ def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
     B = xp.broadcast_to(xp.eye(tokens, dtype=Z.dtype), (*Z.shape[:-2], tokens, tokens))
     for layer in range(layers - 1):
         u = (B @ Z[..., layer, :, None])[..., 0]
-        mixing = activate(u[..., :, None] * u[..., None, :], activation)
-        B = skip * B + mixing @ B
+        B = skip * B + attention(u, activation) @ B
     return (B @ Z[..., layers - 1, :, None])[..., 0]
 
 
 def output(Z: Any, skip: float, activation: str) -> Any:
     """The observed attention matrix y (..., M, M)."""
-    u = last_preactivation(Z, skip, activation)
+    return attention(last_preactivation(Z, skip, activation), activation)
+
+
+def attention(u: Any, activation: str) -> Any:
+    """The attention matrix R(u u^T), (..., M, M), of pre-activations u (..., M)."""
     return activate(u[..., :, None] * u[..., None, :], activation)
 
 

@@ -6,33 +6,41 @@ of z1 (times the two signs):
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
-Cells of that plane are split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound
-of its energy over the cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of
-the mixing) says that nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak
-skip connection z2 changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow.
+z2 is even in z1, so that z1 and -z1, and both signs, are taken together on the half plane z1- >= 0. Its cells are
+split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound of its energy over the
+cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of the mixing) says that
+nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak skip connection z2
+changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow. A cell gets a
+Gauss-Legendre rule with as many nodes along either side as its size and its share of the integral ask for.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 from numba import njit
 
-from ....numerics import interrupts
+from ....numerics.threads import available_cores, each_in_parallel
 from ..protocol import Accuracy
 from .activation_kinds import LINEAR, SOFTMAX
 
-_STACK = 4096
+_STACK, _LEAVES = 4096, 16384
 _BATCH = 64  # cells examined together
-_COARSE = 8  # cells per side before any splitting
-_TAIL = 0.12  # cells far down the tail may be coarser by this much per unit of energy
+_BUFFER = 256  # nodes evaluated together
+_COARSE = 2  # cells per reach of the prior before any splitting
+_LARGEST = 1.5  # half width of a cell at most, in units of the local width of the integrand
+_TAIL = 0.12  # cells far down the tail may be larger by this much per unit of energy
 _BEND = 0.15  # of the second-derivative bound; 1/2 is Taylor's, the bound itself is loose by more than three
 _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
 _MOST_CELLS = 200000  # a sample that needs more is far outside the model and counts as lost
+# Nodes along a side: so many for a side of no length, so many more per width of the integrand over the fineness, and so
+# many less per unit of energy. Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
+_FIRST_NODES, _NODES_PER_WIDTH, _LESS_NODES, _MOST_NODES = 1.5, 4.0, 0.3, 15
+# Rows of the table of leaves.
+_M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
+_ALL = 0b1111  # the four points +-z1, +-z2 as bits: 2 for +z1, 1 for +z2
 
 
 # The loops over cells and over nodes are written so that the compiler turns them into vector instructions: no
@@ -171,7 +179,7 @@ def _energy(kind, c, zm, zp, um, up, om, v1, ratio, v2):
     xm, xp, _ = _second_layer(kind, c, zm, zp, um, up)
     dm, dp = zm - om[0], zp - om[1]
     em, ep = xm - om[2] - ratio * dm, xp - om[3] - ratio * dp
-    return 0.5 * (dm * dm + dp * dp) / v1 + 0.5 * (em * em + ep * ep) / v2, xm, xp
+    return 0.5 * (dm * dm + dp * dp) / v1 + 0.5 * (em * em + ep * ep) / v2
 
 
 @_inlined
@@ -198,75 +206,60 @@ def _mode_guess(kind, c, um, up, zm, zp):
 
 
 @_inlined
-def _descend(kind, c, zm, zp, um, up, om, v1, ratio, v2):
-    """A few damped Gauss-Newton steps on the energy: a good early value makes the search drop cells sooner."""
-    value, xm, xp = _energy(kind, c, zm, zp, um, up, om, v1, ratio, v2)
-    step = 1e-6
-    for _ in range(8):
-        am, ap, _ = _second_layer(kind, c, zm + step, zp, um, up)
-        bm, bp, _ = _second_layer(kind, c, zm, zp + step, um, up)
-        j00, j10 = (am - xm) / step - ratio, (ap - xp) / step
-        j01, j11 = (bm - xm) / step, (bp - xp) / step - ratio
-        dm, dp = zm - om[0], zp - om[1]
-        em, ep = xm - om[2] - ratio * dm, xp - om[3] - ratio * dp
-        g0 = dm / v1 + (j00 * em + j10 * ep) / v2
-        g1 = dp / v1 + (j01 * em + j11 * ep) / v2
-        h00 = 1 / v1 + (j00 * j00 + j10 * j10) / v2
-        h11 = 1 / v1 + (j01 * j01 + j11 * j11) / v2
-        h01 = (j00 * j01 + j10 * j11) / v2
-        det = h00 * h11 - h01 * h01
-        pm, pp = -(h11 * g0 - h01 * g1) / det, -(h00 * g1 - h01 * g0) / det
-        length = math.sqrt(pm * pm + pp * pp)
-        if not length < 1e6:
-            return value
-        scale = min(1.0, 1.0 / length)
-        for _ in range(6):
-            trial, ym, yp = _energy(kind, c, zm + scale * pm, zp + scale * pp, um, up, om, v1, ratio, v2)
-            if trial < value:
-                break
-            scale *= 0.3
-        if not trial < value - 1e-3:
-            return min(value, trial)
-        zm, zp, value, xm, xp = zm + scale * pm, zp + scale * pp, trial, ym, yp
-    return value
-
-
-@_inlined
-def _lowest_energy(kind, c, um, up, om, v1, ratio, v2, half, stack):
-    """Fill the stack with the coarse cells of both signs; the lowest energy among centres and guessed modes."""
+def _guessed_energy(kind, c, um, up, om, v1, ratio, v2):
+    """The lowest energy among guessed modes: a good early value makes the search drop cells sooner."""
     best = math.inf
-    n = 0
     for s in (-1.0, 1.0):
-        lowest, bm, bp = math.inf, 0.0, 0.0
-        for i in range(_COARSE):
-            for j in range(_COARSE):
-                zm = om[0] + (2 * i + 1 - _COARSE) * half
-                zp = om[1] + (2 * j + 1 - _COARSE) * half
-                stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3], stack[n, 4] = zm, zp, half, half, s
-                n += 1
-                value = _energy(kind, c, zm, zp, s * um, s * up, om, v1, ratio, v2)[0]
-                if value < lowest:
-                    lowest, bm, bp = value, zm, zp
         gm, gp = _mode_guess(kind, c, s * um, s * up, om[2], om[3])
         if gm == gm:
             f = 1.0 if gm * om[0] + gp * om[1] > 0 else -1.0
-            best = min(best, _descend(kind, c, f * gm, f * gp, s * um, s * up, om, v1, ratio, v2))
-        best = min(best, _descend(kind, c, bm, bp, s * um, s * up, om, v1, ratio, v2))
-    return best, n
+        else:
+            gm, gp, f = om[0], om[1], 1.0
+        best = min(best, _energy(kind, c, f * gm, f * gp, s * um, s * up, om, v1, ratio, v2))
+    return best
+
+
+@_compiled
+def _add_roots(stack, n, low, high, bottom, top, reach):
+    """Cover a rectangle with squares of about the same size."""
+    half = 0.5 * reach / _COARSE
+    columns = max(math.ceil((high - low) / (2 * half) - 1e-9), 1)
+    rows = max(math.ceil((top - bottom) / (2 * half) - 1e-9), 1)
+    for i in range(columns):
+        for j in range(rows):
+            stack[n, 0], stack[n, 1] = low + (2 * i + 1) * half, bottom + (2 * j + 1) * half
+            stack[n, 2], stack[n, 3] = half, half
+            n += 1
+    return n
+
+
+@_compiled
+def _roots(om, reach, stack):
+    """The half plane z1- >= 0 as far as the prior of z1, or of -z1, reaches."""
+    sign = 1.0 if om[0] >= 0 else -1.0
+    m, p = abs(om[0]), sign * om[1]
+    low, high = max(m - reach, 0.0), m + reach
+    none = np.int64(0)  # a bare zero would be compiled for on its own
+    if m >= reach:
+        return _add_roots(stack, none, low, high, p - reach, p + reach, reach)
+    if abs(p) >= reach:  # the two do not meet
+        n = _add_roots(stack, none, low, high, p - reach, p + reach, reach)
+        return _add_roots(stack, n, 0.0, reach - m, -p - reach, -p + reach, reach)
+    return _add_roots(stack, none, low, high, -abs(p) - reach, abs(p) + reach, reach)
 
 
 @_inlined
 def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
     """Per cell: energy at the centre, its lower bound over the cell, how rough the integrand is along either side.
 
-    ``cells`` is flat, rows of _BATCH: zm, zp, half widths along them, sign; then the four results. Roughness is the
-    half width in units of the width of the integrand.
+    Both are the lowest of the four points +-z1, +-z2. ``cells`` is flat, rows of _BATCH: zm, zp, half widths along
+    them; then the four results. Roughness is the half width in units of the width of the integrand.
     """
     o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
     r1, r2, i1, i2 = 1 / math.sqrt(v1), 1 / math.sqrt(v2), 0.5 / v1, 0.5 / v2
     steep = abs(ratio)
     for i in range(count):
-        zm, zp, s = cells[i], cells[_BATCH + i], cells[4 * _BATCH + i]
+        zm, zp = cells[i], cells[_BATCH + i]
         hm, hp = cells[2 * _BATCH + i], cells[3 * _BATCH + i]
         if kind == SOFTMAX:
             found = _softmax_slopes(c, zm, zp, um, up, hm, hp)
@@ -275,101 +268,252 @@ def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
         xm, xp, along_m, along_p, bend, share, lowest, highest, scale_m, scale_p = found
         along_m += steep * hm
         along_p += steep * hp
-        dm, dp = zm - o0, zp - o1
-        em, ep = s * xm - o2 - ratio * dm, s * xp - o3 - ratio * dp
-        far1, far2 = dm * dm + dp * dp, em * em + ep * ep
-        nearm, nearp = max(abs(dm) - hm, 0.0), max(abs(dp) - hp, 0.0)
-        near2 = max(math.sqrt(far2) - along_m - along_p - _BEND * bend, 0.0)
-        target = (o2 + ratio * dm) * (s if um > 0 else -s)
-        near2 = max(near2, max(lowest - target, target - highest) - steep * (hm + hp))
-        cells[5 * _BATCH + i] = far1 * i1 + far2 * i2
-        cells[6 * _BATCH + i] = (nearm * nearm + nearp * nearp) * i1 + near2 * near2 * i2
+        move = along_m + along_p + _BEND * bend
+        apart = steep * (hm + hp)
+        best, least = math.inf, math.inf
+        k = 8
+        for t in (-1.0, 1.0):
+            dm, dp = t * zm - o0, t * zp - o1
+            nearm, nearp = max(abs(dm) - hm, 0.0), max(abs(dp) - hp, 0.0)
+            far1, near1 = (dm * dm + dp * dp) * i1, (nearm * nearm + nearp * nearp) * i1
+            tm, tp = o2 + ratio * dm, o3 + ratio * dp
+            for s in (-1.0, 1.0):
+                em, ep = s * xm - tm, s * xp - tp
+                far2 = em * em + ep * ep
+                target = tm * (s if um > 0 else -s)
+                near2 = max(max(math.sqrt(far2) - move, 0.0), max(lowest - target, target - highest) - apart)
+                bound = near1 + near2 * near2 * i2
+                cells[k * _BATCH + i] = bound
+                k += 1
+                best, least = min(best, far1 + far2 * i2), min(least, bound)
+        cells[4 * _BATCH + i] = best
+        cells[5 * _BATCH + i] = least
         rough_m = (along_m + 0.1 * min(share * bend, 10.0 * along_m)) * r2
         rough_p = (along_p + 0.1 * min((1 - share) * bend, 10.0 * along_p)) * r2
-        cells[7 * _BATCH + i] = max(rough_m, hm * max(r1, 1 / scale_m))
-        cells[8 * _BATCH + i] = max(rough_p, hp * max(r1, 1 / scale_p))
+        cells[6 * _BATCH + i] = max(rough_m, hm * max(r1, 1 / scale_m))
+        cells[7 * _BATCH + i] = max(rough_p, hp * max(r1, 1 / scale_p))
 
 
 @_inlined
-def _add_leaf(kind, c, zm0, zp0, hm, hp, s, um, up, om, v1, ratio, v2, reference, rule, out):
-    """Add the moments of one cell, in units of exp(-reference), to ``out``.
+def _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves):
+    """Fill the table of the cells that matter and need not be split; their number, and the lowest energy seen.
 
-    Returns how many nodes lie so far below the reference that the sum would overflow; then nothing is added.
+    Of every one: centre, half widths, roughness, the lower bound of the energy, and that of each of the four points.
     """
-    o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
-    i1, i2 = 0.5 / v1, 0.5 / v2
-    m0 = m1 = m2 = m3 = m4 = 0.0
-    m00 = m01 = m02 = m03 = m11 = m12 = m13 = m22 = m23 = m33 = 0.0
-    deeper = 0.0
-    for i in range(rule.shape[1]):
-        zm, zp = zm0 + hm * rule[0, i], zp0 + hp * rule[1, i]
-        xm, xp, weight = _second_layer(kind, c, zm, zp, um, up)
-        d0, d1, d2, d3 = zm - o0, zp - o1, s * xm - o2, s * xp - o3
-        em, ep = d2 - ratio * d0, d3 - ratio * d1
-        depth = reference - (d0 * d0 + d1 * d1) * i1 - (em * em + ep * ep) * i2
-        deeper += 1.0 if depth > 40.0 else 0.0
-        e = _exp(depth)
-        f = rule[2, i] * weight * (e if depth > -60.0 else 0.0)
-        f0, f1, f2, f3 = f * d0, f * d1, f * d2, f * d3
-        m0, m1, m2, m3, m4 = m0 + f, m1 + f0, m2 + f1, m3 + f2, m4 + f3
-        m00, m01, m02, m03 = m00 + f0 * d0, m01 + f0 * d1, m02 + f0 * d2, m03 + f0 * d3
-        m11, m12, m13 = m11 + f1 * d1, m12 + f1 * d2, m13 + f1 * d3
-        m22, m23, m33 = m22 + f2 * d2, m23 + f2 * d3, m33 + f3 * d3
-    if deeper == 0.0:
-        area = hm * hp
-        for k, m in enumerate((m0, m1, m2, m3, m4, m00, m01, m02, m03, m11, m12, m13, m22, m23, m33)):
-            out[k] += area * m
-    return deeper
-
-
-@_inlined
-def _moments(kind, c, um, up, om, v1, ratio, v2, box, fineness, cut, rule, stack, cells, out):
-    """Unnormalised 0th, 1st, 2nd moments of Z - omega in ``out`` (15 numbers); returns the log of their scale."""
-    out[:] = 0.0
-    best, n = _lowest_energy(kind, c, um, up, om, v1, ratio, v2, box * math.sqrt(v1) / _COARSE, stack)
-    reference = best
-    seen = 0
+    best = _guessed_energy(kind, c, um, up, om, v1, ratio, v2)
+    n = _roots(om, reach, stack)
+    seen = found = 0
     while n > 0:
         count = min(n, _BATCH)
         n -= count
         seen += count
         if seen > _MOST_CELLS:
-            out[0] = 0.0
-            break
+            return 0, best
         for i in range(count):
-            for k in range(5):
+            for k in range(4):
                 cells[k * _BATCH + i] = stack[n + i, k]
         _examine(kind, c, um, up, om, v1, ratio, v2, cells, count)
         for i in range(count):
-            best = min(best, cells[5 * _BATCH + i])
+            best = min(best, cells[4 * _BATCH + i])
         for i in range(count):
-            least = cells[6 * _BATCH + i]
+            least = cells[5 * _BATCH + i]
             if least > best + cut:
                 continue
-            zm, zp, s = cells[i], cells[_BATCH + i], cells[4 * _BATCH + i]
+            zm, zp = cells[i], cells[_BATCH + i]
             hm, hp = cells[2 * _BATCH + i], cells[3 * _BATCH + i]
-            rough = fineness * (1.0 + _TAIL * max(least - best, 0.0))
-            parts_m = 2 if cells[7 * _BATCH + i] > rough and hm > 1e-9 else 1
-            parts_p = 2 if cells[8 * _BATCH + i] > rough and hp > 1e-9 else 1
+            rough_m, rough_p = cells[6 * _BATCH + i], cells[7 * _BATCH + i]
+            rough = _LARGEST * (1.0 + _TAIL * max(least - best, 0.0))
+            parts_m = 2 if rough_m > rough and hm > 1e-9 else 1
+            parts_p = 2 if rough_p > rough and hp > 1e-9 else 1
             if parts_m * parts_p > 1 and n < _STACK - 4:
                 hm, hp = hm / parts_m, hp / parts_p
                 for j in range(parts_m):
                     for k in range(parts_p):
                         stack[n, 0] = zm + (2 * j + 1 - parts_m) * hm
                         stack[n, 1] = zp + (2 * k + 1 - parts_p) * hp
-                        stack[n, 2], stack[n, 3], stack[n, 4] = hm, hp, s
+                        stack[n, 2], stack[n, 3] = hm, hp
                         n += 1
                 continue
-            while _add_leaf(kind, c, zm, zp, hm, hp, s, um, up, om, v1, ratio, v2, reference, rule, out) > 0.0:
-                reference -= 40.0  # a deeper peak than any seen so far: change the scale
-                out *= math.exp(-40.0)
+            if found == _LEAVES:
+                return 0, best
+            leaf = leaves[found]
+            leaf[_M], leaf[_P], leaf[_HALF_M], leaf[_HALF_P] = zm, zp, hm, hp
+            leaf[_ROUGH_M], leaf[_ROUGH_P], leaf[_LEAST] = rough_m, rough_p, least
+            for k in range(4):
+                leaf[_BOUNDS + k] = cells[(8 + k) * _BATCH + i]
+            found += 1
+    return found, best
+
+
+@_inlined
+def _second_layer_of(kind, c, um, up, nodes, count):
+    """Fill in z2 of the nodes in the buffer, and multiply their weights by 1/det A."""
+    for i in range(count):
+        xm, xp, weight = _second_layer(kind, c, nodes[i], nodes[_BUFFER + i], um, up)
+        nodes[3 * _BUFFER + i], nodes[4 * _BUFFER + i] = xm, xp
+        nodes[2 * _BUFFER + i] *= weight
+
+
+@_compiled
+def _add_one_sign(t, s, om, v1, ratio, v2, reference, nodes, count, out):
+    """Add the moments of the points t z1, s z2 of the buffer, in units of exp(-reference), to ``out``.
+
+    Returns how many lie so far below the reference that the sum would overflow; then nothing is added.
+    """
+    o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
+    i1, i2 = 0.5 / v1, 0.5 / v2
+    m0 = m1 = m2 = m3 = m4 = 0.0
+    m00 = m01 = m02 = m03 = m11 = m12 = m13 = m22 = m23 = m33 = 0.0
+    deeper = 0.0
+    for i in range(count):
+        d0, d1 = t * nodes[i] - o0, t * nodes[_BUFFER + i] - o1
+        d2, d3 = s * nodes[3 * _BUFFER + i] - o2, s * nodes[4 * _BUFFER + i] - o3
+        em, ep = d2 - ratio * d0, d3 - ratio * d1
+        depth = reference - (d0 * d0 + d1 * d1) * i1 - (em * em + ep * ep) * i2
+        deeper += 1.0 if depth > 40.0 else 0.0
+        f = nodes[2 * _BUFFER + i] * (_exp(depth) if depth > -60.0 else 0.0)
+        f0, f1, f2, f3 = f * d0, f * d1, f * d2, f * d3
+        m0, m1, m2, m3, m4 = m0 + f, m1 + f0, m2 + f1, m3 + f2, m4 + f3
+        m00, m01, m02, m03 = m00 + f0 * d0, m01 + f0 * d1, m02 + f0 * d2, m03 + f0 * d3
+        m11, m12, m13 = m11 + f1 * d1, m12 + f1 * d2, m13 + f1 * d3
+        m22, m23, m33 = m22 + f2 * d2, m23 + f2 * d3, m33 + f3 * d3
+    if deeper == 0.0:
+        for k, m in enumerate((m0, m1, m2, m3, m4, m00, m01, m02, m03, m11, m12, m13, m22, m23, m33)):
+            out[k] += m
+    return deeper
+
+
+@_compiled
+def _add_all_signs(om, v1, ratio, v2, reference, nodes, count, out):
+    """The same for the four points +-z1, +-z2 together.
+
+    Where more than one of them matters omega is within a few standard deviations of zero: moments may be taken about
+    zero and shifted afterwards.
+    """
+    o0, o1, o2, o3 = om[0], om[1], om[2], om[3]
+    i1, i2 = 0.5 / v1, 0.5 / v2
+    # Energy = a z1^2 + b z2^2 - cross z1.z2 - z1.p - z2.q + constant, with signs.
+    a, b, cross = i1 + ratio * ratio * i2, i2, 2 * ratio * i2
+    r2, r3 = o2 - ratio * o0, o3 - ratio * o1
+    p0, p1 = 2 * (i1 * o0 - ratio * i2 * r2), 2 * (i1 * o1 - ratio * i2 * r3)
+    q2, q3 = 2 * i2 * r2, 2 * i2 * r3
+    top = reference - i1 * (o0 * o0 + o1 * o1) - i2 * (r2 * r2 + r3 * r3)
+    m0 = m1 = m2 = m3 = m4 = 0.0
+    m00 = m01 = m02 = m03 = m11 = m12 = m13 = m22 = m23 = m33 = 0.0
+    deeper = 0.0
+    for i in range(count):
+        d0, d1, d2, d3 = nodes[i], nodes[_BUFFER + i], nodes[3 * _BUFFER + i], nodes[4 * _BUFFER + i]
+        even = top - a * (d0 * d0 + d1 * d1) - b * (d2 * d2 + d3 * d3)
+        odd1, odd2, both = p0 * d0 + p1 * d1, q2 * d2 + q3 * d3, cross * (d0 * d2 + d1 * d3)
+        plus, minus = even + both, even - both
+        deepest = max(plus + abs(odd1 + odd2), minus + abs(odd1 - odd2))
+        deeper += 1.0 if deepest > 40.0 else 0.0
+        w = nodes[2 * _BUFFER + i]
+        pp, mm = _exp(plus + (odd1 + odd2)), _exp(plus - (odd1 + odd2))
+        pm, mp = _exp(minus + (odd1 - odd2)), _exp(minus - (odd1 - odd2))
+        w = w if deepest > -60.0 else 0.0
+        same, other = pp + mm, pm + mp
+        along, across = pp - mm, pm - mp
+        f, first, second, mixed = w * (same + other), w * (along + across), w * (along - across), w * (same - other)
+        f0, f1, f2, f3 = f * d0, f * d1, f * d2, f * d3
+        x0, x1 = mixed * d0, mixed * d1
+        m0, m1, m2, m3, m4 = m0 + f, m1 + first * d0, m2 + first * d1, m3 + second * d2, m4 + second * d3
+        m00, m01, m02, m03 = m00 + f0 * d0, m01 + f0 * d1, m02 + x0 * d2, m03 + x0 * d3
+        m11, m12, m13 = m11 + f1 * d1, m12 + x1 * d2, m13 + x1 * d3
+        m22, m23, m33 = m22 + f2 * d2, m23 + f2 * d3, m33 + f3 * d3
+    if deeper == 0.0:
+        m = (m1, m2, m3, m4)
+        second = (m00, m01, m02, m03, m11, m12, m13, m22, m23, m33)
+        out[0] += m0
+        q = 0
+        for i in range(4):
+            out[1 + i] += m[i] - om[i] * m0
+            for j in range(i, 4):
+                out[5 + q] += second[q] - om[i] * m[j] - om[j] * m[i] + om[i] * om[j] * m0
+                q += 1
+    return deeper
+
+
+@_compiled
+def _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out):
+    """Add the moments of the nodes in the buffer, in units of exp(-reference), to ``out``; returns the reference."""
+    while True:
+        if signs == _ALL:
+            deeper = _add_all_signs(om, v1, ratio, v2, reference, nodes, count, out)
+        else:
+            t, s = (1.0 if signs & 0b1100 else -1.0), (1.0 if signs & 0b1010 else -1.0)
+            deeper = _add_one_sign(t, s, om, v1, ratio, v2, reference, nodes, count, out)
+        if deeper == 0.0:
+            return reference
+        reference -= 40.0  # a deeper peak than any seen so far: change the scale
+        out *= math.exp(-40.0)
+
+
+@_compiled
+def _rule_size(rough, depth, fineness):
+    """Nodes along a side of a cell."""
+    count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - _LESS_NODES * depth
+    return int(min(max(math.ceil(count), 1), _MOST_NODES))
+
+
+@_compiled
+def _signs_that_matter(leaf, highest):
+    """One of the four points +-z1, +-z2 as a bit, all of them if it is more than one, 0 if none."""
+    signs = 0
+    for k in range(4):
+        if leaf[_BOUNDS + k] <= highest:
+            signs = _ALL if signs else 1 << k
+    return signs
+
+
+@_compiled
+def _fill(leaves, first, found, signs, best, cut, fineness, rules, nodes):
+    """Fill the buffer with nodes of the cells, from ``first`` on, in which these signs matter.
+
+    Returns the number of nodes, and the cell with which to go on.
+    """
+    count = 0
+    for i in range(first, found):
+        leaf = leaves[i]
+        if _signs_that_matter(leaf, best + cut) != signs:
+            continue
+        depth = max(leaf[_LEAST] - best, 0.0)
+        columns = _rule_size(leaf[_ROUGH_M], depth, fineness)
+        rows = _rule_size(leaf[_ROUGH_P], depth, fineness)
+        if count + columns * rows > _BUFFER:
+            return count, i
+        area = leaf[_HALF_M] * leaf[_HALF_P]
+        for j in range(columns):
+            zm, weight = leaf[_M] + leaf[_HALF_M] * rules[0, columns, j], area * rules[1, columns, j]
+            for k in range(rows):
+                nodes[count], nodes[_BUFFER + count] = zm, leaf[_P] + leaf[_HALF_P] * rules[0, rows, k]
+                nodes[2 * _BUFFER + count] = weight * rules[1, rows, k]
+                count += 1
+    return count, found
+
+
+@_inlined
+def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, stack, cells, leaves, nodes, out):
+    """Unnormalised 0th, 1st, 2nd moments of Z - omega in ``out`` (15 numbers); returns the log of their scale."""
+    out[:] = 0.0
+    found, best = _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves)
+    reference = best
+    for signs in (1, 2, 4, 8, _ALL):
+        following = np.int64(0)  # a bare zero would be compiled for on its own
+        while following < found:
+            count, following = _fill(leaves, following, found, signs, best, cut, fineness, rules, nodes)
+            if count > 0:
+                _second_layer_of(kind, c, um, up, nodes, count)
+                reference = _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out)
     return -reference - 2 * math.log(2 * math.pi) - math.log(v1) - math.log(v2)
 
 
 @_inlined
-def _block(kind, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance):
-    stack = np.empty((_STACK, 5))
-    cells = np.empty(9 * _BATCH)
+def _block(kind, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+    stack = np.empty((_STACK, 4))
+    cells = np.empty(12 * _BATCH)
+    leaves = np.empty((_LEAVES, _BOUNDS + 4))
+    nodes = np.empty(5 * _BUFFER)
     out = np.empty(15)
     for n in range(u.shape[0]):
         um, up, v1 = u[n, 0], u[n, 1], V[n, 0, 0]
@@ -378,7 +522,10 @@ def _block(kind, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covar
         box, scale = _BOX, 0.0
         out[0] = 0.0
         while box < _LARGEST_BOX and not out[0] > 0.0:  # an observation that the prior did not expect lies outside
-            scale = _moments(kind, c, um, up, omega[n], v1, ratio, v2, box, fineness, cut, rule, stack, cells, out)
+            reach = box * math.sqrt(v1)
+            scale = _moments(
+                kind, c, um, up, omega[n], v1, ratio, v2, reach, fineness, cut, rules, stack, cells, leaves, nodes, out
+            )
             box *= 4.0
         if not out[0] > 0.0:
             log_evidence[n] = math.nan
@@ -398,16 +545,25 @@ def _block(kind, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covar
 
 # One function for each kind: a branch on it inside a loop would keep the compiler from vectorising.
 @_compiled
-def _softmax_block(c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance):
-    _block(SOFTMAX, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance)
+def _softmax_block(c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+    _block(SOFTMAX, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
 
 
 @_compiled
-def _linear_block(c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance):
-    _block(LINEAR, c, u, omega, V, fineness, cut, rule, log_evidence, shift, covariance)
+def _linear_block(c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+    _block(LINEAR, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
 
 
-def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=Accuracy.cut, order=4, threads=None):
+@cache
+def _gauss_rules():
+    """Nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
+    rules = np.zeros((2, _MOST_NODES + 1, _MOST_NODES))
+    for n in range(1, _MOST_NODES + 1):
+        rules[0, n, :n], rules[1, n, :n] = np.polynomial.legendre.leggauss(n)
+    return rules
+
+
+def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=Accuracy.cut, threads=None):
     """Log Z_out, E[Z|y] - omega and Cov[Z|y] for a batch of samples.
 
     Parameters
@@ -423,34 +579,23 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     V : array (n, 2, 2)
         Covariance of (z1, z2) per token.
     fineness : float
-        Largest half width of a cell in units of the local width of the integrand. 1.6 with order 4 gives about
-        5e-5 of the posterior standard deviation in the mean; 1.2 gives 1e-5.
+        Distance of nodes: about a third of it, in units of the local width of the integrand.
     cut : float
         Cells whose integrand is below exp(-cut) of the peak are dropped.
     """
     n = u.shape[0]
     u, omega, V = (np.ascontiguousarray(x, dtype=np.float64) for x in (u, omega, V))
-    x, w = np.polynomial.legendre.leggauss(order)
-    rule = np.stack([np.repeat(x, order), np.tile(x, order), np.outer(w, w).ravel()])
+    rules = _gauss_rules()
     block = _softmax_block if kind == SOFTMAX else _linear_block
     results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
-    threads = threads or _available_cores()
-    # Small blocks: the cost of a sample varies, and a thread that is done takes the next block.
-    blocks = [slice(a, min(a + 256, n)) for a in range(0, n, 256)]
+    threads = threads or available_cores()
+    # The cost of a sample varies: small parts, so that no thread waits long for the last one.
+    size = min(max(n // (16 * threads), 8), 256)
+    threads = min(threads, -(-n // size))
 
-    def work(s):
-        block(float(c), u[s], omega[s], V[s], fineness, cut, rule, *(r[s] for r in results))
+    def work(start):
+        part = slice(start, start + size)
+        block(float(c), u[part], omega[part], V[part], fineness, cut, rules, *(result[part] for result in results))
 
-    # A signal to stop is obeyed between groups of blocks, of a fraction of a second each.
-    groups = [blocks[a : a + 8 * threads] for a in range(0, len(blocks), 8 * threads)]
-    with ThreadPoolExecutor(threads) if threads > 1 and len(blocks) > 1 else nullcontext() as pool:
-        for group in groups:
-            interrupts.check()
-            list(map(work, group) if pool is None else pool.map(work, group))
+    each_in_parallel(work, range(0, n, size), threads)
     return results
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

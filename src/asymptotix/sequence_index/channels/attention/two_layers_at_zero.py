@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ....numerics import interrupts
 from ....numerics.quadrature import Estimate
+from ....numerics.threads import available_cores, each_in_parallel, one_blas_thread
 from ...models import rank_one
 
 NodesAndWeights = tuple[np.ndarray, np.ndarray]
@@ -33,23 +33,33 @@ def _curvatures(skip: float, resolution: float) -> np.ndarray:
     """Curvatures f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
     z1, weights = _log_half_plane(skip, resolution)
     mixing = _mixing(z1, skip)
-    inverse, determinant = np.linalg.inv(mixing), abs(np.linalg.det(mixing))
-    weights = weights * np.exp(-0.5 * (z1**2).sum(1)) / (2 * np.pi) / determinant / (2 * np.pi)
+    k, kappa = mixing[:, 0, 0], mixing[:, 1, 0]
+    weights = weights * np.exp(-0.5 * (z1**2).sum(1)) / (2 * np.pi) ** 2 / (k * (skip + 1))
     features = np.stack([np.ones(len(z1)), z1[:, 0] ** 2, z1[:, 0] * z1[:, 1], z1[:, 1] ** 2], 1)
-    total, layer1, layer2 = 0.0, 0.0, 0.0
-    for u, mass in _blocks(*_softmax_outputs(skip, resolution)):
-        zm = u @ inverse[:, 0].T
-        zp = u @ inverse[:, 1].T
-        density = weights * np.exp(-0.5 * (zm**2 + zp**2))
-        first = density @ features
-        evidence = first[:, 0].clip(1e-290)
-        second = np.stack([(density * zm**2).sum(1), (density * zm * zp).sum(1), (density * zp**2).sum(1)], 1)
-        share = mass * evidence
-        total += share.sum()
-        layer1 += share @ _squared_norm(first[:, 1:] / evidence[:, None])
-        layer2 += share @ _squared_norm(second / evidence[:, None])
+    (um, mass_m), (up, mass_p) = _softmax_outputs(skip, resolution)
+    sums = np.empty((len(um), 3))
+    far = up / (skip + 1)
+
+    def add(row: int) -> None:
+        """Mass, and curvature of both layers times mass, of all outputs with one u-: z2- = u-/k, z2+ = far - near."""
+        zm = um[row] / k
+        near = kappa * zm / (skip + 1)
+        density = np.subtract.outer(far, near)
+        np.exp(np.multiply(density, -0.5 * density, out=density), out=density)
+        powers = np.stack([zm**2, zm, zm * near, near, near**2], 1)
+        moments = density @ (np.hstack([features, powers]) * (weights * np.exp(-0.5 * zm**2))[:, None])
+        evidence = moments[:, 0].clip(1e-290)
+        mm, m, m_near, n, nn = (moments / evidence[:, None])[:, 4:].T
+        second = np.stack([mm, far * m - m_near, far**2 - 2 * far * n + nn], 1)
+        share = mass_m[row] * mass_p * evidence
+        norms = _squared_norm(moments[:, 1:4] / evidence[:, None]), _squared_norm(second)
+        sums[row] = share.sum(), *(share @ norm for norm in norms)
+
+    with one_blas_thread():
+        each_in_parallel(add, range(len(um)), available_cores())
     # The mass is one up to the tails beyond the grid; dividing by it removes most of what they cost.
-    return np.array([layer1, layer2]) / total
+    total, *layers = sums.sum(0)
+    return np.array(layers) / total
 
 
 def _squared_norm(moments: np.ndarray) -> np.ndarray:
@@ -64,12 +74,6 @@ def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
         Z = np.stack([z1, np.broadcast_to(unit, z1.shape)], 1)
         columns.append(rank_one.rotated_preactivation(Z, skip, "softmax"))
     return np.stack(columns, -1)
-
-
-def _blocks(nodes: np.ndarray, weights: np.ndarray, size: int = 48):
-    for start in range(0, len(nodes), size):
-        interrupts.check()
-        yield nodes[start : start + size], weights[start : start + size]
 
 
 def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
@@ -88,13 +92,15 @@ def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
     return nodes[keep], weights[keep]
 
 
-def _softmax_outputs(skip: float, resolution: float) -> NodesAndWeights:
-    """u- > 0 on a logarithmic grid (doubled: u and -u are one output), u+ on a linear one."""
+def _softmax_outputs(skip: float, resolution: float) -> tuple[NodesAndWeights, NodesAndWeights]:
+    """u- > 0 on a logarithmic grid, u+ > 0 on a linear one; both doubled.
+
+    u and -u are one output, and the exchange of the tokens takes u+ to -u+.
+    """
     step_log = 0.2 / resolution
     log_m = np.arange(-14.0 if skip >= 0.05 else -24.0, np.log(6.5 * (skip + 1)), step_log)
     half = 6.5 * np.hypot(skip + 1, 1)
-    count = int(np.ceil(48 * resolution))
-    p = half * (-1 + 2 * (np.arange(count) + 0.5) / count)
+    count = int(np.ceil(24 * resolution))
+    p = half * (np.arange(count) + 0.5) / count
     m = np.exp(log_m)
-    nodes = np.stack([np.repeat(m, count), np.tile(p, len(m))], 1)
-    return nodes, np.repeat(2 * m * step_log, count) * (2 * half / count)
+    return (m, 2 * m * step_log), (p, np.full(count, 2 * half / count))

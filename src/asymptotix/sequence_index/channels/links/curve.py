@@ -40,7 +40,7 @@ class CurveChannel(LinkChannel):
     sharply.
     """
 
-    finest = 0.9e-3
+    finest, fields = 0.9e-3, 8
 
     def __init__(self, model: LinkModel, kind: LinkKind) -> None:
         super().__init__(model, 1)
@@ -50,6 +50,10 @@ class CurveChannel(LinkChannel):
         self.description = (
             f"quadrature along the level curve, roots along lines {way}: two indices and one output, without noise"
         )
+
+    @property
+    def cost(self) -> int:
+        return 2
 
     def footprint(self, draws: int) -> int:
         return 2 * _NODES * (40 if all(self._affine) else 600)

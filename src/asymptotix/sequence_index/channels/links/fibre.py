@@ -65,7 +65,7 @@ class FibreChannel(LinkChannel):
 
     draws = 256
     stochastic = True
-    finest = 8e-3
+    finest, fields = 8e-3, 4
 
     def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
         super().__init__(model, rank)
@@ -76,6 +76,10 @@ class FibreChannel(LinkChannel):
             "coordinates, without noise"
         )
         self.starts = 20 if rank == 1 else 8
+
+    @property
+    def cost(self) -> int:
+        return 8
 
     def footprint(self, draws: int) -> int:
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))

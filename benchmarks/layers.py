@@ -1,0 +1,83 @@
+"""Learning two layers of attention, from a fresh process: the curve of the front page, its thresholds, runs of GAMP.
+
+    python benchmarks/layers.py                     the curve and the thresholds
+    python benchmarks/layers.py --cores 2           on so many cores only
+    python benchmarks/layers.py --gamp              and twelve runs of GAMP at D = 300
+
+Times include compilation where nothing is in numba's cache or JAX compiles. Beside them those of commit 9d5fe52, on two
+cores (aarch64) and on an H200, measured on 2026-11-16. What is outside the cubature of posteriors runs on one core: its
+share bounds what more cores can bring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+
+#: Seconds at commit 9d5fe52: on two cores, and on an H200 where it was measured.
+BEFORE = {"curve": (111.0, 23.0), "thresholds": (14.0, None), "gamp": (31.0, None)}
+
+
+def timed(name: str, label: str, work: Callable[[], object], accelerated: bool) -> float:
+    """Run, print wall and CPU seconds beside those before, and return the wall."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    before = BEFORE[name][accelerated]
+    ratio = "" if before is None else f"; before {before:.0f} s wall, {before / wall:.1f} times as long"
+    print(f"{label:32s} {wall:6.1f} s wall, {cpu:6.1f} s CPU{ratio}", flush=True)
+    return wall
+
+
+class CubatureClock:
+    """Wall time that passes inside posteriors of a channel."""
+
+    def __init__(self, channel: type) -> None:
+        self.seconds, inner = 0.0, channel.posterior
+
+        def posterior(*args, **options):
+            start = time.perf_counter()
+            try:
+                return inner(*args, **options)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        channel.posterior = posterior
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cores", type=int, help="use so many cores (all)")
+    parser.add_argument("--gamp", action="store_true", help="also GAMP")
+    options = parser.parse_args()
+    if options.cores and hasattr(os, "sched_setaffinity"):  # before JAX counts the cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+
+    import jax
+    import numpy as np
+
+    import asymptotix as asx
+    from asymptotix.numerics.threads import available_cores
+    from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+
+    accelerated = jax.default_backend() != "cpu"
+    print(f"{platform.machine()}, {available_cores()} cores, JAX {jax.__version__} on {jax.devices()[0].device_kind}")
+    clock = CubatureClock(TwoLayerChannel)
+    problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2))
+    curve = partial(asx.solve, problem, alpha=np.linspace(0.05, 1.6, 32), progress=False)
+    wall = timed("curve", "curve of 32 alphas", curve, accelerated)
+    outside = wall - clock.seconds
+    print(f"{'  outside the cubature':32s} {outside:6.1f} s wall, {outside / wall:.0%}")
+    timed("thresholds", "thresholds", partial(asx.thresholds, problem, progress=False), accelerated)
+    if options.gamp:
+        sizes = {"alpha": [0.3, 0.6, 1.2], "dim": 300, "seeds": 4}
+        runs = partial(asx.simulate, problem, asx.GAMP(), **sizes, progress=False)
+        timed("gamp", "GAMP, D = 300, 3 alphas, 4 seeds", runs, accelerated)
+
+
+if __name__ == "__main__":
+    main()
