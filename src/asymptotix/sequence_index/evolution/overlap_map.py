@@ -94,8 +94,8 @@ class OverlapMap:
         values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
         return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
 
-    def growth(self, point: Point) -> Instability:
-        """What grows outside the learned subspace at a point."""
+    def growth(self, point: Point, blocks: int = 1) -> Instability:
+        """What grows outside the learned subspace at a point, from so many blocks of nodes."""
         P = self.channel.indices
         if self.channel.diagonal:
             rows = np.asarray(point.space.complement.any(1))
@@ -106,7 +106,8 @@ class OverlapMap:
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0:
             return self.growth_of_nothing()
-        return instability([self.nodes.operator_block(0)], point.V, self.not_learned(point), MISALIGNED)
+        averages = [self.nodes.operator_block(number) for number in range(blocks)]
+        return instability(averages, point.V, self.not_learned(point), MISALIGNED)
 
     def growth_of_nothing(self, tolerance: float = 1.0, most: int = 8) -> Instability:
         """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes.
