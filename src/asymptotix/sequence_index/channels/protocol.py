@@ -133,6 +133,9 @@ class Averages(NamedTuple):
 class Averager(abc.ABC):
     """Callable V -> Averages: the means over data of one channel at overlap Q = I - V."""
 
+    #: Relative error of a deterministic average, beyond the scatter of randomisations.
+    accuracy: float = 1e-9
+
     @abc.abstractmethod
     def __call__(self, V: np.ndarray) -> Averages: ...
 

@@ -36,7 +36,9 @@ def sampled_instability_at_zero(
     """
     P, blocks = channel.indices, []
     if channel.exact_averager() is not None:
-        return instability([block(0)], np.eye(P), np.eye(P))
+        exact = block(0)
+        found = instability([exact], np.eye(P), np.eye(P))
+        return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
         return instability_from_sorted_outputs(channel, tolerance) if exactly is None else exactly
