@@ -111,7 +111,8 @@ def _found(
 
     parts = in_threads(part, range(0, len(z), _FOUND))
     most = max(part[1].shape[-1] for part in parts)
-    return tuple(np.concatenate(column) for column in zip(*(_padded(*part, most) for part in parts), strict=True))
+    points, log_weights = zip(*(_padded(*part, most) for part in parts), strict=True)
+    return np.concatenate(points), np.concatenate(log_weights)
 
 
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,8 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     if abs(share.sum() - 1) > _WHOLE:
         share = np.stack([np.bincount(rows, minlength=len(values)) for rows in which.reshape(_RANDOMISATIONS, -1)])
     share = share / share.sum(1, keepdims=True)
-    return analysed(*(np.tensordot(share, table, 1) for table in tables), np.eye(P), NO_MOMENT, False)
+    moments, operators = (np.tensordot(share, table, 1) for table in tables)
+    return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:

@@ -1,8 +1,8 @@
 """Averages of a link of one index and one token without noise, by deterministic quadrature.
 
 The roots z_j of g(z_j) = g(z) do not depend on the overlap: they are found once, for all nodes z. An average is then a
-sum over nodes of z and of the noise of omega, with posteriors that are sums over roots of N(z_j; omega, V)/|g'(z_j)|. As
-a function of z it is smooth but where the number of roots changes, at extrema and at whatever has the same output.
+sum over nodes of z and of the noise of omega, with posteriors that are sums over roots of N(z_j; omega, V)/|g'(z_j)|.
+As a function of z it is smooth but where the number of roots changes, at extrema and at whatever has the same output.
 """
 
 from __future__ import annotations
