@@ -29,7 +29,8 @@ class Control:
     def __init__(self, variates: np.ndarray, randomisations: int) -> None:
         self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
         # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
-        self.inverse = np.linalg.pinv(variates - variates.mean(0), rcond=1e-10)
+        centred = variates - variates.mean(0)
+        self.inverse = np.linalg.pinv(centred.T @ centred, rcond=1e-10, hermitian=True) @ centred.T
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:

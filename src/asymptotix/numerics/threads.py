@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from . import interrupts
 SMALL = 256
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
@@ -33,10 +34,10 @@ def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use: those it is bound to, and no more than OMP_NUM_THREADS, if that is set."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, max(1, int(told))) if told.isdigit() else cores
 
 
 def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
@@ -64,3 +65,15 @@ def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], thre
         for other in others:
             other.result()
     interrupts.check()
+
+
+def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+    """What ``work`` makes of every item, in their order; the first one alone, so that what it compiles is there."""
+    made: list[Any] = [None] * len(items)
+
+    def make(place: int) -> None:
+        made[place] = work(items[place])
+
+    make(0)
+    each_in_parallel(make, range(1, len(items)), min(available_cores(), len(items)))
+    return made

@@ -19,6 +19,8 @@ SPECTRAL_NODES = 6
 PREDICTION_NODES = 7
 #: Indices whose outputs are tabulated where the instability of zero overlap depends on one number only.
 INSTABILITY_OUTPUTS = 11
+#: Indices and noise that are sorted by their output where it depends on one number only.
+SORTED_OUTPUTS = 23
 #: Indices whose outputs are those in the curvature of deep attention at zero overlap.
 DEEP_AT_ZERO_OUTPUTS = 17
 #: Two independent lists of early indices, from which posteriors at those outputs are computed.

@@ -11,12 +11,12 @@ from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_c
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
-from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from asymptotix.sequence_index.evolution.thresholds import staircase as staircase_module
 from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
 from asymptotix.sequence_index.evolution.thresholds.exact_recovery import _FullOverlap
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold, not_below
+from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 from reference_numbers import reference
 from small_channels import RotatedSquares
 

@@ -56,10 +56,14 @@ class Posterior(NamedTuple):
     effective_samples: Any = None
 
 
+#: Posterior of fixed observations, of omega (n, P, M) and V (P, P).
+PreparedPosterior = Callable[[Any, Any], Posterior]
+
+
 def score(posterior: Posterior, V: Any) -> Any:
     """g_out (n, P, M) for the prior covariance V (P, P)."""
     xp = array_namespace(posterior.shift)
-    return xp.einsum("pq,nqm->npm", xp.linalg.inv(V), posterior.shift)
+    return xp.linalg.inv(V) @ posterior.shift
 
 
 def score_jacobian(posterior: Posterior, V: Any) -> Any:
@@ -67,8 +71,11 @@ def score_jacobian(posterior: Posterior, V: Any) -> Any:
     xp = array_namespace(posterior.shift)
     precision = xp.linalg.inv(V)
     tokens = posterior.shift.shape[-1]
-    prior = xp.einsum("pq,mk->pmqk", precision, xp.eye(tokens, dtype=precision.dtype))
-    return xp.einsum("pr,nrmsk,sq->npmqk", precision, posterior.covariance, precision) - prior
+    n, P = posterior.shift.shape[:2]
+    size = P * tokens
+    whole = xp.kron(precision, xp.eye(tokens, dtype=precision.dtype))
+    matrices = whole @ posterior.covariance.reshape(n, size, size) @ whole - whole
+    return matrices.reshape(n, P, tokens, P, tokens)
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,9 @@ class Averages(NamedTuple):
 class Averager(abc.ABC):
     """Callable V -> Averages: the means over data of one channel at overlap Q = I - V."""
 
+    #: Relative error of a deterministic average, beyond the scatter of randomisations.
+    accuracy: float = 1e-9
+
     @abc.abstractmethod
     def __call__(self, V: np.ndarray) -> Averages: ...
 
@@ -171,6 +181,8 @@ class Channel(abc.ABC):
     #: The posterior comes from a list of draws that ``Accuracy.seed`` chooses. Two seeds are independent: products of
     #: the two are unbiased, squares of one are not.
     stochastic: bool = False
+    #: Fields omega that averages take to one observation, a power of two: more where it costs more than a field.
+    fields: int = 1
     #: Draws per sample, where there are any.
     draws: int = 0
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
@@ -217,6 +229,16 @@ class Channel(abc.ABC):
     @abc.abstractmethod
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         """Posterior of Z given the observation (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
+
+    def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
+        """The posterior of fixed observations as a function of omega and V, for averages that ask for it many times.
+
+        A channel computes here, once, what does not depend on the prior. Z (n, P, M) are the true indices: at every
+        overlap the posterior is to be found around them. Of f n fields omega, f at a time belong to one observation.
+        """
+        return lambda omega, V: self.posterior(
+            np.repeat(observation, len(omega) // len(observation), axis=0), omega, V, accuracy
+        )
 
     @abc.abstractmethod
     def model_output(self, Z: Any) -> Any:

@@ -26,6 +26,7 @@ from ..channels.protocol import (
     Channel,
     OperatorAverager,
     Posterior,
+    PreparedPosterior,
     score,
     score_jacobian,
 )
@@ -73,14 +74,14 @@ class QuasiRandomAverager(OperatorAverager):
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size = self.channel.indices * self.channel.tokens
-        uniforms = np.concatenate(
-            [
-                sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
-                for r in range(self._randomisations)
-            ]
-        )
-        return self.channel.draw_nodes(uniforms)
+        size, fields = self.channel.indices * self.channel.tokens, min(self.channel.fields, self._count)
+        uniforms = []
+        for r in range(self._randomisations):
+            own = sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
+            # Of several fields the first ones name the indices of all.
+            own[:, :size] = np.repeat(own[: self._count // fields, :size], fields, axis=0)
+            uniforms.append(own)
+        return self.channel.draw_nodes(np.concatenate(uniforms))
 
     @cached_property
     def _observation(self) -> np.ndarray:
@@ -97,7 +98,7 @@ class QuasiRandomAverager(OperatorAverager):
         xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
         """
         Z, noise, weights = self._nodes
-        posterior = self._posterior(self._observation, np.zeros_like(Z), np.eye(self.channel.indices))
+        posterior = self._posterior(np.zeros_like(Z), np.eye(self.channel.indices))
         own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
         exact = self.channel.curvature_at_zero()
@@ -114,11 +115,17 @@ class QuasiRandomAverager(OperatorAverager):
         variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
         return None if variates is None else Control(variates, self._randomisations)
 
-    def _posterior(
-        self, observation: np.ndarray, omega: np.ndarray, V: np.ndarray, seed: int = streams.POSTERIOR_LISTS[0]
-    ) -> Posterior:
-        """The posterior of every node, from the list of draws number ``seed`` where there are draws."""
-        found = self.channel.posterior(observation, omega, V, replace(self._accuracy, seed=seed))
+    @cached_property
+    def _posteriors(self) -> list[PreparedPosterior]:
+        """The posterior of the nodes as a function of omega and V; where it comes from draws, from two lists."""
+        channel, fields = self.channel, min(self.channel.fields, self._count)
+        Z, observation = self._nodes[0][::fields], self._observation[::fields]
+        lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
+        return [channel.prepared(observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
+
+    def _posterior(self, omega: np.ndarray, V: np.ndarray, which: int = 0) -> Posterior:
+        """The posterior of every node."""
+        found = self._posteriors[which](omega, V)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         lost = ~np.isfinite(posterior.log_evidence)
         if lost.any():
@@ -135,9 +142,8 @@ class QuasiRandomAverager(OperatorAverager):
         channel, (Z, noise, weights) = self.channel, self._nodes
         Q = np.eye(channel.indices) - V
         omega = mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
-        observation = self._observation
-        lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
-        return Z, weights, observation, [self._posterior(observation, omega, V, seed) for seed in lists]
+        posteriors = [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
+        return Z, weights, self._observation, posteriors
 
     def __call__(self, V: np.ndarray) -> Averages:
         # The end of one search is the start of the next: the last averages are asked for again. What is kept is one
@@ -235,14 +241,23 @@ def squares_and_operators(
     See :meth:`QuasiRandomAverager.moments_and_operators`. Of two posteriors from independent lists, one factor is taken
     from each.
     """
-    g, h = (np.einsum("pi,npm->nim", frame, score(posteriors[k], V)) for k in (0, -1))
-    G, H = (
-        np.einsum("pi,npmqk,qj->nimjk", frame, score_jacobian(posteriors[k], V), frame, optimize=True)
-        for k in (0, -1)
-    )
-    turned = np.einsum("bkl,njmlu->nbjmku", basis, H)
-    image = np.einsum("nimku,nbjmku->nbij", G, turned, optimize=True)
-    return _symmetric(np.einsum("nim,njm->nij", g, h)), _symmetric(np.einsum("aij,nbij->nab", basis, image))
+    g, h = (frame.T @ score(posteriors[k], V) for k in (0, -1))
+    G, H = (_pairs(score_jacobian(posteriors[k], V), frame) for k in (0, -1))
+    d = frame.shape[1]
+    # tr(B_a G B_b H^T) is linear in the products G_ik H_jl, summed over tokens.
+    products = (G @ np.swapaxes(H, 1, 2)).reshape(len(G), d**4)
+    forms = np.einsum("aij,bkl->ikjlab", basis, basis).reshape(d**4, len(basis) ** 2)
+    operators = (products @ forms).reshape(len(G), len(basis), len(basis))
+    return _symmetric(g @ np.swapaxes(h, 1, 2)), _symmetric(operators)
+
+
+def _pairs(G: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """Matrices (n, P, M, P, M) along a frame (P, d), as (n, d d, M M): pairs of directions by pairs of tokens."""
+    (n, P, M), d = G.shape[:3], frame.shape[1]
+    pairs = np.ascontiguousarray(np.transpose(G, (0, 1, 3, 2, 4))).reshape(n, P * P, M * M)
+    if d == P and np.array_equal(frame, np.eye(P)):
+        return pairs
+    return np.kron(frame, frame).T @ pairs
 
 
 def _symmetric(matrices: np.ndarray) -> np.ndarray:

@@ -15,19 +15,12 @@ Troiani et al., arXiv:2502.00901, Theorem 2.3, eqs. (15) and (16).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
-from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
-from ...numerics.quadrature import Estimate, sobol_uniforms
-from .. import streams
-from ..channels.protocol import Channel, OperatorAverager, Posterior
-from .averages import QuasiRandomAverager, squares_and_operators
+from ..channels.protocol import OperatorAverager
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9
@@ -37,10 +30,6 @@ SIGNIFICANT = 5.0
 _TIED = 3.0
 #: Share of the leading eigenvalue of the direction below which a part of it is numerical noise.
 _NEGLIGIBLE = 0.03
-#: Nodes per randomisation, and randomisations, of the estimate without state evolution.
-_COUNT, _RANDOMISATIONS = 2**11, 8
-#: Outputs per randomisation where posteriors are interpolated, and the number of distinct ones that are not.
-_OUTPUTS, _FEW_VALUES = 2**14, 64
 
 
 class Instability(NamedTuple):
@@ -104,10 +93,10 @@ def instability(
     basis = symmetric_basis(d)
     parts = [average.moments_and_operators(V, complement, basis) for average in averages]
     moments, operators = (np.mean(part, axis=0) for part in zip(*parts, strict=True))
-    return _analysed(moments, operators, complement, floor, averages[0].stochastic)
+    return analysed(moments, operators, complement, floor, averages[0].stochastic)
 
 
-def _analysed(
+def analysed(
     moments: np.ndarray, operators: np.ndarray, complement: np.ndarray, floor: float, noisy: bool
 ) -> Instability:
     """What starts by itself and what grows, from averages (R, d, d) and (R, b, b)."""
@@ -158,87 +147,13 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
     gaps = along[:, -1:] - along
     scatter = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0 * values
     tied = rate - values <= 1e-6 * rate + _TIED * scatter
+    # The largest of them is too large by about its error, their mean is not.
+    rate = float(values[tied].mean())
     unit = np.einsum("aii->a", basis)
     grown = np.einsum("a,aij->ij", vectors[:, tied] @ (vectors[:, tied].T @ unit), basis)
     size, axes = np.linalg.eigh(grown)
     axes, size = frame @ axes, np.where(size > _NEGLIGIBLE * size.max(), size, 0.0)
     return rate, error, (axes * (size / np.linalg.norm(size))) @ axes.T
-
-
-def sampled_instability_at_zero(
-    channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
-) -> Instability:
-    """The instability of zero overlap, on as many blocks of nodes as a relative ``tolerance`` of the rate asks for."""
-    P, blocks = channel.indices, []
-    if channel.exact_averager() is not None:
-        return instability([block(0)], np.eye(P), np.eye(P))
-    if not channel.stochastic and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
-        return instability_from_outputs(channel)
-    while True:
-        blocks.append(block(len(blocks)))
-        found = instability(blocks, np.eye(P), np.eye(P))
-        if found.error <= tolerance * found.rate or len(blocks) >= most or found.rate == 0:
-            return found
-
-
-def instability_from_outputs(channel: Channel) -> Instability:
-    """The instability of zero overlap where the observation is one number.
-
-    There g and G depend on y alone: posteriors are computed at about a thousand quantiles of y, and interpolated
-    linearly at as many outputs as the heavy tails of G ask for. What half of the quantiles would give tells the error
-    of that.
-    """
-    P, M = channel.indices, channel.tokens
-    uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
-    Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
-    y = np.asarray(channel.observe(Z), float)[:, 0]
-    nodes = _quantiles(np.sort(y))
-    posterior = channel.posterior(nodes[:, None], np.zeros((len(nodes), P, M)), np.eye(P))
-    found = Posterior(*(np.asarray(x, float) for x in posterior[:3]))
-    if not np.isfinite(found.log_evidence).all():
-        raise FloatingPointError(f"the channel lost {(~np.isfinite(found.log_evidence)).sum()} outputs at zero overlap")
-    tables = squares_and_operators([found], np.eye(P), np.eye(P), symmetric_basis(P))
-    variates = hermite_polynomials(Z.reshape(len(Z), -1), 200)
-    control = None if variates is None else Control(variates, _RANDOMISATIONS)
-    results = []
-    for every in (1, 2):
-        places = np.arange(len(nodes)) if len(nodes) <= _FEW_VALUES else np.arange(0, len(nodes), every)
-        moments, operators = (_interpolated(y, nodes[places], table[places], control) for table in tables)
-        results.append(_analysed(moments, operators, np.eye(P), NO_MOMENT, False))
-    fine, half = results
-    return fine._replace(error=float(np.hypot(fine.error, (half.rate - fine.rate) / 3)))
-
-
-def _quantiles(y: np.ndarray) -> np.ndarray:
-    """Places in sorted outputs: evenly in the bulk, ever closer towards both ends; all of a few distinct values."""
-    distinct = np.unique(y)
-    if len(distinct) <= _FEW_VALUES:
-        return distinct
-    tail = np.geomspace(1, len(y) / 2, 256) - 1
-    ranks = np.concatenate([tail, len(y) - 1 - tail, np.linspace(0, len(y) - 1, 513)])
-    return np.unique(y[np.unique(ranks.astype(int))])
-
-
-def _interpolated(y: np.ndarray, nodes: np.ndarray, table: np.ndarray, control: Control | None) -> np.ndarray:
-    """Means (R, ...) over the outputs y, of a function given by its values at nodes."""
-    columns = table.reshape(len(nodes), -1)
-    values = np.stack([np.interp(y, nodes, column) for column in columns.T], 1)
-    mean = values.reshape(_RANDOMISATIONS, -1, values.shape[1]).mean(1)
-    if control is not None:
-        mean = mean - control.means @ (control.inverse @ values)
-    return mean.reshape(_RANDOMISATIONS, *table.shape[1:])
-
-
-def curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: that of the channel, or sampled."""
-    return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
-
-
-@lru_cache(maxsize=64)
-def sampled_curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l at zero overlap for a channel that does not know it."""
-    f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
-    return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
 
 
 def visible_directions(average: OperatorAverager, P: int) -> np.ndarray:

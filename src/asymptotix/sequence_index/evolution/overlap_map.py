@@ -15,16 +15,10 @@ import numpy as np
 
 from ...numerics.linear_algebra import to_logit
 from ..channels.protocol import Averager, Averages, Channel, OperatorAverager
-from .instability import (
-    Instability,
-    curvature_at_zero,
-    diagonal_instability,
-    instability,
-    sampled_instability_at_zero,
-    visible_directions,
-)
+from .instability import Instability, diagonal_instability, instability, visible_directions
 from .nodes import Nodes
 from .point import Point
+from .zero_overlap import curvature_at_zero, sampled_instability_at_zero
 
 #: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
 SEED_OVERLAP = 0.02
@@ -47,6 +41,8 @@ class OverlapMap:
     def __init__(self, channel: Channel, side_information: float = 0.0, nodes: Nodes | None = None) -> None:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
+        self._known_to: float = np.inf
+        self._of_nothing: Instability
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -98,8 +94,8 @@ class OverlapMap:
         values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
         return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
 
-    def growth(self, point: Point) -> Instability:
-        """What grows outside the learned subspace at a point."""
+    def growth(self, point: Point, blocks: int = 1) -> Instability:
+        """What grows outside the learned subspace at a point, from so many blocks of nodes."""
         P = self.channel.indices
         if self.channel.diagonal:
             rows = np.asarray(point.space.complement.any(1))
@@ -109,12 +105,19 @@ class OverlapMap:
                 return diagonal_instability(np.zeros((1, P)), rows)
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0:
-            return self._growth_at_zero
-        return instability([self.nodes.operator_block(0)], point.V, self.not_learned(point), MISALIGNED)
+            return self.growth_of_nothing()
+        averages = [self.nodes.operator_block(number) for number in range(blocks)]
+        return instability(averages, point.V, self.not_learned(point), MISALIGNED)
 
-    @cached_property
-    def _growth_at_zero(self) -> Instability:
-        return sampled_instability_at_zero(self.channel, self.nodes.operator_block, tolerance=1.0)
+    def growth_of_nothing(self, tolerance: float = 1.0, most: int = 8) -> Instability:
+        """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes.
+
+        What is known better already is not computed again.
+        """
+        if tolerance < self._known_to:
+            self._known_to = tolerance
+            self._of_nothing = sampled_instability_at_zero(self.channel, self.nodes.operator_block, tolerance, most)
+        return self._of_nothing
 
     def entered(self, point: Point, found: Instability) -> Point:
         """The point with what is unstable there taken in: at its own first step, or with a small overlap."""

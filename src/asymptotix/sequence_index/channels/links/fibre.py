@@ -1,4 +1,4 @@
-"""Links of any rank without noise: weighted draws on the fibre {g(z) = y}.
+"""Links of any rank: weighted draws on the fibre {g(z) = y}, or on that of indices and noise.
 
 In whitened coordinates z = omega + L xi the prior is N(0, I) in R^n and phi(xi) = g(z) has a differential J of rank r.
 A chart solves r of the coordinates, S, for given values of the n - r others, F, which are drawn. Several charts are
@@ -11,6 +11,8 @@ with m_c draws from the density q_c in chart c: no chart's own degeneracy shows.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,9 +26,13 @@ from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
+from .fibre_support import LISTS, fibre_points, mixture
 from .link_channel import LinkChannel
+from .link_kind import LinkKind
 
 CHARTS = 4
+#: Charts of a support at most.
+_MOST_CHARTS = 6
 _PILOTS = 16
 _FARTHEST = 7.0
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -60,15 +66,21 @@ class FibreChannel(LinkChannel):
 
     draws = 256
     stochastic = True
+    finest, fields = 8e-3, 4
 
-    def __init__(self, model: LinkModel, rank: int) -> None:
+    def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
         super().__init__(model, rank)
+        self._affine = affine or (False,) * self.size
         self.dimension, self.solved = self.size, rank
         self.description = (
             f"weighted draws on the fibre of the output, {CHARTS} charts that each solve {rank} of {self.size} "
             "coordinates, without noise"
         )
         self.starts = 20 if rank == 1 else 8
+
+    @property
+    def cost(self) -> int:
+        return 8
 
     def footprint(self, draws: int) -> int:
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))
@@ -77,12 +89,59 @@ class FibreChannel(LinkChannel):
         """The link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
 
+    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
+        amplitude, noises = float(np.sqrt(self.model.noise)), self.dimension - self.size
+        truth = jnp.append(z, (y - self.link(z)) / amplitude) if noises else z
+        mixed = mixture(truth, np.arange(self.size) // self.tokens, noises)
+        phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
+
+        def one(key: Any) -> tuple[Any, Any]:
+            x, log_weights = fibre_points(phi, y, truth, key, mixed, self._charts, self.support_draws, self._affine)
+            noise = x[:, self.size :]
+            return x[:, : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(1)
+
+        return jax.lax.map(one, jax.random.split(key, LISTS))
+
+    @property
+    def support_draws(self) -> int:
+        """Draws of each list of a support."""
+        return 256 if self.solved == 1 else 128
+
+    @functools.cached_property
+    def _charts(self) -> list[tuple[int, ...]]:
+        """Coordinates that the charts of a support solve for: all choices, or an even selection of them."""
+        choices = list(itertools.combinations(range(self.dimension), self.solved))
+        every = -(-len(choices) // _MOST_CHARTS)
+        return choices[::every]
+
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)
         phi = self.whitened(omega, root)
         found = fibre_moments(phi, y, key, (self.dimension, self.solved), draws, self.starts)
         n = self.size
         return coloured(found._replace(shift=found.shift[:n], covariance=found.covariance[:n, :n]), root)
+
+
+class NoisyFibreChannel(FibreChannel):
+    """The noise is an unknown too: y = g(z) + sqrt(noise) e is a link without noise of the n + k unknowns (z, e).
+
+    The charts then decide, sample by sample, whether the draws come from the prior (e is solved, the weight is the
+    likelihood) or from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
+    """
+
+    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
+        # In its noise the observation is affine.
+        super().__init__(model, kind.outputs, (*kind.affine, *[True] * kind.outputs))
+        self.outputs, self.noises = 0.0, kind.outputs
+        self.dimension = self.size + kind.outputs
+        self.description = (
+            f"weighted draws on the fibre of the output in the space of indices and noise, {CHARTS} charts that each"
+            f" solve {self.solved} of {self.dimension} coordinates"
+        )
+
+    def whitened(self, omega: Any, root: Any) -> Any:
+        size, amplitude = self.size, float(np.sqrt(self.model.noise))
+        return lambda x: self.link(omega + root @ x[:size]) + amplitude * x[size:]
 
 
 def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> SampleMoments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ from ... import streams
 from ...models.link import LinkModel
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
+from ..protocol import DEFAULT_ACCURACY, Accuracy, PreparedPosterior
+from ..supported import SupportedPosterior
 
 #: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
 _EXPENSIVE = ((4096, 8), (65536, 16))
@@ -23,6 +26,9 @@ ROUNDING = 2e-6
 
 class LinkChannel(MappedChannel):
     """The posterior of the indices under a link g, one sample at a time."""
+
+    #: Smallest standard deviation of a prior for which :meth:`support` is good; None where there is none.
+    finest: float | None = None
 
     def __init__(self, model: LinkModel, outputs: float) -> None:
         super().__init__(model.indices, model.tokens, outputs)
@@ -35,6 +41,23 @@ class LinkChannel(MappedChannel):
     def cost(self) -> int:
         numbers = self.footprint(self.draws)
         return max((factor for bound, factor in _EXPENSIVE if numbers > bound), default=1)
+
+    def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
+        if self.finest is None:
+            return super().prepared(observation, Z, accuracy)
+        return SupportedPosterior(self, observation, Z, accuracy)
+
+    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
+        """Points (lists, J, n) of the fibre of one observation, and their log-weights (lists, J), -inf for none.
+
+        ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points crowd; see :mod:`supported`.
+        """
+        raise NotImplementedError
+
+    @functools.cached_property
+    def support_program(self) -> Any:
+        """:meth:`support`, compiled, for many samples."""
+        return jax.jit(jax.vmap(self.support))
 
     def link(self, z: Any) -> Any:
         """The link as a function R^n -> R^k, float outputs."""

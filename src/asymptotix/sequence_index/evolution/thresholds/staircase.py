@@ -16,9 +16,10 @@ from ....core.progress import Progress
 from ....numerics import interrupts
 from ..dynamics import Ending
 from ..fixed_points import StateEvolution
-from ..instability import NO_MOMENT, SIGNIFICANT, Instability, curvature_at_zero, sampled_instability_at_zero
+from ..instability import NO_MOMENT, SIGNIFICANT, Instability
 from ..point import Point
-from ..refinement import refined
+from ..refinement import OverlapSolution, refined
+from ..zero_overlap import curvature_at_zero
 from .one_index import next_index
 from .threshold import (
     MOST_BLOCKS_DRAWN,
@@ -35,6 +36,8 @@ from .threshold import (
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
 #: The ratio of the first steps, and how many there are at most until the branch is found.
 _NUDGE, _NUDGES = 1.02, 12
+#: Log growth beyond which a crossing is looked at once more.
+_FAR = 0.02
 #: Blocks of nodes at most for one number on other posteriors.
 _MOST_BLOCKS = 16
 
@@ -72,7 +75,7 @@ def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
         return along(alpha.checked(tolerance), first, channel.indices)
     most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
-    found = sampled_instability_at_zero(channel, evolution.nodes.operator_block, 0.5 * tolerance, most)
+    found = evolution.growth_of_nothing(0.5 * tolerance, most)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
     if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
@@ -185,26 +188,59 @@ def _on_more_nodes(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float
 ) -> tuple[Threshold, Instability]:
     """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
-    solution = refined(evolution, at, (0.5 if evolution.channel.stochastic else 0.25) * tolerance)
-    here = evolution.point(at.alpha, solution.Q, solution.V)
-    found = evolution.outside(solution, here)
+    slope = max(slope, 0.1)
+    solution, here, found = _refined_growth(evolution, at, slope, tolerance)
     growth = _log_growth(found, at.alpha)
-    # How the error of the overlap moves the growth: once along its own size.
-    moved = solution.Q_error / np.linalg.norm(solution.Q_error, 2).clip(1e-12) * np.diag(solution.Q_error).max()
-    inside = here.space.frame @ here.space.frame.T @ moved @ here.space.frame @ here.space.frame.T
-    shifted, unshifted = (
-        _log_growth(evolution.growth(evolution.point(at.alpha, solution.Q - change, solution.V + change)), at.alpha)
-        for change in (inside, np.zeros_like(inside))
-    )
-    own = found.error / max(found.rate, NO_GROWTH)
+    if abs(growth) > _FAR and solution.settled and not evolution.channel.diagonal:
+        # The same nodes serve the neighbourhood: closer to the crossing its slope matters less.
+        at = here.at(at.alpha * float(np.exp(-growth / slope)))
+        solution, here, found = _refined_growth(evolution, at, slope, tolerance)
+        growth = _log_growth(found, at.alpha)
+    moved = _shift_of_growth(evolution, here, solution)
     bias = _bias_of_draws(evolution, here, found)
     growth -= bias[0]
     # A secant over a stretch of the branch may be a fifth off the slope at its end.
-    parts = (own, shifted - unshifted, 0.2 * growth, *bias[1:])
-    error = np.linalg.norm(parts) / max(slope, 0.1)
-    alpha = at.alpha * float(np.exp(-growth / max(slope, 0.1)))
+    parts = (found.error / max(found.rate, NO_GROWTH), moved, 0.2 * growth, *bias[1:])
+    error = np.linalg.norm(parts) / slope
+    alpha = at.alpha * float(np.exp(-growth / slope))
     threshold = Threshold(alpha, float(alpha * error)).checked(tolerance)
     return threshold.unless("" if solution.settled else solution.words), found
+
+
+def _refined_growth(
+    evolution: StateEvolution, at: Point, slope: float, tolerance: float
+) -> tuple[OverlapSolution, Point, Instability]:
+    """The fixed point on more nodes, as a solution and as a point, and what grows there."""
+    solution = refined(evolution, at, (0.5 if evolution.channel.diagonal else 2.0) * tolerance)
+    here = evolution.point(at.alpha, solution.Q, solution.V)
+    return solution, here, _growth_outside(evolution, solution, here, 0.5 * tolerance * slope)
+
+
+def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSolution) -> float:
+    """How the error of the overlap moves the log growth: once along its own size."""
+    moved = solution.Q_error / np.linalg.norm(solution.Q_error, 2).clip(1e-12) * np.diag(solution.Q_error).max()
+    inside = here.space.frame @ here.space.frame.T @ moved @ here.space.frame @ here.space.frame.T
+    shifted, unshifted = (
+        _log_growth(evolution.growth(evolution.point(here.alpha, solution.Q - change, solution.V + change)), here.alpha)
+        for change in (inside, np.zeros_like(inside))
+    )
+    return shifted - unshifted
+
+
+def _growth_outside(
+    evolution: StateEvolution, solution: OverlapSolution, here: Point, tolerance: float
+) -> Instability:
+    """What grows, its rate to a relative ``tolerance`` or on as many blocks of nodes as there may be."""
+    if evolution.channel.diagonal:
+        return evolution.outside(solution, here)
+    most = MOST_BLOCKS_DRAWN if evolution.channel.stochastic else _MOST_BLOCKS
+    count = 1
+    while True:
+        found = evolution.growth(here, count)
+        if count >= most or found.error <= tolerance * found.rate:
+            return found
+        interrupts.check()
+        count *= 2
 
 
 def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:

@@ -1,0 +1,152 @@
+"""Draws on the fibre of an observation that serve all priors, see :mod:`supported`.
+
+Free coordinates come from a mixture that does not know the prior: standard normals, and normals of many widths around
+the true indices, in all rows or in one of them. Whatever overlap is reached, some of its components are close to the
+posterior; the balance heuristic over charts and components gives every root the weight
+
+    1/w = sum_c m_c vol(J[:, S_c]) q(x_{F_c}),
+
+with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves the coordinates S_c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+from ..tools.line_roots import line_roots
+from ..tools.random_lists import kronecker_normals
+from ..tools.root_finding import gauss_newton, repeated
+from ..tools.small_matrices import half_log_det
+
+#: Independent lists: what each leaves out tells the bias of all.
+LISTS = 4
+#: Widths of the components around the true indices: of all rows, and of one row with the others free.
+_WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
+#: Weight of the prior in the mixture, in units of the other components.
+_PRIOR = 4
+_LOG_2PI = float(np.log(2 * np.pi))
+#: Starts per draw where more than one coordinate is solved, and steps from each.
+_STARTS, _STEPS, _POLISH = 8, 10, 3
+#: Roots along a line, and extrema that may hide two more.
+_MOST_ROOTS = (4, 1)
+
+
+class Mixture(NamedTuple):
+    """Normals with means and widths (G, D), each of equal weight."""
+
+    mean: Any
+    width: Any
+
+    def log_density(self, x: Any, free: Any) -> Any:
+        """Of the free coordinates of a point x (D,); ``free`` is a mask (D,)."""
+        away = (x - self.mean) / self.width
+        terms = -0.5 * (away**2 + _LOG_2PI) - jnp.log(self.width)
+        return logsumexp(jnp.where(free, terms, 0.0).sum(1)) - np.log(len(self.mean))
+
+
+def mixture(truth: Any, rows: np.ndarray, noises: int) -> Mixture:
+    """Around the true coordinates (D,); ``rows`` says which index row each belongs to, the noise is the rest."""
+    size = len(rows)
+    narrow = [np.ones(size, bool)] * len(_WIDTHS)
+    widths = list(_WIDTHS)
+    if rows.max() > 0:
+        for row in range(rows.max() + 1):
+            chosen = [rows == row] if rows.max() == 1 else [rows == row, rows != row]
+            narrow += [mask for mask in chosen for _ in _ROW_WIDTHS]
+            widths += [*_ROW_WIDTHS] * len(chosen)
+    wide = [np.zeros(size, bool)] * _PRIOR
+    narrow, widths = np.array(narrow + wide), np.array(widths + [1.0] * _PRIOR)
+    pad = np.zeros((len(narrow), noises))
+    width = np.concatenate([np.where(narrow, widths[:, None], 1.0), pad + 1.0], 1)
+    return Mixture(jnp.where(np.concatenate([narrow, pad > 0], 1), truth, 0.0), jnp.asarray(width))
+
+
+def fibre_points(
+    phi: Any, y: Any, truth: Any, key: Any, mixed: Mixture, solved: Sequence[tuple[int, ...]], draws: int,
+    affine: Sequence[bool],
+) -> tuple[Any, Any]:  # fmt: skip
+    """Points (m, D) with phi(x) = y and their log-weights (m,), from so many draws in all charts together.
+
+    ``solved`` names the coordinates that each chart solves for, ``affine`` those in which phi is affine.
+    """
+    each = max(1, draws // len(solved))
+    charts = [
+        _on_chart(phi, y, truth, one, mixed, S, each, affine)
+        for one, S in zip(jax.random.split(key, len(solved)), solved, strict=True)
+    ]
+    x, found = (jnp.concatenate(part) for part in zip(*charts, strict=True))
+    J = jax.vmap(jax.jacfwd(phi))(x)
+    log_balance = jax.vmap(partial(_log_balance, mixed, solved))(J, x)
+    good = found & jnp.isfinite(log_balance)
+    return x, jnp.where(good, -log_balance - np.log(each), -jnp.inf)
+
+
+def _on_chart(
+    phi: Any, y: Any, truth: Any, key: Any, mixed: Mixture, S: tuple[int, ...], each: int, affine: Sequence[bool]
+) -> tuple[Any, Any]:
+    """Roots in the coordinates S at random values of the others: places (m, D), and which of them exist."""
+    D, r = len(truth), len(S)
+    F = np.array([i for i in range(D) if i not in S])
+    first, second, third = jax.random.split(key, 3)
+    normals = kronecker_normals(first, each, D - r)
+    component = (jnp.arange(each) + jax.random.randint(second, (), 0, len(mixed.mean))) % len(mixed.mean)
+    free = mixed.mean[component][:, F] + mixed.width[component][:, F] * normals
+    base = jnp.zeros((each, D)).at[:, F].set(free)
+    if r == 1:
+        line = _line(truth[S[0]])
+        solve = partial(_along_line, phi, y, S[0], line, affine[S[0]])
+        x, found = jax.vmap(solve)(base)
+    else:
+        starts = 1.3 * jax.random.normal(third, (each, _STARTS, r))
+        starts = starts.at[:, 0].set(truth[np.array(S)]).at[:, 1].set(-truth[np.array(S)])
+        x, found = jax.vmap(partial(_newton, phi, y, np.array(S)))(base, starts)
+    x, found = x.reshape(-1, D), found.reshape(-1)
+    room = min(len(found), (2 if r == 1 and affine[S[0]] else 4) * each)
+    # Most places hold no root: those that do go first. Where there is no room for all, none is to be trusted.
+    _, kept = jax.lax.top_k(found.astype(jnp.float32), room)
+    return x[kept], found[kept] & (found.sum() <= room)
+
+
+def _line(truth: Any) -> Any:
+    """Places between which roots are looked for: evenly over the prior, and ever closer around the truth."""
+    close = np.geomspace(0.01, 1.0, 6)
+    return jnp.sort(jnp.concatenate([np.linspace(-5.7, 5.7, 25), truth + close, truth - close]))
+
+
+def _along_line(phi: Any, y: Any, S: int, line: Any, affine: bool, base: Any) -> tuple[Any, Any]:
+    along = np.eye(len(base))[S]
+    # Of several outputs of rank one, that which changes most at the foot of the line.
+    slope = jax.jvp(phi, (base,), (jnp.asarray(along),))[1]
+    output = jnp.argmax(jnp.abs(slope)) if len(y) > 1 else 0
+    s, found = line_roots(lambda s: (phi(base + s * along) - y)[output], line, affine, _MOST_ROOTS)
+    x = base + s[:, None] * along
+    if len(y) > 1:
+        error = jnp.abs(jax.vmap(phi)(x) - y).max(1)
+        found &= error < 1e-6 * (1 + jnp.abs(y).max())
+    return x, found
+
+
+def _newton(phi: Any, y: Any, S: np.ndarray, base: Any, starts: Any) -> tuple[Any, Any]:
+    def one(t: Any) -> tuple[Any, Any]:
+        return gauss_newton(lambda t: phi(base.at[S].set(t)), y, t, _STEPS, _POLISH)
+
+    t, found = jax.vmap(one)(starts)
+    found &= jnp.abs(t).max(1) < 9.0
+    return jax.vmap(lambda t: base.at[S].set(t))(t), found & ~repeated(t, found)
+
+
+def _log_balance(mixed: Mixture, solved: Sequence[tuple[int, ...]], J: Any, x: Any) -> Any:
+    """Log of sum_c vol(J[:, S_c]) q(x_{F_c}), for one point."""
+    terms = []
+    for S in solved:
+        B, free = J[:, np.array(S)], np.array([i not in S for i in range(len(x))])
+        volume = 0.5 * jnp.log((B**2).sum()) if len(S) == 1 else half_log_det(B.T @ B)
+        terms.append(volume + mixed.log_density(x, free))
+    return logsumexp(jnp.stack(terms))

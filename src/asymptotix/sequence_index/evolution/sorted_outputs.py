@@ -1,0 +1,124 @@
+"""The first instability where the output is one number, without any posterior: from draws sorted by their output.
+
+At zero overlap g = E[z|y] and G = E[z z^T|y] - I depend on y alone (up to g g^T, which vanishes in every direction that
+does not start by itself). Among draws of the prior sorted by y, the means of a window of neighbours are g and G at its
+output, up to noise and to what the width of the window smooths. Such tables a and b, of independent draws, give the
+averages of products with errors of second order,
+
+    E[G G] = E[(z z^T - I) G_b(y)] + E[G_a(y) (z z^T - I)] - E[G_a(y) G_b(y)] + E[(G_a - G)(G_b - G)],
+
+on nodes independent of both, where the last term, whose noise has mean zero, is left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from ...numerics import interrupts
+from ...numerics.control_variates import Control, hermite_polynomials
+from ...numerics.linear_algebra import symmetric_basis
+from ...numerics.quadrature import sobol_uniforms
+from .. import streams
+from ..channels.protocol import Channel, Posterior
+from .averages import squares_and_operators
+from .instability import NO_MOMENT, Instability, analysed
+
+#: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
+_DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**13, (8, 16, 32)
+#: Smallest and largest number of neighbours in a window; towards the ends a window is this share of what is beyond it.
+_SMALLEST, _LARGEST, _SHARE = 16, 512, 8
+#: Distinct outputs up to which draws are grouped by them.
+FEW_VALUES = 64
+_MOST_CONTROLS = 200
+
+
+class Table(NamedTuple):
+    """E[z|y] (w, n) and E[z z^T|y] (w, n, n) at outputs y (w,); between them linear, unless there are few values."""
+
+    y: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    def at(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both at outputs (m,)."""
+        columns = np.concatenate([self.first, self.second.reshape(len(self.y), -1)], 1)
+        values = np.stack([np.interp(y, self.y, column) for column in columns.T], 1)
+        n = self.first.shape[1]
+        return values[:, :n], values[:, n:].reshape(-1, n, n)
+
+
+def instability_from_sorted_outputs(channel: Channel, tolerance: float) -> Instability:
+    """What grows at zero overlap, for observations that are one number; the rate to a relative ``tolerance``."""
+    rows: list[tuple[np.ndarray, ...]] = []
+    while True:
+        interrupts.check()
+        rows.append(_randomisation(channel, len(rows)))
+        if len(rows) in _RANDOMISATIONS:
+            z, *values = (np.concatenate(part) for part in zip(*rows, strict=True))
+            variates = hermite_polynomials(z, _MOST_CONTROLS)
+            control = None if variates is None else Control(variates, len(rows))
+            moments, operators = (_means(value, len(rows), control) for value in values)
+            found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, True)
+            if found.error <= tolerance * found.rate or len(rows) == _RANDOMISATIONS[-1]:
+                return found
+
+
+def _means(values: np.ndarray, randomisations: int, control: Control | None) -> np.ndarray:
+    """Mean of every randomisation, with the regression on the control variates taken out."""
+    columns = values.reshape(len(values), -1)
+    means = columns.reshape(randomisations, -1, columns.shape[1]).mean(1)
+    if control is not None:
+        means = means - control.means @ (control.inverse @ columns)
+    return means.reshape(randomisations, *values.shape[1:])
+
+
+def _randomisation(channel: Channel, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes z (m, n), and on each of them what averages to E[g g^T] (m, P, P) and to the operator F (m, b, b)."""
+    P, M = channel.indices, channel.tokens
+    a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
+    z, y = _draws(channel, _NODES, 3 * number + 2)
+    own = z, z[:, :, None] * z[:, None, :]
+    (own, a, b) = (_as_posterior(*moments, P, M) for moments in (own, a.at(y), b.at(y)))
+    squares, operators = 0.0, 0.0
+    for sign, left, right in ((1, own, b), (1, a, own), (-1, a, b)):
+        square, operator = squares_and_operators([left, right], np.eye(P), np.eye(P), symmetric_basis(P))
+        squares, operators = squares + sign * square, operators + sign * operator
+    return z, np.asarray(squares), np.asarray(operators)
+
+
+def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int) -> Posterior:
+    m = len(first)
+    return Posterior(np.zeros(m), first.reshape(m, P, M), second.reshape(m, P, M, P, M))
+
+
+def _draws(channel: Channel, count: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (count, n) and their outputs (count,)."""
+    P, M = channel.indices, channel.tokens
+    normals = ndtri(sobol_uniforms(count, P * M + channel.noises, (streams.SORTED_OUTPUTS, number)))
+    z, noise = normals[:, : P * M], normals[:, P * M :]
+    return z, np.asarray(channel.observe(z.reshape(-1, P, M), noise), float)[:, 0]
+
+
+def _table(z: np.ndarray, y: np.ndarray) -> Table:
+    order = np.argsort(y, kind="stable")
+    z, y = z[order], y[order]
+    new = np.append(True, np.diff(y) > 1e-9 * (1 + np.abs(y[1:])))
+    edges = np.append(np.flatnonzero(new), len(y)) if new.sum() <= FEW_VALUES else window_edges(len(y))
+    counts, starts = np.diff(edges), edges[:-1]
+    products = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+    y, first, second = (
+        np.add.reduceat(x, starts) / counts.reshape(-1, *[1] * (x.ndim - 1)) for x in (y, z, products)
+    )
+    return Table(y, first, second.reshape(len(y), z.shape[1], -1))
+
+
+def window_edges(count: int) -> np.ndarray:
+    """Where windows of sorted draws begin and end: evenly in the bulk, ever narrower towards both ends."""
+    edges = [0]
+    while edges[-1] < count // 2:
+        edges.append(edges[-1] + int(np.clip(edges[-1] // _SHARE, _SMALLEST, _LARGEST)))
+    left = np.array([edge for edge in edges if edge <= count // 2 - _SMALLEST])
+    return np.unique(np.concatenate([left, [count // 2], count - left]))

@@ -1,0 +1,87 @@
+"""The instability of zero overlap: the first threshold.
+
+There omega = 0 and V = I for every sample, so that g and G depend on the output alone. Where that is one number of few
+values, these are all that is needed; where it is one of many, :mod:`sorted_outputs` does without posteriors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtri
+
+from ...numerics.linear_algebra import symmetric_basis
+from ...numerics.quadrature import Estimate, sobol_uniforms
+from .. import streams
+from ..channels.protocol import Channel, OperatorAverager, Posterior
+from .averages import QuasiRandomAverager, squares_and_operators
+from .instability import NO_MOMENT, Instability, analysed, instability
+from .sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
+
+#: Nodes per randomisation, and randomisations, of the estimate without state evolution.
+_COUNT, _RANDOMISATIONS = 2**11, 8
+#: Outputs per randomisation that show which values there are.
+_OUTPUTS = 2**14
+#: Largest distance from one of probabilities that are all there is.
+_WHOLE = 1e-6
+
+def sampled_instability_at_zero(
+    channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
+) -> Instability:
+    """The instability of zero overlap, on as many nodes as a relative ``tolerance`` of the rate asks for.
+
+    Where the observation is one number posteriors are tabulated, or, if they come from draws, not needed.
+    """
+    P, blocks = channel.indices, []
+    if channel.exact_averager() is not None:
+        exact = block(0)
+        found = instability([exact], np.eye(P), np.eye(P))
+        return found._replace(error=exact.accuracy * found.rate)
+    if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
+        exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
+        return instability_from_sorted_outputs(channel, tolerance) if exactly is None else exactly
+    while True:
+        blocks.append(block(len(blocks)))
+        found = instability(blocks, np.eye(P), np.eye(P))
+        if found.error <= tolerance * found.rate or len(blocks) >= most or found.rate == 0:
+            return found
+
+
+@lru_cache(maxsize=64)
+def _from_few_outputs(channel: Channel) -> Instability | None:
+    """Where the observation takes few values, from the posteriors at each of them; None where it takes many."""
+    P, M = channel.indices, channel.tokens
+    uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
+    Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
+    values, which = np.unique(np.asarray(channel.observe(Z), float)[:, 0], return_inverse=True)
+    if len(values) > FEW_VALUES:
+        return None
+    posterior = channel.posterior(values[:, None], np.zeros((len(values), P, M)), np.eye(P))
+    found = Posterior(*(np.asarray(x, float) for x in posterior[:3]))
+    lost = ~np.isfinite(found.log_evidence)
+    if lost.any():
+        raise FloatingPointError(f"the channel lost {lost.sum()} outputs at zero overlap")
+    tables = squares_and_operators([found], np.eye(P), np.eye(P), symmetric_basis(P))
+    # Probabilities of the values: from the posterior itself, up to its normalisation.
+    share = np.exp(found.log_evidence)[None]
+    if abs(share.sum() - 1) > _WHOLE:
+        share = np.stack([np.bincount(rows, minlength=len(values)) for rows in which.reshape(_RANDOMISATIONS, -1)])
+    share = share / share.sum(1, keepdims=True)
+    moments, operators = (np.tensordot(share, table, 1) for table in tables)
+    return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
+
+
+def curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: that of the channel, or sampled."""
+    return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
+
+
+@lru_cache(maxsize=64)
+def sampled_curvature_at_zero(channel: Channel) -> Estimate:
+    """f_l at zero overlap for a channel that does not know it."""
+    f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
+    return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
+
+
