@@ -18,7 +18,7 @@ from ..tools.sample_moments import SampleMoments, weighted_moments
 from .link_channel import LinkChannel, flat_link
 from .link_kind import LinkKind
 
-_NODES, _LINE_NODES = 256, 128
+_NODES, _LINE_NODES = 384, 128
 #: The same for points that serve all priors, in averages: a posterior mean is good to about 1e-4.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80
 _WINDOW = 8.5
