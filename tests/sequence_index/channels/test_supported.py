@@ -1,0 +1,97 @@
+"""Fibres found once for all priors: against closed forms, against brute force, and the bias of few points."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asymptotix import MultiIndex
+from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.supported import support_moments
+
+SAMPLES = 64
+
+
+def drawn(channel, V, seed=0):
+    """True indices, fields and observations at overlap I - V (diagonal)."""
+    rng = np.random.default_rng(seed)
+    Z, noise = rng.standard_normal((2, SAMPLES, channel.indices, channel.tokens))
+    Q = np.eye(len(V)) - V
+    return Z, Q @ Z + np.sqrt(Q @ V) @ noise, channel.observe(Z)
+
+
+def brute_force(y, omega, V):
+    """E[z|y] - omega for He3(z1) + z1 z2 = y: along the curve z2 = (y - He3(z1))/z1."""
+    t = np.linspace(-9, 9, 200001) + 1e-6
+    z2 = (y - t**3 + 3 * t) / t
+    log_weight = -((t - omega[0]) ** 2) / (2 * V[0, 0]) - (z2 - omega[1]) ** 2 / (2 * V[1, 1]) - np.log(abs(t))
+    weight = np.exp(log_weight - log_weight.max())
+    return np.array([(weight * t).sum(), (weight * z2).sum()]) / weight.sum() - omega
+
+
+@pytest.fixture(scope="module")
+def curve():
+    return channel_of(MultiIndex(lambda z: z[0] ** 3 - 3 * z[0] + z[0] * z[1], 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("v", [(1.0, 1.0), (0.5, 0.5), (0.01, 0.01), (0.05, 1.0)], ids=str)
+def test_level_curves_serve_all_priors(curve, v):
+    V = np.diag(v)
+    Z, omega, y = drawn(curve, V)
+    found = curve.prepared(y, Z)(omega, V)
+    exact = np.array([brute_force(*one, V) for one in zip(y[:, 0], omega[:, :, 0], strict=True)])
+    error = abs(found.shift[:, :, 0] - exact) / np.sqrt(v)
+    # 160 lines per index: 1e-3 of the standard deviation, and where the curve bends sharply in between, a few percent.
+    assert np.median(error) < 1e-3
+    assert np.quantile(error, 0.9) < 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("v", [0.5, 0.05, 0.01])
+def test_draws_on_spheres_serve_all_priors(v):
+    """|z|^2 = y in three dimensions: the posterior is von Mises' and Fisher's, E[z] = |z| (coth k - 1/k) omega/|omega|."""
+    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    V = v * np.eye(3)
+    Z, omega, y = drawn(channel, V)
+    radius, length = np.sqrt(y[:, 0]), np.linalg.norm(omega[:, :, 0], axis=1)
+    k = radius * length / v
+    exact = (radius * (1 / np.tanh(k) - 1 / k) / length)[:, None] * omega[:, :, 0] - omega[:, :, 0]
+    found = channel.prepared(y, Z)(omega, V)
+    away = (found.shift[:, :, 0] - exact) / np.sqrt(v)
+    assert np.sqrt((away**2).mean()) < 0.2  # about a hundred effective draws
+    # Their bias is of second order: along the exact shift, all samples together, it is lost in the noise of 64 samples.
+    along = (away * exact / np.sqrt(v)).sum(1)
+    assert abs(along.mean()) < 4 * along.std(ddof=1) / np.sqrt(SAMPLES)
+    assert (found.effective_samples > 12).all()
+
+
+@pytest.mark.slow
+def test_several_fields_of_one_observation(curve):
+    V = 0.3 * np.eye(2)
+    Z, omega, y = drawn(curve, V)
+    prepared = curve.prepared(y[:16], Z[:16])
+    together = prepared(omega, V)
+    for k in range(4):
+        alone = prepared(omega[k::4], V)
+        np.testing.assert_allclose(together.shift[k::4], alone.shift, rtol=1e-9)
+
+
+def test_leaving_out_one_list_takes_the_bias_off():
+    """Prior N(0, 1) and likelihood exp(z), from 4 x 8 draws of the prior: E[z|y] = 1 exactly."""
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((20000, 4, 1, 8))
+    log_weights = points[:, :, 0] + 0.5 * points[:, :, 0] ** 2  # the prior comes with the precision
+
+    def moments(points, log_weights):
+        return support_moments(points, log_weights, jnp.zeros(1), jnp.eye(1))
+
+    with double_precision():
+        better = np.asarray(jax.vmap(moments)(points, log_weights).shift)[:, 0]
+        plain = np.asarray(
+            jax.vmap(moments)(points.reshape(-1, 1, 1, 32), log_weights.reshape(-1, 1, 32)).shift
+        )[:, 0]
+    error = better.std() / np.sqrt(len(better))
+    assert plain.mean() < 1 - 0.03  # the bias of a ratio with about ten effective draws
+    assert abs(better.mean() - 1) < 0.3 * abs(plain.mean() - 1) + 3 * error
