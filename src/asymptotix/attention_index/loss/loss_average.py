@@ -58,7 +58,7 @@ class Pull(NamedTuple):
 class LossAverage(abc.ABC):
     """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma.
 
-    Nothing is kept between calls: equal arguments give equal bits, in any order and from any thread.
+    Nothing that counts is kept between calls: equal arguments give equal bits, in any order and from any thread.
     """
 
     visible_directions: int
@@ -88,17 +88,18 @@ class NodeAverage(LossAverage):
         self.weights = weights
         self._target = np.ascontiguousarray(nodes[:, :N])
         self._noise = np.ascontiguousarray(nodes[:, N:])
+        self._outputs = math.nan, np.empty(0)
 
     def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
         z0, z, spread = self._fields(signal, m, q, Sigma)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start=False)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start=False, y=self._output(signal, z0))
         return self._pull(points, z0, z, spread, Sigma)
 
     def evaluate(
         self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
     ) -> tuple[LossAverages, np.ndarray | None]:
         z0, z, spread = self._fields(signal, m, q, Sigma)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
         averages = LossAverages(
@@ -118,6 +119,14 @@ class NodeAverage(LossAverage):
         spread = _spread(signal, m, q, Sigma)
         z0 = math.sqrt(signal) * self._target
         return z0, (m / signal) * z0 + spread * self._noise, spread
+
+    def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
+        """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
+        known, outputs = self._outputs
+        if known != signal:
+            outputs = self.proximal.output(z0)
+            self._outputs = signal, outputs
+        return outputs
 
     def _pull(self, points: ProximalPoints, z0: np.ndarray, z: np.ndarray, spread: float, Sigma: float) -> Pull:
         f = (points.p - z) / Sigma
