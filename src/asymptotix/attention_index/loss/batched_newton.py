@@ -3,6 +3,9 @@
 Used for the losses that have no compiled kernel. Gradient and Hessian come from automatic differentiation, and
 everything is computed in double precision. Samples are worked on in lanes: where a descent has ended the next sample
 takes its place, so that none waits for the slowest.
+
+Nothing here calls LAPACK: for small matrices it is slow, and XLA's batched calls of it, made from two threads at once,
+wait for one another's threads for ever.
 """
 
 from __future__ import annotations
@@ -58,38 +61,42 @@ class BatchedNewton:
     """Minimiser of |r - z|^2/(2 Sigma) + loss(y, r).
 
     ``loss`` takes one sample and returns a scalar; ``length`` measures a step in r in units of the distance over which
-    the loss may change its shape.
+    the loss may change its shape. ``alone``: see :func:`in_parts`.
     """
 
     def __init__(
-        self, loss: Callable[[jax.Array, jax.Array], jax.Array], length: Callable[[jax.Array], jax.Array]
+        self,
+        loss: Callable[[jax.Array, jax.Array], jax.Array],
+        length: Callable[[jax.Array], jax.Array],
+        alone: bool = False,
     ) -> None:
-        self._loss, self._length = loss, length
+        self._loss, self._length, self._alone = loss, length, alone
         self._descend = jax.jit(self._descend_part)
-        self._derivative = jax.jit(jax.vmap(self._derivative_one, in_axes=(0, 0, None)))
+        self._derivative = jax.jit(self._derivative_part)
 
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-        p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start)
+        p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start, alone=self._alone)
         return p, value
 
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
-        trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p)
+        trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p, alone=self._alone)
         return trace, response
 
-    def _derivative_one(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
-        curvature = jnp.linalg.eigvalsh(jax.hessian(self._loss, argnums=1)(y, p))
-        damped = jnp.maximum(1 + Sigma * curvature, SINGULAR)
-        return jnp.sum(1 / damped), jnp.sum((curvature / damped) ** 2)
+    def _derivative_part(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
+        H = jax.vmap(jax.hessian(self._loss, argnums=1))(y, p)
+        response, _ = _solved_shifted(jnp.eye(p.shape[1]) + Sigma * H, H, 1.0)
+        return p.shape[1] - Sigma * jnp.trace(response, axis1=1, axis2=2), jnp.sum(response**2, axis=(1, 2))
 
     def _descend_part(self, y: Any, z: Any, start: Any, count: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
         """The first ``count`` samples, others are there to fill the arrays."""
-        first, none = jnp.zeros(_LANES, int), jnp.zeros(_LANES)
-        at_first = [jnp.broadcast_to(x[0], (_LANES, *x.shape[1:])) for x in (y, z, start)]
+        lane, none = jnp.zeros(_LANES, int), jnp.zeros(_LANES)
+        first_y, first_z, first_r = (jnp.broadcast_to(x[0], (_LANES, *x.shape[1:])) for x in (y, z, start))
         lanes = _Lanes(
-            first - 1, *at_first, none, at_first[2], none, none, none, first, first + _FRESH, at_first[2]
-        )
+            sample=lane - 1, y=first_y, z=first_z, r=first_r, value=none, step=first_r, size=none, gain=none, bend=none,
+            steps=lane, halvings=lane + _FRESH, trial=first_r,
+        )  # fmt: skip
         ends = _Ends(jnp.zeros_like(z), jnp.zeros(len(z)), jnp.asarray(0), jnp.asarray(0))
         samples = y, z, start, count
         lanes, ends = _refilled(lanes, ends, samples, jnp.ones(_LANES, bool))
@@ -112,10 +119,11 @@ class BatchedNewton:
         H = jax.vmap(jax.hessian(objective, argnums=2))(*at)
         promised = lanes.size * (lanes.gain + 0.5 * lanes.size * lanes.bend)
         moved = (lanes.halvings == _FRESH) | (lower <= lanes.value - ARMIJO * promised)
-        direction, lacking = _newton_steps(H, g, precision)
+        direction, lacking = _solved_shifted(H, g[:, :, None], precision)
+        direction = direction[:, :, 0]
         gain = jnp.sum(g * direction, axis=1)
         unresolved = moved & ~(gain > RELATIVE * jnp.abs(lower) + _ROUNDING)
-        downhill, bend = _ways_off_saddles(H, unresolved & (lacking > 0))
+        downhill, bend = _ways_off_saddles(H, lacking, unresolved & (lacking > 0))
         saddle = bend > BENT * precision
         # a last step is taken unseen where the value no longer resolves the gain: it squares the error
         last = unresolved & ~saddle
@@ -134,8 +142,11 @@ class BatchedNewton:
         return lanes, last | (lanes.halvings >= MOST_HALVINGS) | (lanes.steps > MOST_STEPS)
 
 
-def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarray]:
-    """A compiled kernel(count, *part) on PART samples at a time, in double precision and in threads."""
+def in_parts(kernel: Callable[..., Any], *samples: np.ndarray, alone: bool = False) -> list[np.ndarray]:
+    """A compiled kernel(count, *part) on PART samples at a time, in double precision and, unless ``alone``, in threads.
+
+    Kernels that call LAPACK must run alone.
+    """
 
     @double_precision()
     def on(first: int) -> list[np.ndarray]:
@@ -144,7 +155,8 @@ def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarra
         filled = [np.concatenate([x, np.repeat(x[:1], PART - count, axis=0)]) if count < PART else x for x in parts]
         return [np.asarray(made)[:count] for made in kernel(count, *filled)]
 
-    made = in_threads(on, range(0, len(samples[0]), PART))
+    firsts = range(0, len(samples[0]), PART)
+    made = list(map(on, firsts)) if alone else in_threads(on, firsts)
     return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 
@@ -177,40 +189,53 @@ def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
     return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
 
 
-def _newton_steps(H: jax.Array, g: jax.Array, precision: Any) -> tuple[jax.Array, jax.Array]:
-    """H^{-1} g, with as much added to the diagonal of H as makes it positive definite, and how much that is."""
-    unit = jnp.eye(H.shape[1])
+def _solved_shifted(M: jax.Array, B: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
+    """M^{-1} B, with as much added to the diagonal of M as makes it positive definite, and how much that is.
+
+    What is first added is FLATTEST times ``scale``.
+    """
+    unit = jnp.eye(M.shape[1])
 
     def shifted(state: tuple) -> tuple:
         shift, _, positive, count = state
-        more = jnp.where(count > 0, FLATTEST * precision * 4.0 ** (count - 1), 0.0)
+        more = jnp.where(count > 0, FLATTEST * scale * 4.0 ** (count - 1), 0.0)
         shift = jnp.where(positive, shift, shift + more)
-        return shift, *_solved(H + shift[:, None, None] * unit, g), count + 1
+        return shift, *_solved(M + shift[:, None, None] * unit, B), count + 1
 
-    start = jnp.zeros(len(H)), g, jnp.zeros(len(H), bool), 0
-    shift, step, *_ = jax.lax.while_loop(
-        lambda state: jnp.any(~state[2]) & (state[3] < MOST_SHIFTS), shifted, start
-    )
-    return step, shift
+    start = jnp.zeros(len(M)), B, jnp.zeros(len(M), bool), 0
+    shift, solved, *_ = jax.lax.while_loop(lambda state: jnp.any(~state[2]) & (state[3] < MOST_SHIFTS), shifted, start)
+    return solved, shift
 
 
-def _solved(M: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^{-1} g by elimination, which vectorises over the lanes as LAPACK does not, and whether M is safely positive."""
-    rows = jnp.concatenate([M, g[:, :, None]], axis=2)
+def _solved(M: jax.Array, B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """M^{-1} B by elimination, and whether M is safely positive definite."""
+    rows = jnp.concatenate([M, B], axis=2)
     positive = jnp.ones(len(M), bool)
     for k in range(M.shape[1]):
         pivot = rows[:, k, k]
         positive &= pivot > SINGULAR * M[:, k, k]
         row = rows[:, k] / jnp.where(pivot > 0, pivot, 1.0)[:, None]
-        rows = (rows - rows[:, :, k : k + 1] * row[:, None]).at[:, k].set(row)
-    return rows[:, :, -1], positive
+        others = jnp.arange(M.shape[1])[:, None] != k
+        rows = jnp.where(others, rows, 0.0) - jnp.where(others, rows[:, :, k : k + 1], -1.0) * row[:, None]
+    return rows[:, :, M.shape[1] :], positive
 
 
-def _ways_off_saddles(H: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Directions along which H is least, with how far below zero it is there, for the lanes where they are wanted."""
+def _ways_off_saddles(H: jax.Array, shift: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Directions along which H is least, with how far below zero it is there, for the lanes where they are wanted.
+
+    H + ``shift`` is positive definite, and its inverse largest along the vector that is looked for.
+    """
+    n = H.shape[1]
 
     def least() -> tuple[jax.Array, jax.Array]:
-        curvatures, directions = jnp.linalg.eigh(H)
-        return directions[:, :, 0], jnp.where(wanted, -curvatures[:, 0], 0.0)
+        inverse, _ = _solved(H + shift[:, None, None] * jnp.eye(n), jnp.broadcast_to(jnp.eye(n), H.shape))
+
+        def turned(_: Any, v: jax.Array) -> jax.Array:
+            v = jnp.sum(inverse * v[:, None, :], axis=2)
+            return v / jnp.sqrt(jnp.sum(v**2, axis=1, keepdims=True))
+
+        first = jnp.broadcast_to(1.0 / (1 + jnp.arange(n)), H.shape[:2])  # in no symmetric place
+        v = jax.lax.fori_loop(0, MOST_SHIFTS, turned, first)
+        return v, jnp.where(wanted, -jnp.sum(v[:, :, None] * H * v[:, None, :], axis=(1, 2)), 0.0)
 
     return jax.lax.cond(jnp.any(wanted), least, lambda: (jnp.zeros(H.shape[:2]), jnp.zeros(len(H))))

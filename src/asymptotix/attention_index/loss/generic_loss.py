@@ -34,12 +34,14 @@ class GenericMap(ProximalMap):
             return loss(y, self._preactivation(r))
 
         self._loss = jax.jit(jax.vmap(coordinate_loss))
-        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max())
         with double_precision():
             entries = jax.ShapeDtypeStruct((tokens, tokens), jnp.float64)
-            shape = jax.eval_shape(loss, jax.eval_shape(teacher, entries), entries)
-        if getattr(shape, "shape", None) != ():
-            raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
+            y = jax.eval_shape(teacher, entries)
+            shape = jax.eval_shape(loss, y, entries)
+            if getattr(shape, "shape", None) != ():
+                raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
+            self._alone = "lapack" in jax.jit(loss).lower(y, entries).as_text()
+        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max(), self._alone)
 
     def _preactivation(self, r: jax.Array) -> jax.Array:
         return jnp.reshape(self._matrix @ r, (self.tokens, self.tokens))
@@ -48,7 +50,7 @@ class GenericMap(ProximalMap):
         return in_parts(lambda _, *part: (self._output(*part),), z0)[0]
 
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        return in_parts(lambda _, *part: (self._loss(*part),), y, r)[0]
+        return in_parts(lambda _, *part: (self._loss(*part),), y, r, alone=self._alone)[0]
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
         return np.full(len(y), not self._convex)

@@ -18,6 +18,7 @@ import abc
 import functools
 import importlib.util
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from .visible_directions import entry_places, logit_matrix, pair_weights, visibl
 DISAGREEMENT = 1e-6
 """Two descents ended in different minima if their objectives differ by more than this."""
 
-_WORK_PER_CALL = 2e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
+_WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
 _MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
@@ -89,19 +90,19 @@ class ProximalMap(abc.ABC):
         z: np.ndarray,
         Sigma: float,
         previous: np.ndarray | None,
-        multi_start: bool,
+        multi_start: bool | np.ndarray,
         y: np.ndarray | None = None,
     ) -> ProximalPoints:
         """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them.
 
-        ``y`` is output(z0), if that is at hand.
+        That may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
         starts = self.starts(z0, z)
         p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
         highest = value.copy()
-        at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
+        at = np.flatnonzero(self.may_jump(y, Sigma) & multi_start) if np.any(multi_start) else np.zeros(0, int)
         if at.size:
             for start in self.starts(z0[at], z[at]):
                 interrupts.check()  # compiled descents of many samples take up to a second
@@ -144,13 +145,15 @@ class SoftmaxMap(ProximalMap):
             for chosen in itertools.combinations(range(self.tokens), size):
                 yield z + _product(solved - z, self._projection(chosen))
 
-    def _in_parts(self, kernel: Callable[..., tuple[np.ndarray, np.ndarray]], *samples: np.ndarray):
+    def _in_parts(
+        self, kernel: Callable[..., tuple[np.ndarray, np.ndarray]], *samples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """A compiled kernel on some samples at a time, in threads: it cannot be interrupted, but holds no lock."""
-        size = int(_WORK_PER_CALL / (64 + self.visible_directions**3)) + 1
-        parts = [slice(first, first + size) for first in range(0, len(samples[0]), size)]
-        made = in_threads(lambda part: kernel(*(x[part] for x in samples)), parts)
-        first, second = (np.concatenate(column) for column in zip(*made, strict=True))
-        return first, second
+        work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
+        count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
+        parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
+        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts)), strict=True)
+        return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
         """Projection of the coordinates onto what the chosen rows see."""
@@ -180,12 +183,18 @@ class TwoTokenMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_pair
 
-        return self._in_parts(lambda *part: softmax_pair.descend(*part, Sigma, self.beta), y, z, start)
+        def kernel(y, z, start):
+            return softmax_pair.descend(y, z, start, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, z, start)
 
     def derivative(self, y, p, Sigma):
         from . import softmax_pair
 
-        return self._in_parts(lambda *part: softmax_pair.derivative(*part, Sigma, self.beta), y, p)
+        def kernel(y, p):
+            return softmax_pair.derivative(y, p, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, p)
 
 
 def _diagonal(beta: float, r: np.ndarray) -> np.ndarray:
@@ -212,16 +221,16 @@ class RowsMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_rows
 
-        def kernel(*part):
-            return softmax_rows.descend(*self._to_entries, *part, Sigma, self.beta)
+        def kernel(y, z, start):
+            return softmax_rows.descend(*self._to_entries, y, z, start, Sigma, self.beta)
 
         return self._in_parts(kernel, y, z, start)
 
     def derivative(self, y, p, Sigma):
         from . import softmax_rows
 
-        def kernel(*part):
-            return softmax_rows.derivative(*self._to_entries, *part, Sigma, self.beta)
+        def kernel(y, p):
+            return softmax_rows.derivative(*self._to_entries, y, p, Sigma, self.beta)
 
         return self._in_parts(kernel, y, p)
 

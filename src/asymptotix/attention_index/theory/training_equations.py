@@ -121,9 +121,7 @@ class TrainingEquations:
 
         own = loss if callable(loss) else cross_entropy(model.beta)
         convex = not callable(loss)  # of a loss of the user's own trials cannot tell for certain
-        return GenericLoss(
-            model.tokens, own, teacher_output(model), convex=convex, count=nodes.count, seed=nodes.seed
-        )
+        return GenericLoss(model.tokens, own, teacher_output(model), convex=convex, count=nodes.count, seed=nodes.seed)
 
     def scouts(self) -> TrainingEvolution:
         """On the fewest nodes that tell one branch of fixed points from another."""
