@@ -2,11 +2,11 @@
 
     python benchmarks/training_theory.py        about a minute
 
-A curve of 20 alphas from 0.05 to 40 (bar: 15 s), a point next to a solved one (0.15 s), and a fresh point (0.5 s),
-after compilation. Then whole calls beside what they took before, in CPU seconds, since other programs hardly change
-those; the wall time of the new ones is less by what several cores bring. There the first call of a process counts, with
-all that JAX compiles and what numba loads from its cache: each has a process of its own. Every time includes the error estimate on other nodes and the
-check of the proximal map from several starts.
+Whole calls beside what they took before, in CPU seconds, since other programs hardly change those; the wall time of the
+new ones is less by what several cores bring. Each has a process of its own: what JAX compiles and what numba loads from
+its cache count. Then, after compilation, a curve of 20 alphas from 0.05 to 40 (bar: 15 s), a point next to a solved one
+(0.15 s), and a fresh point (0.5 s). Every time includes the error estimate on other nodes and the check of the proximal
+map from several starts.
 """
 
 from __future__ import annotations
