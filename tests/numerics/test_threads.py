@@ -1,11 +1,36 @@
 """Work on many items in threads."""
 
 import threading
+import time
 
 import pytest
 
 from asymptotix.numerics import interrupts
-from asymptotix.numerics.threads import each_in_parallel
+from asymptotix.numerics.threads import available_cores, each_in_parallel, in_threads
+
+
+def test_no_more_cores_than_a_worker_was_given(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert available_cores() == 8
+    for told, cores in (("3", 3), ("1", 1), ("64", 8), ("", 8), ("4,2", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+        assert available_cores() == cores
+
+
+@pytest.mark.parametrize("told", ["1", "4"])
+def test_what_is_made_is_in_order_whatever_the_cores(monkeypatch, told):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    workers = set()
+
+    def square(x):
+        workers.add(threading.current_thread())
+        time.sleep(1e-3)  # as compiled work does, without holding the interpreter
+        return x * x
+
+    assert in_threads(square, range(100)) == [x * x for x in range(100)]
+    assert (workers == {threading.main_thread()}) == (told == "1")
 
 
 @pytest.mark.parametrize("threads", [1, 3])

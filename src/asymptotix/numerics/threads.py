@@ -68,7 +68,10 @@ def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], thre
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """What ``work`` makes of every item, in their order; the first one alone, so that what it compiles is there."""
+    """What ``work`` makes of every item, in their order, on all available cores.
+
+    The first one alone, so that what it compiles is there for all. What an item gives must not depend on the others.
+    """
     made: list[Any] = [None] * len(items)
 
     def make(place: int) -> None:

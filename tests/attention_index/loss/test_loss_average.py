@@ -162,7 +162,7 @@ def test_nothing_is_kept_between_calls():
     first = average.pull(1.75, 1.25, 1.4, 5.0)
     average(1.75, 0.2, 0.3, 20.0, multi_start=True)
     again = average.pull(1.75, 1.25, 1.4, 5.0)
-    assert again[:-1] == first[:-1]
+    assert again[:3] == first[:3]
     np.testing.assert_array_equal(again.points, first.points)
 
 

@@ -3,6 +3,7 @@
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -183,6 +184,63 @@ def test_the_trace_is_that_of_the_derivative(tokens):
         plus, minus = (proximal_points(tokens, 1.0, 1.0, z0, z + sign * shift, Sigma)[0] for sign in (1, -1))
         difference += (plus - minus)[:, k] / (2 * step)
     np.testing.assert_allclose(trace, difference, atol=1e-7)  # step^2 times a third derivative
+
+
+@pytest.mark.parametrize("make", [RowsMap, UncompiledRowsMap])
+def test_a_sample_does_not_depend_on_those_beside_it(make):
+    """Bit for bit, with fewer samples than lanes and with more, in one part and in several."""
+    z0, z = draw(3, 5000, seed=1)
+    proximal = make(3, 1.5, 1.0)
+    whole = proximal.solve(z0, z, 8.0, None, True)
+    some = slice(4321, 4324)
+    alone = proximal.solve(z0[some], z[some], 8.0, None, True)
+    np.testing.assert_array_equal(alone.p, whole.p[some])
+    np.testing.assert_array_equal(alone.value, whole.value[some])
+    for x, y in zip(
+        proximal.derivative(whole.y, whole.p, 8.0), proximal.derivative(alone.y, alone.p, 8.0), strict=True
+    ):
+        np.testing.assert_array_equal(x[some], y)
+
+
+def test_a_loss_that_calls_lapack_runs_in_one_thread(monkeypatch):
+    """From two threads at once XLA's batched calls of it may wait for one another for ever."""
+    with_eigenvalues = GenericMap(2, lambda y, h: ((y - h) ** 2).sum() + jnp.linalg.eigvalsh(h @ h).max(), lambda R: R)
+    monkeypatch.setattr("asymptotix.attention_index.loss.batched_newton.in_threads", None)
+    z = draw(2, 2000)[1] @ visible_basis(2).T
+    assert with_eigenvalues.loss(np.zeros((2000, 2, 2)), z).shape == (2000,)
+    with pytest.raises(TypeError):
+        generic_map(2, 1.0, 1.0).loss(np.zeros((2000, 2, 2)), z)
+
+
+@pytest.mark.parametrize("tokens", [3, 5])
+def test_below_the_critical_penalty_no_curvature_is_negative(tokens):
+    """Where descents from several starts are left out: the worst is a doubt between two tokens, whatever the others."""
+    proximal = RowsMap(tokens, 1.0, 1.0)
+    B = proximal.row_logits.reshape(tokens, tokens, -1)
+    rng = np.random.default_rng(0)
+    y = np.eye(tokens)[rng.integers(tokens, size=(20_000, tokens))]
+    h = 2 * np.log(2) * rng.normal(size=(20_000, proximal.visible_directions)) @ B.reshape(tokens**2, -1).T
+    A = np.exp(h).reshape(-1, tokens, tokens)
+    A /= A.sum(axis=2, keepdims=True)
+    k = A * (2 * A - y - np.sum(A * (A - y), axis=2, keepdims=True))
+    mean = np.einsum("nac,aci->nai", A, B)
+    H = 2 * np.einsum("nac,naci,nacj->nij", k, B - mean[:, :, None], B - mean[:, :, None], optimize=True)
+    lowest = np.linalg.eigvalsh(H)[:, 0].min()
+    assert lowest < -0.5  # the draws do come close
+    assert 1 + 1.03 * lowest > 0
+    assert not proximal.may_jump(y, 1.03).any()
+    assert proximal.may_jump(y, 1.05).all()
+
+
+def test_several_starts_at_chosen_samples_only():
+    z0, z = draw(3, 2000, m=1.5, q=2.8, seed=3)
+    proximal = RowsMap(3, 2.0, 2.0)
+    everywhere = proximal.solve(z0, z, 4.0, None, True)
+    assert 0 < everywhere.disagree.sum() < 1000
+    chosen = proximal.solve(z0, z, 4.0, None, everywhere.disagree)
+    np.testing.assert_array_equal(chosen.disagree, everywhere.disagree)
+    # the first start is among all: where all ends agree it is theirs, to the rounding of the objective
+    np.testing.assert_allclose(chosen.value, everywhere.value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [2, 4])

@@ -33,7 +33,7 @@ def test_zero_overlap_of_a_square(square):
     found = square(np.eye(1))
     assert found.second_moment[0, 0, 0] < 1e-12
     np.testing.assert_allclose(found.curvature, 2.0, rtol=square.accuracy)  # E (z^2 - 1)^2
-    moments, operators = square.moments_and_operators(np.eye(1), np.eye(1), np.ones((1, 1, 1)))
+    _, operators = square.moments_and_operators(np.eye(1), np.eye(1), np.ones((1, 1, 1)))
     np.testing.assert_allclose(operators[0, 0, 0], 2.0, rtol=square.accuracy)
 
 

@@ -51,7 +51,7 @@ def test_level_curves_serve_all_priors(curve, v):
 @pytest.mark.slow
 @pytest.mark.parametrize("v", [0.5, 0.05, 0.01])
 def test_draws_on_spheres_serve_all_priors(v):
-    """|z|^2 = y in three dimensions: the posterior is von Mises' and Fisher's, E[z] = |z| (coth k - 1/k) omega/|omega|."""
+    """|z|^2 = y in three dimensions: von Mises and Fisher, E[z] = |z| (coth k - 1/k) omega/|omega|."""
     channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
     V = v * np.eye(3)
     Z, omega, y = drawn(channel, V)

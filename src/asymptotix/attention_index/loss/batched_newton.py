@@ -1,118 +1,241 @@
 """Proximal map of any twice differentiable loss, by Newton's method in JAX for a batch of samples at once.
 
 Used for the losses that have no compiled kernel. Gradient and Hessian come from automatic differentiation, and
-everything is computed in double precision.
+everything is computed in double precision. Samples are worked on in lanes: where a descent has ended the next sample
+takes its place, so that none waits for the slowest.
+
+Nothing here calls LAPACK: for small matrices it is slow, and XLA's batched calls of it, made from two threads at once,
+wait for one another's threads for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics import interrupts
 from ...numerics.precision import double_precision
-from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_STEPS, RELATIVE, SINGULAR
+from ...numerics.threads import in_threads
+from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_SHIFTS, MOST_STEPS, RELATIVE, SINGULAR
 
-_PART = 2**12
-"""Samples of one call of the compiled program."""
+PART = 2**10
+"""Samples of one call of the compiled program; fewer are filled up, so that it is compiled once."""
+
+_LANES = 2**8
+_FRESH = -1  # in the place of halvings: a start, which nothing is compared with
 
 _ROUNDING = 1e-15
 """Absolute error allowed for in the value of a loss: unlike a sum of squares it may be a difference of large terms."""
+
+
+class _Lanes(NamedTuple):
+    """Descents side by side."""
+
+    sample: jax.Array  # -1 where none is left
+    y: jax.Array
+    z: jax.Array
+    r: jax.Array
+    value: jax.Array  # of the objective at r
+    step: jax.Array
+    size: jax.Array  # share of the step that is tried
+    gain: jax.Array  # what slope and
+    bend: jax.Array  # curvature promise of the whole step
+    steps: jax.Array
+    halvings: jax.Array
+    trial: jax.Array
+
+
+class _Ends(NamedTuple):
+    """Minimisers found so far."""
+
+    p: jax.Array
+    value: jax.Array
+    taken: jax.Array  # samples that have been put into lanes
+    found: jax.Array
 
 
 class BatchedNewton:
     """Minimiser of |r - z|^2/(2 Sigma) + loss(y, r).
 
     ``loss`` takes one sample and returns a scalar; ``length`` measures a step in r in units of the distance over which
-    the loss may change its shape.
+    the loss may change its shape. ``alone``: see :func:`in_parts`.
     """
 
     def __init__(
-        self, loss: Callable[[jax.Array, jax.Array], jax.Array], length: Callable[[jax.Array], jax.Array]
+        self,
+        loss: Callable[[jax.Array, jax.Array], jax.Array],
+        length: Callable[[jax.Array], jax.Array],
+        alone: bool = False,
     ) -> None:
-        self._loss, self._length = loss, length
-        self._descend = jax.jit(jax.vmap(self._descend_one, in_axes=(0, 0, 0, None)))
-        self._derivative = jax.jit(jax.vmap(self._derivative_one, in_axes=(0, 0, None)))
+        self._loss, self._length, self._alone = loss, length, alone
+        self._descend = jax.jit(self._descend_part)
+        self._derivative = jax.jit(self._derivative_part)
 
-    @double_precision()
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-        # In parts of one size: compiled once, and interrupted between two of them.
-        size = _PART if len(z) % _PART == 0 else len(z)
-        parts = []
-        for first in range(0, len(z), size):
-            interrupts.check()
-            part = slice(first, first + size)
-            parts.append(self._descend(y[part], z[part], start[part], Sigma))
-        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
-
-    @double_precision()
-    def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
-        trace, response = self._derivative(y, p, Sigma)
-        return np.asarray(trace), np.asarray(response)
-
-    def _derivative_one(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
-        curvature = jnp.linalg.eigvalsh(jax.hessian(self._loss, argnums=1)(y, p))
-        damped = jnp.maximum(1 + Sigma * curvature, SINGULAR)
-        return jnp.sum(1 / damped), jnp.sum((curvature / damped) ** 2)
-
-    def _descend_one(self, y: Any, z: Any, start: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
-        def objective(r: jax.Array) -> jax.Array:
-            return jnp.sum((r - z) ** 2) / (2 * Sigma) + self._loss(y, r)
-
-        def iterate(state: tuple) -> tuple:
-            r, value, _, count = state
-            g = jax.grad(objective)(r)
-            newton, downhill, bend = _steps(jax.hessian(objective)(r), g, 1 / Sigma)
-            gain = g @ newton
-            unresolved = ~(gain > RELATIVE * jnp.abs(value) + _ROUNDING)
-            saddle = unresolved & (bend > BENT / Sigma)
-            # a last step is taken unseen where the value no longer resolves the gain: it squares the error
-            last = unresolved & ~saddle
-            step, gain, bend = jnp.where(saddle, downhill, newton), jnp.where(saddle, 0.0, gain), saddle * bend
-            longest = jnp.where(last, 1.0, jnp.minimum(1.0, LONGEST / self._length(step)))
-            promised = longest * gain, longest**2 * bend
-            size = _backtrack(objective, r, value, longest * step, promised, last) * longest
-            r = r - size * step
-            return r, objective(r), last | (size == 0), count + 1
-
-        def unfinished(state: tuple) -> jax.Array:
-            return ~state[2] & (state[3] < MOST_STEPS)
-
-        p, value, *_ = jax.lax.while_loop(unfinished, iterate, (start, objective(start), jnp.array(False), 0))
+        p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start, alone=self._alone)
         return p, value
 
+    def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
+        """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
+        trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p, alone=self._alone)
+        return trace, response
 
-def _steps(H: jax.Array, g: jax.Array, precision: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """|H|^{-1} g, which is Newton's step where H is positive definite and leads away from saddles elsewhere.
+    def _derivative_part(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
+        H = jax.vmap(jax.hessian(self._loss, argnums=1))(y, p)
+        response, _ = _solved_shifted(jnp.eye(p.shape[1]) + Sigma * H, H, 1.0)
+        return p.shape[1] - Sigma * jnp.trace(response, axis1=1, axis2=2), jnp.sum(response**2, axis=(1, 2))
 
-    And the direction along which H is least, with how far below zero it is there: the way off a saddle itself.
+    def _descend_part(self, y: Any, z: Any, start: Any, count: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
+        """The first ``count`` samples, others are there to fill the arrays."""
+        lane, none = jnp.zeros(_LANES, int), jnp.zeros(_LANES)
+        first_y, first_z, first_r = (jnp.broadcast_to(x[0], (_LANES, *x.shape[1:])) for x in (y, z, start))
+        lanes = _Lanes(
+            sample=lane - 1, y=first_y, z=first_z, r=first_r, value=none, step=first_r, size=none, gain=none, bend=none,
+            steps=lane, halvings=lane + _FRESH, trial=first_r,
+        )  # fmt: skip
+        ends = _Ends(jnp.zeros_like(z), jnp.zeros(len(z)), jnp.asarray(0), jnp.asarray(0))
+        samples = y, z, start, count
+        lanes, ends = _refilled(lanes, ends, samples, jnp.ones(_LANES, bool))
+
+        def look(state: tuple[_Lanes, _Ends]) -> tuple[_Lanes, _Ends]:
+            lanes, ended = self._look(state[0], 1 / Sigma)
+            return _refilled(lanes, state[1], samples, ended)
+
+        _, ends = jax.lax.while_loop(lambda state: state[1].found < count, look, (lanes, ends))
+        return ends.p, ends.value
+
+    def _look(self, lanes: _Lanes, precision: Any) -> tuple[_Lanes, jax.Array]:
+        """Evaluate all lanes at their trial points and set them on their next steps; which have ended."""
+
+        def objective(y: jax.Array, z: jax.Array, r: jax.Array) -> jax.Array:
+            return 0.5 * precision * jnp.sum((r - z) ** 2) + self._loss(y, r)
+
+        at = lanes.y, lanes.z, lanes.trial
+        lower, g = jax.vmap(jax.value_and_grad(objective, argnums=2))(*at)
+        H = jax.vmap(jax.hessian(objective, argnums=2))(*at)
+        promised = lanes.size * (lanes.gain + 0.5 * lanes.size * lanes.bend)
+        moved = (lanes.halvings == _FRESH) | (lower <= lanes.value - ARMIJO * promised)
+        direction, lacking = _solved_shifted(H, g[:, :, None], precision)
+        direction = direction[:, :, 0]
+        gain = jnp.sum(g * direction, axis=1)
+        unresolved = moved & ~(gain > RELATIVE * jnp.abs(lower) + _ROUNDING)
+        downhill, bend = _ways_off_saddles(H, lacking, unresolved & (lacking > 0))
+        saddle = bend > BENT * precision
+        # a last step is taken unseen where the value no longer resolves the gain: it squares the error
+        last = unresolved & ~saddle
+        step = _where(moved, _where(saddle, downhill, direction), lanes.step)
+        longest = jnp.minimum(1.0, LONGEST / jax.vmap(self._length)(step))
+        lanes = lanes._replace(
+            r=_where(last, lanes.trial - direction, _where(moved, lanes.trial, lanes.r)),
+            value=jnp.where(last, lower - 0.5 * gain, jnp.where(moved, lower, lanes.value)),
+            step=step,
+            size=jnp.where(moved, longest, 0.5 * lanes.size),
+            gain=jnp.where(moved, jnp.where(saddle, 0.0, gain), lanes.gain),
+            bend=jnp.where(moved, jnp.where(saddle, bend, 0.0), lanes.bend),
+            steps=lanes.steps + moved,
+            halvings=jnp.where(moved, 0, lanes.halvings + 1),
+        )
+        return lanes, last | (lanes.halvings >= MOST_HALVINGS) | (lanes.steps > MOST_STEPS)
+
+
+def in_parts(kernel: Callable[..., Any], *samples: np.ndarray, alone: bool = False) -> list[np.ndarray]:
+    """A compiled kernel(count, *part) on PART samples at a time, in double precision and, unless ``alone``, in threads.
+
+    Kernels that call LAPACK must run alone.
     """
-    curvatures, directions = jnp.linalg.eigh(H)
-    newton = directions @ ((directions.T @ g) / jnp.maximum(jnp.abs(curvatures), FLATTEST * precision))
-    return newton, directions[:, 0], -curvatures[0]
+
+    @double_precision()
+    def on(first: int) -> list[np.ndarray]:
+        parts = [x[first : first + PART] for x in samples]
+        count = len(parts[0])
+        filled = [np.concatenate([x, np.repeat(x[:1], PART - count, axis=0)]) if count < PART else x for x in parts]
+        return [np.asarray(made)[:count] for made in kernel(count, *filled)]
+
+    firsts = range(0, len(samples[0]), PART)
+    made = list(map(on, firsts)) if alone else in_threads(on, firsts)
+    return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 
-def _backtrack(
-    objective: Callable,
-    r: jax.Array,
-    value: jax.Array,
-    step: jax.Array,
-    promised: tuple[jax.Array, jax.Array],
-    accept: jax.Array,
-) -> jax.Array:
-    """Largest power of 1/2 that brings its share of what slope and bend promise; 0 if there is none."""
-    gain, bend = promised
+def _refilled(lanes: _Lanes, ends: _Ends, samples: tuple, ended: jax.Array) -> tuple[_Lanes, _Ends]:
+    """Minimisers taken out of the lanes that have ended, and the next samples put in; others at their next points."""
+    y, z, start, count = samples
+    out = jnp.where(ended & (lanes.sample >= 0), lanes.sample, len(z))  # beyond the end: nowhere
+    following = ends.taken + jnp.cumsum(ended) - 1
+    fresh = ended & (following < count)
+    at = jnp.where(fresh, following, 0)
+    ends = _Ends(
+        ends.p.at[out].set(lanes.r, mode="drop"),
+        ends.value.at[out].set(lanes.value, mode="drop"),
+        ends.taken + jnp.sum(fresh),
+        ends.found + jnp.sum(out < len(z)),
+    )
+    lanes = lanes._replace(
+        sample=jnp.where(ended, jnp.where(fresh, following, -1), lanes.sample),
+        y=_where(fresh, y[at], lanes.y),
+        z=_where(fresh, z[at], lanes.z),
+        trial=_where(fresh, start[at], lanes.r - lanes.size[:, None] * lanes.step),
+        steps=jnp.where(ended, 0, lanes.steps),
+        halvings=jnp.where(ended, _FRESH, lanes.halvings),
+    )
+    return lanes, ends
 
-    def too_long(state: tuple) -> jax.Array:
-        size, halvings = state
-        enough = objective(r - size * step) <= value - ARMIJO * size * (gain + 0.5 * size * bend)
-        return ~(enough | accept) & (halvings < MOST_HALVINGS)
 
-    size, halvings = jax.lax.while_loop(too_long, lambda state: (0.5 * state[0], state[1] + 1), (jnp.ones(()), 0))
-    return jnp.where(halvings < MOST_HALVINGS, size, 0.0)
+def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
+    """Lane by lane."""
+    return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
+
+
+def _solved_shifted(M: jax.Array, B: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
+    """M^{-1} B, with as much added to the diagonal of M as makes it positive definite, and how much that is.
+
+    What is first added is FLATTEST times ``scale``.
+    """
+    unit = jnp.eye(M.shape[1])
+
+    def shifted(state: tuple) -> tuple:
+        shift, _, positive, count = state
+        more = jnp.where(count > 0, FLATTEST * scale * 4.0 ** (count - 1), 0.0)
+        shift = jnp.where(positive, shift, shift + more)
+        return shift, *_solved(M + shift[:, None, None] * unit, B), count + 1
+
+    start = jnp.zeros(len(M)), B, jnp.zeros(len(M), bool), 0
+    shift, solved, *_ = jax.lax.while_loop(lambda state: jnp.any(~state[2]) & (state[3] < MOST_SHIFTS), shifted, start)
+    return solved, shift
+
+
+def _solved(M: jax.Array, B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """M^{-1} B by elimination, and whether M is safely positive definite."""
+    rows = jnp.concatenate([M, B], axis=2)
+    positive = jnp.ones(len(M), bool)
+    for k in range(M.shape[1]):
+        pivot = rows[:, k, k]
+        positive &= pivot > SINGULAR * M[:, k, k]
+        row = rows[:, k] / jnp.where(pivot > 0, pivot, 1.0)[:, None]
+        others = jnp.arange(M.shape[1])[:, None] != k
+        rows = jnp.where(others, rows, 0.0) - jnp.where(others, rows[:, :, k : k + 1], -1.0) * row[:, None]
+    return rows[:, :, M.shape[1] :], positive
+
+
+def _ways_off_saddles(H: jax.Array, shift: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Directions along which H is least, with how far below zero it is there, for the lanes where they are wanted.
+
+    H + ``shift`` is positive definite, and its inverse largest along the vector that is looked for.
+    """
+    n = H.shape[1]
+
+    def least() -> tuple[jax.Array, jax.Array]:
+        inverse, _ = _solved(H + shift[:, None, None] * jnp.eye(n), jnp.broadcast_to(jnp.eye(n), H.shape))
+
+        def turned(_: Any, v: jax.Array) -> jax.Array:
+            v = jnp.sum(inverse * v[:, None, :], axis=2)
+            return v / jnp.sqrt(jnp.sum(v**2, axis=1, keepdims=True))
+
+        first = jnp.broadcast_to(1.0 / (1 + jnp.arange(n)), H.shape[:2])  # in no symmetric place
+        v = jax.lax.fori_loop(0, MOST_SHIFTS, turned, first)
+        return v, jnp.where(wanted, -jnp.sum(v[:, :, None] * H * v[:, None, :], axis=(1, 2)), 0.0)
+
+    return jax.lax.cond(jnp.any(wanted), least, lambda: (jnp.zeros(H.shape[:2]), jnp.zeros(len(H))))

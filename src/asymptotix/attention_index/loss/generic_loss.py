@@ -5,6 +5,7 @@ The generic setting of Boncoraglio et al., arXiv:2509.24914, Appendix B.1, eqs. 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...numerics import checks
 from ...numerics.precision import double_precision
-from .batched_newton import BatchedNewton
+from .batched_newton import BatchedNewton, in_parts
 from .loss_average import NodeAverage
 from .proximal import ProximalMap
 from .quadrature_nodes import sobol_nodes
@@ -21,10 +22,10 @@ from .visible_directions import pair_weights, symmetric
 
 
 class GenericMap(ProximalMap):
-    """Proximal map of ``loss`` in all L coordinates of the pre-activation."""
+    """Proximal map of ``loss``, which may be known to be ``convex``, in all L coordinates of the pre-activation."""
 
-    def __init__(self, tokens: int, loss: Callable, teacher: Callable) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: int, loss: Callable, teacher: Callable, convex: bool = False) -> None:
+        self.tokens, self._convex = tokens, convex
         self._matrix = symmetric(tokens, np.diag(pair_weights(tokens)))
         self.visible_directions = self._matrix.shape[1]
         self._output = jax.jit(jax.vmap(lambda r: teacher(self._preactivation(r))))
@@ -33,23 +34,26 @@ class GenericMap(ProximalMap):
             return loss(y, self._preactivation(r))
 
         self._loss = jax.jit(jax.vmap(coordinate_loss))
-        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max())
         with double_precision():
             entries = jax.ShapeDtypeStruct((tokens, tokens), jnp.float64)
-            shape = jax.eval_shape(loss, jax.eval_shape(teacher, entries), entries)
-        if getattr(shape, "shape", None) != ():
-            raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
+            y = jax.eval_shape(teacher, entries)
+            shape = jax.eval_shape(loss, y, entries)
+            if getattr(shape, "shape", None) != ():
+                raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
+            self._alone = "lapack" in jax.jit(loss).lower(y, entries).as_text()
+        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max(), self._alone)
 
     def _preactivation(self, r: jax.Array) -> jax.Array:
         return jnp.reshape(self._matrix @ r, (self.tokens, self.tokens))
 
-    @double_precision()
     def output(self, z0: np.ndarray) -> np.ndarray:
-        return np.asarray(self._output(z0))
+        return in_parts(lambda _, *part: (self._output(*part),), z0)[0]
 
-    @double_precision()
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        return np.asarray(self._loss(y, r))
+        return in_parts(lambda _, *part: (self._loss(*part),), y, r, alone=self._alone)[0]
+
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        return np.full(len(y), not self._convex)
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
         """Where the penalty vanishes, and the target's own pre-activation."""
@@ -68,6 +72,12 @@ class GenericMap(ProximalMap):
         return self._newton.derivative(y, p, Sigma)
 
 
+@functools.lru_cache(maxsize=8)
+def _kept_map(tokens: int, loss: Callable, teacher: Callable, convex: bool) -> GenericMap:
+    """Kept for other nodes and other problems with the same functions: compilation takes longer than most averages."""
+    return GenericMap(tokens, loss, teacher, convex)
+
+
 class GenericLoss(NodeAverage):
     """A loss ``loss(y, h)`` between the target's output y = teacher(R) and the learner's pre-activation h.
 
@@ -80,6 +90,8 @@ class GenericLoss(NodeAverage):
         change its shape over distances much below one in h, or the descents may leap over minima.
     teacher : callable
         JAX function of the target's symmetric pre-activation R (T, T).
+    convex : bool
+        Whether the loss is known to be convex in h: there is one minimum to be found then.
     count : int
         Scrambled Sobol nodes, a power of two.
     seed : int
@@ -101,9 +113,20 @@ class GenericLoss(NodeAverage):
     >>> averages = average(1.75, 1.3, 1.3, 0.5, multi_start=True)
     """
 
-    def __init__(self, tokens: int, loss: Callable, teacher: Callable, *, count: int = 2**12, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tokens: int,
+        loss: Callable,
+        teacher: Callable,
+        *,
+        convex: bool = False,
+        count: int = 2**12,
+        seed: int = 0,
+    ) -> None:
         for name, function in (("loss", loss), ("teacher", teacher)):
             if not callable(function):
                 raise TypeError(f"{name} must be a JAX function, got {function!r}")
-        proximal = GenericMap(checks.integer("tokens", tokens, 1), loss, teacher)
+        hashable = all(getattr(function, "__hash__", None) for function in (loss, teacher))
+        make = _kept_map if hashable else GenericMap
+        proximal = make(int(checks.integer("tokens", tokens, 1)), loss, teacher, convex)
         super().__init__(proximal, *sobol_nodes(count, proximal.visible_directions, seed))

@@ -53,20 +53,33 @@ class Pull(NamedTuple):
     f_target: float
     points: np.ndarray | None
     """The proximal points (n, N): descents at nearby order parameters are several times faster from there."""
+    several: np.ndarray | None
+    """Samples at which descents from different starts ended in different minima (n,)."""
 
 
 class LossAverage(abc.ABC):
     """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma.
 
-    Nothing is kept between calls: equal arguments give equal bits, in any order and from any thread.
+    Nothing that counts is kept between calls: equal arguments give equal bits, in any order and from any thread.
     """
 
     visible_directions: int
     """Number N of coordinates."""
 
     @abc.abstractmethod
-    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
-        """What an iteration needs, from one descent per sample, starting from the points ``near`` if given."""
+    def pull(
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        near: np.ndarray | None = None,
+        multi_start: bool | np.ndarray = False,
+    ) -> Pull:
+        """What an iteration needs, from one descent per sample, starting from the points ``near`` if given.
+
+        With ``multi_start`` the lowest of several minima is looked for, where it is a mask, at those samples.
+        """
 
     @abc.abstractmethod
     def evaluate(
@@ -88,17 +101,26 @@ class NodeAverage(LossAverage):
         self.weights = weights
         self._target = np.ascontiguousarray(nodes[:, :N])
         self._noise = np.ascontiguousarray(nodes[:, N:])
+        self._outputs = math.nan, np.empty(0)
 
-    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
+    def pull(
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        near: np.ndarray | None = None,
+        multi_start: bool | np.ndarray = False,
+    ) -> Pull:
         z0, z, spread = self._fields(signal, m, q, Sigma)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start=False)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         return self._pull(points, z0, z, spread, Sigma)
 
     def evaluate(
         self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
     ) -> tuple[LossAverages, np.ndarray | None]:
         z0, z, spread = self._fields(signal, m, q, Sigma)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start)
+        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
         averages = LossAverages(
@@ -119,6 +141,14 @@ class NodeAverage(LossAverage):
         z0 = math.sqrt(signal) * self._target
         return z0, (m / signal) * z0 + spread * self._noise, spread
 
+    def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
+        """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
+        known, outputs = self._outputs
+        if known != signal:
+            outputs = self.proximal.output(z0)
+            self._outputs = signal, outputs
+        return outputs
+
     def _pull(self, points: ProximalPoints, z0: np.ndarray, z: np.ndarray, spread: float, Sigma: float) -> Pull:
         f = (points.p - z) / Sigma
         if spread > 0:
@@ -126,7 +156,7 @@ class NodeAverage(LossAverage):
         else:  # E[f.xi]/c_1 is 0/0 without noise, where nothing can jump either
             trace, _ = self.proximal.derivative(points.y, points.p, Sigma)
             f_noise = (self._mean(trace) - z.shape[1]) / Sigma
-        return Pull(self._mean(_dot(f, f)), f_noise, self._mean(_dot(f, z0)), points.p)
+        return Pull(self._mean(_dot(f, f)), f_noise, self._mean(_dot(f, z0)), points.p, points.disagree)
 
     def _mean(self, values: np.ndarray) -> float:
         return float(np.sum(self.weights * values))
@@ -183,9 +213,17 @@ class QuadraticLinear(LossAverage):
         tokens = checks.integer("tokens", tokens, 1)
         self.visible_directions = tokens * (tokens + 1) // 2
 
-    def pull(self, signal: float, m: float, q: float, Sigma: float, near: np.ndarray | None = None) -> Pull:
+    def pull(
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        near: np.ndarray | None = None,
+        multi_start: bool | np.ndarray = False,
+    ) -> Pull:
         averages = self(signal, m, q, Sigma, multi_start=False)
-        return Pull(averages.f_square, averages.f_noise, averages.f_target, None)
+        return Pull(averages.f_square, averages.f_noise, averages.f_target, None, None)
 
     def evaluate(
         self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None

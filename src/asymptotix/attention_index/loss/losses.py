@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,22 @@ from ..model import AttentionIndex
 
 def teacher_output(model: AttentionIndex) -> Callable[[Any], Any]:
     """R -> y of a model: the target's attention matrix, or R itself for linear attention."""
-    if model.activation == "linear":
-        return lambda R: R
-    return lambda R: jax.nn.softmax(model.teacher_beta * R, axis=-1)
+    return _identity if model.activation == "linear" else _softmax(model.teacher_beta)
 
 
+# One function for one temperature, whoever asks: what was compiled for it is known by the function.
+
+
+def _identity(R: Any) -> Any:
+    return R
+
+
+@functools.lru_cache(maxsize=64)
+def _softmax(beta: float) -> Callable[[Any], Any]:
+    return lambda R: jax.nn.softmax(beta * R, axis=-1)
+
+
+@functools.lru_cache(maxsize=64)
 def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
     """-sum_ab y_ab log softmax(beta h)_ab: convex in h, so the proximal map never jumps."""
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))

@@ -18,18 +18,21 @@ import abc
 import functools
 import importlib.util
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ...numerics import interrupts
-from .visible_directions import logit_matrix
+from ...numerics.threads import in_threads
+from .visible_directions import entry_places, logit_matrix, pair_weights, visible_basis
 
 DISAGREEMENT = 1e-6
 """Two descents ended in different minima if their objectives differ by more than this."""
 
-_WORK_PER_CALL = 1e7  # of compiled descents: samples times the cube of the number of coordinates
+_WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
+_MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -82,15 +85,24 @@ class ProximalMap(abc.ABC):
         return np.ones(len(y), bool)
 
     def solve(
-        self, z0: np.ndarray, z: np.ndarray, Sigma: float, previous: np.ndarray | None, multi_start: bool
+        self,
+        z0: np.ndarray,
+        z: np.ndarray,
+        Sigma: float,
+        previous: np.ndarray | None,
+        multi_start: bool | np.ndarray,
+        y: np.ndarray | None = None,
     ) -> ProximalPoints:
-        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them."""
+        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them.
+
+        That may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
+        """
         interrupts.check()
-        y = self.output(z0)
+        y = self.output(z0) if y is None else y
         starts = self.starts(z0, z)
         p, value = self.descend(y, z, next(starts) if previous is None else previous, Sigma)
         highest = value.copy()
-        at = np.flatnonzero(self.may_jump(y, Sigma)) if multi_start else np.zeros(0, int)
+        at = np.flatnonzero(self.may_jump(y, Sigma) & multi_start) if np.any(multi_start) else np.zeros(0, int)
         if at.size:
             for start in self.starts(z0[at], z[at]):
                 interrupts.check()  # compiled descents of many samples take up to a second
@@ -99,6 +111,11 @@ class ProximalMap(abc.ABC):
                 better = other_value < value[at] - _TIE
                 p[at[better]], value[at[better]] = other[better], other_value[better]
         return ProximalPoints(y, p, value, highest - value > DISAGREEMENT)
+
+
+def _product(samples: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """The product without BLAS, whose threads spin beside ours for longer than so small a product takes."""
+    return np.einsum("nk,ki->ni", samples, matrix)
 
 
 class SoftmaxMap(ProximalMap):
@@ -111,6 +128,12 @@ class SoftmaxMap(ProximalMap):
         self.row_logits = (rows - rows.mean(axis=1, keepdims=True)).reshape(tokens * tokens, -1)
         self.visible_directions = self.row_logits.shape[1]
 
+    def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
+        # The Hessian of a row's loss is affine in y, so that its least eigenvalue is lowest at y that are all on one
+        # token; there, with any number of tokens, where the learner doubts between that one and one other. All rows
+        # together see no direction more than twice: 2 * 0.4808.
+        return np.full(len(y), Sigma * self.beta**2 * 1.001 * _MOST_BENT >= 1)
+
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
         """The points nearest to z at which some rows have the target's outputs: all rows, none, one, all but one.
 
@@ -120,7 +143,17 @@ class SoftmaxMap(ProximalMap):
         solved = z0 * (self.target_beta / self.beta)
         for size in dict.fromkeys((self.tokens, 0, 1, self.tokens - 1)):
             for chosen in itertools.combinations(range(self.tokens), size):
-                yield z + (solved - z) @ self._projection(chosen)
+                yield z + _product(solved - z, self._projection(chosen))
+
+    def _in_parts(
+        self, kernel: Callable[..., tuple[np.ndarray, np.ndarray]], *samples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A compiled kernel on some samples at a time, in threads: it cannot be interrupted, but holds no lock."""
+        work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
+        count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
+        parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
+        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts)), strict=True)
+        return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
         """Projection of the coordinates onto what the chosen rows see."""
@@ -150,12 +183,18 @@ class TwoTokenMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_pair
 
-        return softmax_pair.descend(y, z, start, Sigma, self.beta)
+        def kernel(y, z, start):
+            return softmax_pair.descend(y, z, start, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, z, start)
 
     def derivative(self, y, p, Sigma):
         from . import softmax_pair
 
-        return softmax_pair.derivative(y, p, Sigma, self.beta)
+        def kernel(y, p):
+            return softmax_pair.derivative(y, p, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, p)
 
 
 def _diagonal(beta: float, r: np.ndarray) -> np.ndarray:
@@ -168,6 +207,11 @@ def _diagonal(beta: float, r: np.ndarray) -> np.ndarray:
 class RowsMap(SoftmaxMap):
     """The softmax map for any number of tokens; an output is the whole matrix, row by row."""
 
+    def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
+        super().__init__(tokens, beta, target_beta)
+        # the compiled descents are in all entries z_ab
+        self._to_entries = visible_basis(tokens), entry_places(tokens), pair_weights(tokens)
+
     def output(self, z0: np.ndarray) -> np.ndarray:
         return self._softmax(self.target_beta, z0)
 
@@ -177,22 +221,21 @@ class RowsMap(SoftmaxMap):
     def descend(self, y, z, start, Sigma):
         from . import softmax_rows
 
-        # Compiled code cannot be interrupted: no call takes much longer than a tenth of a second.
-        size = max(1, int(_WORK_PER_CALL / self.visible_directions**3))
-        parts = []
-        for first in range(0, len(z), size):
-            interrupts.check()
-            part = slice(first, first + size)
-            parts.append(softmax_rows.descend(self.row_logits, y[part], z[part], start[part], Sigma, self.beta))
-        return np.concatenate([p for p, _ in parts]), np.concatenate([value for _, value in parts])
+        def kernel(y, z, start):
+            return softmax_rows.descend(*self._to_entries, y, z, start, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, z, start)
 
     def derivative(self, y, p, Sigma):
         from . import softmax_rows
 
-        return softmax_rows.derivative(self.row_logits, y, p, Sigma, self.beta)
+        def kernel(y, p):
+            return softmax_rows.derivative(*self._to_entries, y, p, Sigma, self.beta)
+
+        return self._in_parts(kernel, y, p)
 
     def _softmax(self, beta: float, r: np.ndarray) -> np.ndarray:
-        h = beta * (r @ self.row_logits.T).reshape(len(r), self.tokens, self.tokens)
+        h = beta * _product(r, self.row_logits.T).reshape(len(r), self.tokens, self.tokens)
         A = np.exp(h - h.max(axis=2, keepdims=True))
         return (A / A.sum(axis=2, keepdims=True)).reshape(len(r), -1)
 

@@ -1,10 +1,17 @@
 """Proximal map of the squared loss between two softmax attention matrices, any number of tokens, compiled with numba.
 
-Let b_ac in R^N be the rows of the matrix that maps visible coordinates to pre-activations, A = softmax(beta B r) the
-learner's rows and e = A - y. With the means v_a = sum_c A_ac b_ac and s_a = sum_c A_ac e_ac,
+The coordinates are the L = T(T+1)/2 entries z_ab, a <= b, with h_ab = sqrt(1 + delta_ab) z_ab: one more than are
+visible, but every logit then depends on one of them, and a row of the softmax couples T. With e = A - y, s_a = sum_c
+A_ac e_ac and k_ac = A_ac (A_ac + e_ac - s_a), the derivatives of the loss with respect to the logits of row a are
 
-    grad loss = 2 beta   sum_ac A_ac (e_ac - s_a) (b_ac - v_a),
-    Hessian   = 2 beta^2 sum_ac A_ac (A_ac + e_ac - s_a) (b_ac - v_a)(b_ac - v_a)^T.
+    gradient_b = 2 beta A_ab (e_ab - s_a),
+    Hessian_bc = 2 beta^2 sum_d k_ad (delta_db - A_ab)(delta_dc - A_ac).
+
+Along the direction that the softmax does not see both vanish, and the descents stay where they are.
+
+Samples are worked on side by side in lanes, the last axis of all arrays: of one alone every operation waits for the one
+before, and the loops over lanes are what the processor does several at a time. A lane whose descent has ended takes
+the next sample.
 """
 
 from __future__ import annotations
@@ -28,228 +35,359 @@ from .newton_limits import (
 )
 
 # Loops in place of array expressions: numba takes seconds to compile each of those.
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "arcp"})
+_options: dict = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "arcp"}}
+_compiled = njit(**_options)
+_inlined = njit(inline="always", **_options)
+
+_LANES = 64
+_INVERSE_LN2 = 1 / math.log(2.0)
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # the first times an integer is exact
+
+
+# What is kept of every lane: the objective where it is and where it looks next, the share of the step that is tried,
+# and what slope and curvature promise of the whole step.
+_VALUE, _LOWER, _SIZE, _GAIN, _BEND = range(5)
+# And its sample (-1: none is left), the steps made, and how often the last one was halved.
+_SAMPLE, _STEPS, _HALVINGS = range(3)
+_FRESH = -1  # in the place of halvings: a start, which nothing is compared with
+
+
+@_inlined
+def _exponentials(x, bits, power):
+    """Replace x <= 0 by exp(x) = 2^k exp(r), to the last digit or two."""
+    for w in range(_LANES):
+        x[w] = max(x[w], -700.0)
+        bits[w] = (np.int64(math.floor(x[w] * _INVERSE_LN2 + 0.5)) + 1023) << 52
+    for w in range(_LANES):
+        k = math.floor(x[w] * _INVERSE_LN2 + 0.5)
+        r = (x[w] - k * _LN2_HIGH) - k * _LN2_LOW
+        s = 1 / 479001600.0
+        s = s * r + 1 / 39916800.0
+        s = s * r + 1 / 3628800.0
+        s = s * r + 1 / 362880.0
+        s = s * r + 1 / 40320.0
+        s = s * r + 1 / 5040.0
+        s = s * r + 1 / 720.0
+        s = s * r + 1 / 120.0
+        s = s * r + 1 / 24.0
+        s = s * r + 1 / 6.0
+        s = s * r + 0.5
+        s = s * r + 1.0
+        x[w] = (s * r + 1.0) * power[w]
 
 
 @_compiled
-def _value(rows, tokens, r, z, y, precision, beta, A):
-    """The objective at r; the learner's softmax is left in A."""
-    loss = 0.0
-    for a in range(tokens):
-        first = a * tokens
-        top = -np.inf
-        for i in range(first, first + tokens):
-            h = 0.0
-            for k in range(len(r)):
-                h += rows[i, k] * r[k]
-            A[i] = h
-            top = max(top, h)
-        total = 0.0
-        for i in range(first, first + tokens):
-            A[i] = math.exp(beta * (A[i] - top))
-            total += A[i]
-        for i in range(first, first + tokens):
-            A[i] /= total
-            loss += (A[i] - y[i]) ** 2
-    distance = 0.0
+def _values(place, scale, r, z, y, precision, beta, A, top, total, bits, power, value):
+    """The objective at r; the learner's softmax is left in A. ``power`` is the same memory as ``bits``."""
+    value.fill(0.0)
     for k in range(len(r)):
-        distance += (r[k] - z[k]) ** 2
-    return loss + 0.5 * precision * distance
+        for w in range(_LANES):
+            value[w] += 0.5 * precision * (r[k, w] - z[k, w]) ** 2
+    for a in range(len(place)):
+        top.fill(-np.inf)
+        for b in range(len(place)):
+            k = place[a, b]
+            for w in range(_LANES):
+                A[a, b, w] = beta * scale[k] * r[k, w]
+                top[w] = max(top[w], A[a, b, w])
+        total.fill(0.0)
+        for b in range(len(place)):
+            for w in range(_LANES):
+                A[a, b, w] -= top[w]
+            _exponentials(A[a, b], bits, power)
+            for w in range(_LANES):
+                total[w] += A[a, b, w]
+        for b in range(len(place)):
+            for w in range(_LANES):
+                A[a, b, w] /= total[w]
+                value[w] += (A[a, b, w] - y[a, b, w]) ** 2
 
 
 @_compiled
-def _slopes(rows, tokens, A, y, beta, mean, centred, g, H):
-    """Gradient g and lower triangle of the Hessian H of the loss at the softmax A."""
+def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
+    """Gradient and lower triangle of the Hessian of the loss at the softmax A."""
     g.fill(0.0)
     H.fill(0.0)
-    for a in range(tokens):
-        first = a * tokens
-        s = 0.0
-        mean.fill(0.0)
-        for i in range(first, first + tokens):
-            s += A[i] * (A[i] - y[i])
-            for k in range(len(mean)):
-                mean[k] += A[i] * rows[i, k]
-        for i in range(first, first + tokens):
-            pull = A[i] - y[i] - s
-            slope, curvature = 2 * beta * A[i] * pull, 2 * beta * beta * A[i] * (A[i] + pull)
-            for k in range(len(mean)):
-                centred[k] = rows[i, k] - mean[k]
-                g[k] += slope * centred[k]
-                part = curvature * centred[k]
-                for j in range(k + 1):
-                    H[k, j] += part * centred[j]
+    for a in range(len(place)):
+        s.fill(0.0)
+        total.fill(0.0)
+        for b in range(len(place)):
+            for w in range(_LANES):
+                s[w] += A[a, b, w] * (A[a, b, w] - y[a, b, w])
+        for b in range(len(place)):
+            at = place[a, b]
+            for w in range(_LANES):
+                pull = A[a, b, w] - y[a, b, w] - s[w]
+                g[at, w] += 2 * beta * scale[at] * A[a, b, w] * pull
+                k[b, w] = A[a, b, w] * (A[a, b, w] + pull)
+                total[w] += k[b, w]
+        for b in range(len(place)):
+            at = place[a, b]
+            for c in range(b + 1):  # the places of a row increase
+                to, factor = place[a, c], 2 * beta * beta * scale[at] * scale[place[a, c]]
+                for w in range(_LANES):
+                    H[at, to, w] += factor * ((total[w] * A[a, b, w] - k[b, w]) * A[a, c, w] - A[a, b, w] * k[c, w])
+            for w in range(_LANES):
+                H[at, at, w] += 2 * beta * beta * scale[at] * scale[at] * k[b, w]
 
 
 @_compiled
-def _cholesky(M):
-    """Replace the lower triangle of M by its Cholesky factor; False if M is not safely positive definite."""
-    for i in range(len(M)):
-        diagonal = M[i, i]
+def _decompose(H, scale, shift, M, safe):
+    """Into M the factors of scale H + shift = L D L^T: L below the diagonal, 1/D on it; ``safe`` where positive."""
+    safe.fill(1.0)
+    for i in range(len(H)):
         for j in range(i):
-            entry = M[i, j]
+            for w in range(_LANES):
+                M[i, j, w] = scale * H[i, j, w]
             for k in range(j):
-                entry -= M[i, k] * M[j, k]
-            M[i, j] = entry / M[j, j]
-        pivot = diagonal
+                for w in range(_LANES):
+                    M[i, j, w] -= M[i, k, w] * M[j, k, w]
+        for w in range(_LANES):
+            M[i, i, w] = scale * H[i, i, w] + shift
+        for j in range(i):
+            for w in range(_LANES):
+                entry = M[i, j, w] * M[j, j, w]
+                M[i, i, w] -= M[i, j, w] * entry
+                M[i, j, w] = entry
+        for w in range(_LANES):
+            if not M[i, i, w] > SINGULAR * (scale * H[i, i, w] + shift):
+                safe[w] = 0.0
+            M[i, i, w] = 1 / M[i, i, w]
+
+
+@_compiled
+def _substitute(M, x):
+    """Replace x by (L D L^T)^{-1} x."""
+    for i in range(len(x)):
         for k in range(i):
-            pivot -= M[i, k] * M[i, k]
+            for w in range(_LANES):
+                x[i, w] -= M[i, k, w] * x[k, w]
+    for i in range(len(x) - 1, -1, -1):
+        for w in range(_LANES):
+            x[i, w] *= M[i, i, w]
+        for k in range(i + 1, len(x)):
+            for w in range(_LANES):
+                x[i, w] -= M[k, i, w] * x[k, w]
+
+
+@_inlined
+def _decompose_lane(H, scale, shift, M, w):
+    """The same for one lane; whether it is safe."""
+    for i in range(len(H)):
+        for j in range(i):
+            entry = scale * H[i, j, w]
+            for k in range(j):
+                entry -= M[i, k, w] * M[j, k, w]
+            M[i, j, w] = entry
+        diagonal = scale * H[i, i, w] + shift
+        pivot = diagonal
+        for j in range(i):
+            entry = M[i, j, w] * M[j, j, w]
+            pivot -= M[i, j, w] * entry
+            M[i, j, w] = entry
         if not pivot > SINGULAR * diagonal:
             return False
-        M[i, i] = math.sqrt(pivot)
+        M[i, i, w] = 1 / pivot
     return True
 
 
 @_compiled
-def _substitute(factor, x):
-    """Replace x by (factor factor^T)^{-1} x."""
-    n = len(x)
-    for i in range(n):
-        for k in range(i):
-            x[i] -= factor[i, k] * x[k]
-        x[i] /= factor[i, i]
-    for i in range(n - 1, -1, -1):
-        for k in range(i + 1, n):
-            x[i] -= factor[k, i] * x[k]
-        x[i] /= factor[i, i]
+def _factorise(H, scale, shift, M, lacking):
+    """Factor of scale H + shift, with more added to the diagonal of lanes where that is not positive definite."""
+    _decompose(H, scale, shift, M, lacking)
+    for w in range(_LANES):
+        safe, total, more = lacking[w] == 1.0, shift, FLATTEST * shift
+        for _ in range(MOST_SHIFTS):
+            if safe:
+                break
+            total += more
+            more *= 4
+            safe = _decompose_lane(H, scale, total, M, w)
+        lacking[w] = total - shift
 
 
 @_compiled
-def _factorise(M, scale, shift, factor):
-    """Cholesky factor of scale M + shift, or with more added to the diagonal where that is not positive definite.
+def _most_bent(H, M, precision, w, v):
+    """Put the unit vector along which H + precision is least into lane w of v; how far below zero it is there.
 
-    Returns what was added beyond ``shift``.
-    """
-    more, given = FLATTEST * shift, shift
-    for _ in range(MOST_SHIFTS):
-        for i in range(len(M)):
-            for j in range(i):
-                factor[i, j] = scale * M[i, j]
-            factor[i, i] = scale * M[i, i] + shift
-        if _cholesky(factor):
-            break
-        shift += more
-        more *= 4
-    return shift - given
-
-
-@_compiled
-def _most_bent(H, precision, factor, v):
-    """Put the unit vector along which H + precision is least into v; how far below zero it is there.
-
-    ``factor`` is that of H + precision and of as much more as makes it positive definite: its inverse is largest along
+    The factor is that of H + precision and of as much more as makes it positive definite: its inverse is largest along
     the vector that is looked for.
     """
-    for k in range(len(v)):
-        v[k] = 1.0 / (k + 1)  # in no symmetric place
+    n = len(v)
+    for k in range(n):
+        v[k, w] = 1.0 / (k + 1)  # in no symmetric place
     for _ in range(MOST_SHIFTS):
-        _substitute(factor, v)
         norm = 0.0
-        for k in range(len(v)):
-            norm += v[k] * v[k]
-        norm = math.sqrt(norm)
-        for k in range(len(v)):
-            v[k] /= norm
+        for i in range(n):
+            for k in range(i):
+                v[i, w] -= M[i, k, w] * v[k, w]
+        for i in range(n - 1, -1, -1):
+            v[i, w] *= M[i, i, w]
+            for k in range(i + 1, n):
+                v[i, w] -= M[k, i, w] * v[k, w]
+            norm += v[i, w] ** 2
+        for k in range(n):
+            v[k, w] /= math.sqrt(norm)
     lowest = precision
-    for i in range(len(v)):
+    for i in range(n):
         for j in range(i):
-            lowest += 2 * H[i, j] * v[i] * v[j]
-        lowest += H[i, i] * v[i] * v[i]
+            lowest += 2 * H[i, j, w] * v[i, w] * v[j, w]
+        lowest += H[i, i, w] * v[i, w] ** 2
     return -lowest
 
 
-@_compiled
-def _largest_difference(rows, tokens, step):
-    """Largest change, by a step in r, of the difference of two pre-activations of one row."""
+@_inlined
+def _largest_difference(place, scale, step, w):
+    """Largest change, by a step, of the difference of two pre-activations of one row."""
     largest = 0.0
-    for a in range(tokens):
+    for a in range(len(place)):
         low, high = np.inf, -np.inf
-        for i in range(a * tokens, (a + 1) * tokens):
-            h = 0.0
-            for k in range(len(step)):
-                h += rows[i, k] * step[k]
+        for b in range(len(place)):
+            k = place[a, b]
+            h = scale[k] * step[k, w]
             low, high = min(low, h), max(high, h)
         largest = max(largest, high - low)
     return largest
 
 
-@_compiled
-def _descend_one(rows, tokens, r, z, y, precision, beta, A, trial, mean, centred, g, H, factor, step):
-    """Newton steps, cut to LONGEST, with backtracking from r, which becomes the minimiser; off saddles as well."""
-    value = _value(rows, tokens, r, z, y, precision, beta, A)
-    for _ in range(MOST_STEPS):
-        _slopes(rows, tokens, A, y, beta, mean, centred, g, H)
-        for k in range(len(r)):
-            g[k] += precision * (r[k] - z[k])
-        lacking = _factorise(H, 1.0, precision, factor)
-        for k in range(len(r)):
-            step[k] = g[k]
-        _substitute(factor, step)
-        gain = 0.0
-        for k in range(len(r)):
-            gain += g[k] * step[k]
-        bend = 0.0
-        if not gain > RELATIVE * value + ROUNDING * math.sqrt(value):
-            if lacking > 0:
-                bend = _most_bent(H, precision, factor, trial)
-            if not bend > BENT * precision:
-                # the value no longer resolves the gain, but a Newton step still squares the error
-                for k in range(len(r)):
-                    r[k] -= step[k]
-                return value - 0.5 * gain
+@_inlined
+def _judge(r, trial, state, counts):
+    """Move the lanes whose trial point brings enough; halve the steps of the others."""
+    for w in range(_LANES):
+        size = state[_SIZE, w]
+        promised = size * (state[_GAIN, w] + 0.5 * size * state[_BEND, w])
+        if counts[_HALVINGS, w] == _FRESH or state[_LOWER, w] <= state[_VALUE, w] - ARMIJO * promised:
+            counts[_HALVINGS, w] = 0
+            counts[_STEPS, w] += 1
+            state[_VALUE, w] = state[_LOWER, w]
             for k in range(len(r)):
-                step[k] = trial[k]
-            gain = 0.0
-        size, lower = min(1.0, LONGEST / (beta * _largest_difference(rows, tokens, step))), value
-        for _ in range(MOST_HALVINGS):
-            for k in range(len(r)):
-                trial[k] = r[k] - size * step[k]
-            lower = _value(rows, tokens, trial, z, y, precision, beta, A)
-            if lower <= value - ARMIJO * size * (gain + 0.5 * size * bend):
-                break
-            size *= 0.5
+                r[k, w] = trial[k, w]
         else:
-            return value
-        for k in range(len(r)):
-            r[k] = trial[k]
-        value = lower
-    return value
+            counts[_HALVINGS, w] += 1
+            state[_SIZE, w] *= 0.5
+
+
+@_inlined
+def _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, precision, beta, ended):
+    """Set the lanes that have moved on their next step, cut to LONGEST, off a saddle as well; which have ended."""
+    for w in range(_LANES):
+        ended[w] = counts[_HALVINGS, w] >= MOST_HALVINGS or counts[_STEPS, w] > MOST_STEPS
+        if counts[_HALVINGS, w] > 0 or ended[w]:
+            continue
+        gain, value = 0.0, state[_VALUE, w]
+        for k in range(len(g)):
+            step[k, w] = direction[k, w]
+            gain += g[k, w] * direction[k, w]
+        state[_GAIN, w], state[_BEND, w] = gain, 0.0
+        if not gain > RELATIVE * value + ROUNDING * math.sqrt(value):
+            if lacking[w] > 0:
+                state[_GAIN, w], state[_BEND, w] = 0.0, _most_bent(H, M, precision, w, step)
+            if not state[_BEND, w] > BENT * precision:
+                # the value no longer resolves the gain, but a Newton step still squares the error
+                for k in range(len(g)):
+                    r[k, w] -= direction[k, w]
+                state[_VALUE, w] -= 0.5 * gain
+                ended[w] = True
+                continue
+        state[_SIZE, w] = min(1.0, LONGEST / (beta * _largest_difference(place, scale, step, w)))
+
+
+@_inlined
+def _refill(basis, y, z, start, following, ended, r, fields, targets, step, trial, state, counts, p, value):
+    """Take the minimisers out of the lanes that have ended and put the samples from ``following`` on into them.
+
+    Others look at their next points. Where there are no more samples the first stands in, as none. Returns the number
+    of the next sample, and how many have been taken out.
+    """
+    (n, visible), tokens, taken = z.shape, len(targets), 0
+    for w in range(_LANES):
+        if not ended[w]:
+            for k in range(len(basis)):
+                trial[k, w] = r[k, w] - state[_SIZE, w] * step[k, w]
+            continue
+        if counts[_SAMPLE, w] >= 0:
+            taken += 1
+            value[counts[_SAMPLE, w]] = state[_VALUE, w]
+            for j in range(visible):
+                coordinate = 0.0
+                for k in range(len(basis)):
+                    coordinate += basis[k, j] * r[k, w]
+                p[counts[_SAMPLE, w], j] = coordinate
+        i = following if following < n else 0
+        counts[_SAMPLE, w] = following if following < n else -1
+        counts[_STEPS, w], counts[_HALVINGS, w] = 0, _FRESH
+        following += 1
+        for k in range(len(basis)):
+            fields[k, w], trial[k, w] = 0.0, 0.0
+            for j in range(visible):
+                fields[k, w] += basis[k, j] * z[i, j]
+                trial[k, w] += basis[k, j] * start[i, j]
+        for k in range(tokens * tokens):
+            targets[k // tokens, k % tokens, w] = y[i, k]
+    return following, taken
 
 
 @_compiled
-def descend(rows, y, z, start, sigma, beta):
-    """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-    n, visible = z.shape
-    tokens = int(math.sqrt(len(rows)) + 0.5)
-    A, trial, mean, centred = np.empty(len(rows)), np.empty(visible), np.empty(visible), np.empty(visible)
-    g, step = np.empty(visible), np.empty(visible)
-    H, factor = np.empty((visible, visible)), np.empty((visible, visible))
-    p, value = start.copy(), np.empty(n)
-    for i in range(n):
-        value[i] = _descend_one(
-            rows, tokens, p[i], z[i], y[i], 1 / sigma, beta, A, trial, mean, centred, g, H, factor, step
+def descend(basis, place, scale, y, z, start, sigma, beta):
+    """Minimisers reached from the starting points (n, N), and the objective there (n,).
+
+    ``basis`` (L, N) turns visible coordinates into entries, ``place`` (T, T) says which entry a pre-activation depends
+    on, ``scale`` (L,) by which factor.
+    """
+    T, L, W, n, precision = len(place), len(basis), _LANES, len(z), 1 / sigma
+    fields, r, trial, step = np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
+    state, counts, ended = np.zeros((5, W)), np.full((3, W), -1), np.full(W, True)
+    targets, A, row = np.empty((T, T, W)), np.empty((T, T, W)), np.empty((T, W))
+    g, direction, H, M = np.empty((L, W)), np.empty((L, W)), np.empty((L, L, W)), np.empty((L, L, W))
+    s, total, lacking, bits = np.empty(W), np.empty(W), np.empty(W), np.empty(W, np.int64)
+    power = bits.view(np.float64)
+    p, value = np.empty(z.shape), np.empty(n)
+    following, left = 0, n
+    while left:
+        following, taken = _refill(
+            basis, y, z, start, following, ended, r, fields, targets, step, trial, state, counts, p, value
         )
+        left -= taken
+        _values(place, scale, trial, fields, targets, precision, beta, A, s, total, bits, power, state[_LOWER])
+        _judge(r, trial, state, counts)
+        _differentiate(place, scale, targets, beta, A, row, s, total, g, H)
+        for j in range(L):
+            for w in range(W):
+                g[j, w] += precision * (trial[j, w] - fields[j, w])
+                direction[j, w] = g[j, w]
+        _factorise(H, 1.0, precision, M, lacking)
+        _substitute(M, direction)
+        _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, precision, beta, ended)
     return p, value
 
 
 @_compiled
-def derivative(rows, y, p, sigma, beta):
-    """Trace of dp/dz = (1 + Sigma H)^{-1} and squared norm of (dp/dz - 1)/Sigma = -(1 + Sigma H)^{-1} H."""
-    n, visible = p.shape
-    tokens = int(math.sqrt(len(rows)) + 0.5)
-    A, mean, centred, g = np.empty(len(rows)), np.empty(visible), np.empty(visible), np.empty(visible)
-    H, factor, column = np.empty((visible, visible)), np.empty((visible, visible)), np.empty(visible)
-    trace, response = np.empty(n), np.zeros(n)
-    for i in range(n):
-        _value(rows, tokens, p[i], p[i], y[i], 0.0, beta, A)
-        _slopes(rows, tokens, A, y[i], beta, mean, centred, g, H)
-        _factorise(H, sigma, 1.0, factor)  # where p jumps the derivative does not exist: large, but finite
-        trace[i] = visible
-        for k in range(visible):
-            for j in range(visible):
-                column[j] = H[max(j, k), min(j, k)]
-            _substitute(factor, column)
-            trace[i] -= sigma * column[k]
-            for j in range(visible):
-                response[i] += column[j] * column[j]
+def derivative(basis, place, scale, y, p, sigma, beta):
+    """Trace of dp/dz, invisible direction left out, and squared norm of (dp/dz - 1)/Sigma = -(1 + Sigma H)^{-1} H."""
+    T, L, W, (n, visible) = len(place), len(basis), _LANES, p.shape
+    r, targets, column = np.empty((L, W)), np.empty((T, T, W)), np.empty((L, W))
+    A, row, s, total, lacking = np.empty((T, T, W)), np.empty((T, W)), np.empty(W), np.empty(W), np.empty(W)
+    g, H, M, bits = np.empty((L, W)), np.empty((L, L, W)), np.empty((L, L, W)), np.empty(W, np.int64)
+    trace, response = np.full(n, L - 1.0), np.zeros(n)
+    for first in range(0, n, W):
+        for w in range(W):
+            i = min(first + w, n - 1)
+            for j in range(L):
+                r[j, w] = 0.0
+                for k in range(visible):
+                    r[j, w] += basis[j, k] * p[i, k]
+            for j in range(T * T):
+                targets[j // T, j % T, w] = y[i, j]
+        _values(place, scale, r, r, targets, 0.0, beta, A, s, total, bits, bits.view(np.float64), lacking)
+        _differentiate(place, scale, targets, beta, A, row, s, total, g, H)
+        _factorise(H, sigma, 1.0, M, lacking)  # where p jumps the derivative does not exist: large, but finite
+        for i in range(L):
+            for j in range(L):
+                for w in range(W):
+                    column[j, w] = H[max(j, i), min(j, i), w]
+            _substitute(M, column)
+            for w in range(min(W, n - first)):
+                trace[first + w] -= sigma * column[i, w]
+                for j in range(L):
+                    response[first + w] += column[j, w] ** 2
     return trace, response

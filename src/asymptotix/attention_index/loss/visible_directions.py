@@ -21,12 +21,17 @@ def pair_weights(tokens: int) -> np.ndarray:
     return np.sqrt(1.0 + (first == second))
 
 
+def entry_places(tokens: int) -> np.ndarray:
+    """Position of every (a, b) among the pairs a <= b (T, T)."""
+    place = np.zeros((tokens, tokens), dtype=int)
+    first, second = np.triu_indices(tokens)
+    place[first, second] = place[second, first] = np.arange(len(first))
+    return place
+
+
 def symmetric(tokens: int, entries: np.ndarray) -> np.ndarray:
     """Rows for pairs a <= b (L, k) repeated as rows for all (a, b), row by row (T*T, k)."""
-    position = np.zeros((tokens, tokens), dtype=int)
-    first, second = np.triu_indices(tokens)
-    position[first, second] = position[second, first] = np.arange(len(first))
-    return entries[position.ravel()]
+    return entries[entry_places(tokens).ravel()]
 
 
 def visible_basis(tokens: int) -> np.ndarray:

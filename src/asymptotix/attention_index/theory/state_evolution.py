@@ -91,6 +91,8 @@ class Iterate:
     status : Status
     words : str
         How an iteration that ended here did so, where there is more to say.
+    several : array or None
+        Samples at which the proximal map was found to have several minima.
     """
 
     parameters: OrderParameters
@@ -100,6 +102,7 @@ class Iterate:
     points: np.ndarray | None
     status: Status = Status.CONVERGED
     words: str = ""
+    several: np.ndarray | None = None
 
     @property
     def converged(self) -> bool:
@@ -147,11 +150,21 @@ class TrainingEvolution:
         mhat = 2 * alpha * (averages.f_target - parameters.m * averages.f_noise) / self.noisy_signal
         return Fields(mhat, 2 * alpha * averages.f_square, -2 * alpha * averages.f_noise)
 
-    def step(self, alpha: float, x: np.ndarray, near: np.ndarray | None = None) -> Iterate:
-        """Both sides at the variables x, from one descent of the proximal map per sample: what an iteration needs."""
+    def step(
+        self,
+        alpha: float,
+        x: np.ndarray,
+        near: np.ndarray | None = None,
+        multi_start: bool | np.ndarray = False,
+    ) -> Iterate:
+        """Both sides at the variables x: what an iteration needs.
+
+        It is from one descent of the proximal map per sample; from several at those that ``multi_start`` chooses.
+        """
         parameters = self.parameters(x)
-        pull = self.loss.pull(self.noisy_signal, *parameters, near=near)
-        return Iterate(parameters, *self._matrix_side(alpha, x, parameters, pull), pull.points)
+        pull = self.loss.pull(self.noisy_signal, *parameters, near=near, multi_start=multi_start)
+        sides = self._matrix_side(alpha, x, parameters, pull)
+        return Iterate(parameters, *sides, pull.points, several=pull.several)
 
     def at(
         self, alpha: float, x: np.ndarray, *, near: np.ndarray | None = None, multi_start: bool = False
@@ -210,11 +223,20 @@ class TrainingEvolution:
         return self._checked(alpha, self.follow(alpha, first, tolerance=tolerance, near=points), None, tolerance)
 
     def polish(
-        self, alpha: float, start: OrderParameters, inverse: np.ndarray, *, tolerance: float = 1e-8
+        self,
+        alpha: float,
+        start: OrderParameters,
+        inverse: np.ndarray,
+        *,
+        tolerance: float = 1e-8,
+        most_jumps: float = np.inf,
     ) -> TrainingSolution:
-        """As :meth:`solve` from close to the end, with ``inverse`` = (1 - G')^{-1} of the map on other nodes."""
+        """As :meth:`solve` from close to the end, with ``inverse`` = (1 - G')^{-1} of the map on other nodes.
+
+        It is left unfinished where the proximal map jumps on a share of the data beyond ``most_jumps``.
+        """
         found = self._refined(alpha, self.variables(start), inverse, tolerance)
-        return self._checked(alpha, found, inverse, tolerance)
+        return self._checked(alpha, found, inverse, tolerance, most_jumps)
 
     def follow(
         self,
@@ -250,17 +272,29 @@ class TrainingEvolution:
 
     def _from_all_starts(self, alpha: float, found: Iterate, tolerance: float) -> TrainingSolution:
         """The dynamics with several starts of the proximal map at every step."""
-        points = found.points
+        ended, points = self._among_minima(alpha, found, tolerance)
+        end = self.at(alpha, ended.x, near=points, multi_start=True)
+        for _ in range(_CHECKS):
+            if not ended.converged or end.residual < 10 * tolerance:
+                break
+            ended, points = self._among_minima(alpha, end, tolerance)
+            end = self.at(alpha, ended.x, near=points, multi_start=True)
+        return _ended(end, ended)
+
+    def _among_minima(self, alpha: float, found: Iterate, tolerance: float) -> tuple[FixedPoint, np.ndarray | None]:
+        """The dynamics with several starts at the samples that have several minima where they set out from."""
+        points, several = found.points, True
 
         def step(x: np.ndarray) -> np.ndarray:
-            nonlocal points
-            state = self.at(alpha, x, near=points, multi_start=True)
+            nonlocal points, several
+            state = self.step(alpha, x, points, several)
             points = state.points
+            several = state.several if several is True else several
             return self.image(state)
 
         x = self.variables(found.parameters)
         ended = fixed_point(step, x, tolerance=tolerance, max_steps=_CHECKED_STEPS, anderson=4, max_move=1.0)
-        return _ended(self.at(alpha, ended.x, near=points, multi_start=True), ended)
+        return ended, points
 
     def _refined(
         self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float, near: np.ndarray | None = None
@@ -279,13 +313,19 @@ class TrainingEvolution:
         return self.follow(alpha, self.parameters(first), tolerance=tolerance, near=points)
 
     def _checked(
-        self, alpha: float, found: Iterate, inverse: np.ndarray | None, tolerance: float
+        self,
+        alpha: float,
+        found: Iterate,
+        inverse: np.ndarray | None,
+        tolerance: float,
+        most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
         for _ in range(_CHECKS):
             x = self.variables(found.parameters)
             checked = self.at(alpha, x, near=found.points, multi_start=True)
-            if checked.residual < 10 * tolerance or not found.converged:
+            hopeless = checked.averages.jump_weight > most_jumps
+            if checked.residual < 10 * tolerance or not found.converged or hopeless:
                 return replace(checked, status=found.status, words=found.words)
             if inverse is not None:
                 found = self._refined(alpha, x, inverse, tolerance, checked.points)

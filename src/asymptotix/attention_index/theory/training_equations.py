@@ -120,7 +120,8 @@ class TrainingEquations:
         from ..loss.losses import cross_entropy, teacher_output
 
         own = loss if callable(loss) else cross_entropy(model.beta)
-        return GenericLoss(model.tokens, own, teacher_output(model), count=nodes.count, seed=nodes.seed)
+        convex = not callable(loss)  # of a loss of the user's own trials cannot tell for certain
+        return GenericLoss(model.tokens, own, teacher_output(model), convex=convex, count=nodes.count, seed=nodes.seed)
 
     def scouts(self) -> TrainingEvolution:
         """On the fewest nodes that tell one branch of fixed points from another."""
@@ -133,8 +134,6 @@ class TrainingEquations:
     def _on_few(self, nodes: tuple[LossNodes, LossNodes]) -> TrainingEvolution:
         if self.in_closed_form:
             return self.evolution()
-        if self.problem.loss != "squared":  # JAX compiles for every number of nodes, which takes longer than they do
-            return self.replicas(_FEW)[0]
         return self.evolution(nodes[0] if self.smooth else nodes[1])
 
     def node_counts(self, tolerance: float) -> list[int | None]:

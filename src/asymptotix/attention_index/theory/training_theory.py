@@ -40,6 +40,8 @@ _JUMPING_RESIDUAL = 1e-6
 _APART = 0.1
 #: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
 _LOWER = 1e-2
+#: Multiple of JUMPS beyond which smooth nodes are given up before the iteration on them has ended: it may fall by then.
+_HOPELESS = 2
 #: Share of the data on which the proximal map may jump before a third set of nodes is asked.
 _SMOOTH, _THIRD = 1e-5, LossNodes(order=25)
 #: Accuracy of the averages behind the dynamics of message passing.
@@ -171,14 +173,17 @@ class TrainingTheory:
         if equations.on_two_token_nodes:
             return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
         residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
-        solutions = [evolution.polish(alpha, end.parameters, inverse, tolerance=residual) for evolution in evolutions]
+        solutions, start = [], end.parameters
+        for evolution in evolutions:
+            solutions.append(evolution.polish(alpha, start, inverse, tolerance=residual))
+            start = solutions[0].parameters if solutions[0].converged else start  # many nodes agree better than few
         return Branch(alpha, solutions, evolutions)
 
     def _on_two_token_nodes(
         self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
     ) -> Branch:
         """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
-        fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL)
+        fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
