@@ -121,7 +121,7 @@ def test_some_of_the_thresholds(toml, tmp_path):
     result = run("thresholds", toml(ONE_LAYER), "--out", out)
     assert result.exit_code == 0, result.output
     found = load(out)
-    assert found.settings["which"] == ["weak_recovery", "exact_recovery_informed"]
+    assert found.settings["which"] == ("weak_recovery", "exact_recovery_informed")
     assert found.weak_recovery.item() == pytest.approx(1 / 6, rel=1e-12)  # a closed form
     assert "exact_recovery" not in found.ds
     assert not re.search(r"staircase|exact_recovery ", result.stdout)

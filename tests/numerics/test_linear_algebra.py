@@ -3,6 +3,7 @@ import pytest
 
 from asymptotix.numerics.linear_algebra import (
     from_logit,
+    mixed_rows,
     psd_project,
     psd_sqrt,
     symmetric_basis,
@@ -52,6 +53,12 @@ def test_errors_name_the_argument():
         psd_sqrt(np.ones((2, 3)), name="overlap")
     with pytest.raises(np.linalg.LinAlgError, match="overlap must be finite"):
         psd_sqrt(np.full((2, 2), np.nan), name="overlap")
+
+
+@pytest.mark.parametrize("matrix", [np.diag([2.0, 0.5]), np.array([[2.0, 0.3], [0.3, 0.5]])])
+def test_mixed_rows_are_products(matrix):
+    Z = np.random.default_rng(0).normal(size=(5, 2, 3))
+    np.testing.assert_allclose(mixed_rows(matrix, Z), matrix @ Z, rtol=1e-14)
 
 
 def test_logit_round_trip_is_accurate_at_both_ends():

@@ -64,6 +64,12 @@ def test_sobol_uniforms_are_one_per_cell():
         assert sorted(column) == list(range(256))
 
 
+def test_a_block_of_sobol_points_does_not_depend_on_those_before():
+    forwards = [sobol_uniforms(2**3, 2, (5, 1), block=number) for number in range(4)]
+    for number in (2, 0, 3, 1, 1):
+        np.testing.assert_array_equal(sobol_uniforms(2**3, 2, (5, 1), block=number), forwards[number])
+
+
 def test_blocks_of_sobol_points_are_one_sequence():
     whole = sobol_uniforms(2**6, 3, (4, 1))
     blocks = [sobol_uniforms(2**4, 3, (4, 1), block=number) for number in range(4)]

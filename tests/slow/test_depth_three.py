@@ -8,7 +8,7 @@ from asymptotix.sequence_index.channels.attention.deep import DeepChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.protocol import Accuracy, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
-from asymptotix.sequence_index.evolution.instability import curvature_at_zero, sampled_curvature_at_zero
+from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero, sampled_curvature_at_zero
 from asymptotix.sequence_index.models.rank_one import ROTATION
 from reference_numbers import reference
 

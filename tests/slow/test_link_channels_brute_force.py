@@ -11,9 +11,9 @@ from scipy.stats import norm
 
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
+from asymptotix.sequence_index.channels.links.fibre import NoisyFibreChannel
 from asymptotix.sequence_index.channels.links.lines import LineChannel
 from asymptotix.sequence_index.channels.links.link_kind import link_kind
-from asymptotix.sequence_index.channels.links.noisy_fibre import NoisyFibreChannel
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score
 from asymptotix.sequence_index.models import rank_one as attention
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex

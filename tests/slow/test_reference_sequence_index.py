@@ -7,10 +7,10 @@ from asymptotix import BayesOptimal, DeepAttention, Result, solve, thresholds
 from asymptotix.core.progress import Progress
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
-from asymptotix.sequence_index.evolution.instability import curvature_at_zero
 from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold
+from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 from asymptotix.sequence_index.observables import prediction_errors
 from reference_numbers import allowance, reference
 

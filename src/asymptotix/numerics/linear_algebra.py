@@ -18,6 +18,14 @@ def symmetrise(matrix: ArrayLike) -> NDArray[np.float64]:
     return 0.5 * (a + np.swapaxes(a, -1, -2))
 
 
+def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The products of a matrix (P, P) with every one of a stack (n, P, M)."""
+    diagonal = np.diag(matrix)
+    if (matrix == np.diag(diagonal)).all():
+        return diagonal[:, None] * Z
+    return np.einsum("pq,nqm->npm", matrix, Z)
+
+
 def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
     """Symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero."""
     values, vectors = np.linalg.eigh(_symmetric(name, matrix))

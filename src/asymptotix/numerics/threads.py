@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -46,22 +47,23 @@ def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], thre
     two of them.
     """
     interrupts.check()
-    left, stopped = iter(items), []
+    left, stopped = iter(items), threading.Event()
 
     def take() -> None:
-        for item in left:  # shared: taking the next one is one step of the interpreter
-            if stopped or interrupts.waiting():
-                return
-            work(item)
+        try:
+            for item in left:  # shared: taking the next one is one step of the interpreter
+                if stopped.is_set() or interrupts.waiting():
+                    return
+                work(item)
+        except BaseException:  # in any of the threads, and a signal in the main one
+            stopped.set()
+            raise
 
     with ThreadPoolExecutor(threads) as pool:
         others = [pool.submit(take) for _ in range(threads - 1)]
-        try:
-            take()
-            for other in others:
-                other.result()
-        finally:
-            stopped.append(True)
+        take()
+        for other in others:
+            other.result()
     interrupts.check()
 
 

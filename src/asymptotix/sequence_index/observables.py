@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..numerics.linear_algebra import psd_sqrt
+from ..numerics.linear_algebra import mixed_rows, psd_sqrt
 from ..numerics.quadrature import Estimate, randomised_average
 from . import streams
 from .channels.protocol import Averages, Channel
@@ -54,8 +54,8 @@ def _prediction_errors(channel: Channel, V: np.ndarray, count: int = PREDICTION_
 
     def errors(nodes: np.ndarray) -> np.ndarray:
         field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
-        omega = np.einsum("pq,nqm->npm", root_q, field)
-        y, other = (channel.output(omega + np.einsum("pq,nqm->npm", root_v, n)) for n in (first, second))
+        omega = mixed_rows(root_q, field)
+        y, other = (channel.output(omega + mixed_rows(root_v, n)) for n in (first, second))
         return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
 
     return randomised_average(errors, count, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)

@@ -8,7 +8,7 @@ from asymptotix.sequence_index.channels.attention.sign import SignAverager, Sign
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.protocol import score, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, averager
-from asymptotix.sequence_index.evolution.instability import curvature_at_zero
+from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 
 TWO_LAYERS = [TwoLayerChannel(1.0, "softmax"), TwoLayerChannel(1.0, "linear")]
 IDS = ["softmax", "linear"]

@@ -23,7 +23,8 @@ from ..channels.protocol import Averager, Channel, OperatorAverager
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
-from ..evolution.instability import NO_MOMENT, curvature_at_zero, diagonal_instability, instability
+from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
+from ..evolution.zero_overlap import curvature_at_zero
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 

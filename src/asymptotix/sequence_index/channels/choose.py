@@ -20,11 +20,10 @@ from .attention.two_layers import TwoLayerChannel, cubature_backend
 from .links.affine import LinearChannel
 from .links.cubature import CubatureChannel
 from .links.curve import CurveChannel
-from .links.fibre import FibreChannel
+from .links.fibre import FibreChannel, NoisyFibreChannel
 from .links.lines import LineChannel
 from .links.link_channel import LinkChannel
 from .links.link_kind import LARGEST_ALPHABET, LinkKind, link_kind
-from .links.noisy_fibre import NoisyFibreChannel
 from .links.plane import PlaneChannel
 from .links.roots import RootChannel
 from .links.scalar import ScalarChannel

@@ -5,8 +5,8 @@ What z may be where g(z) = y does not depend on omega and V: points z_j of the f
     int f(z) delta(g(z) - y) dz = sum_j w_j f(z_j)
 
 give every posterior as a sum over them, of weights w_j N(z_j; omega, V). State evolution asks for the posteriors of the
-same observations at tens to hundreds of overlaps, and at each of them omega is within a few sqrt(V) of the true indices:
-points that crowd around those, at all scales down to ``finest``, serve them all.
+same observations at tens to hundreds of overlaps, and at each of them omega is within a few sqrt(V) of the true
+indices: points that crowd around those, at all scales down to ``finest``, serve them all.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def _found(
 
     parts = in_threads(part, range(0, len(z), _FOUND))
     most = max(part[1].shape[-1] for part in parts)
-    return tuple(np.concatenate(column) for column in zip(*(_padded(*part, most) for part in parts), strict=True))
+    points, log_weights = zip(*(_padded(*part, most) for part in parts), strict=True)
+    return np.concatenate(points), np.concatenate(log_weights)
 
 
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +139,7 @@ def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -
     With several lists the bias of ratios, of the order of one over the number of points that count, is taken off by
     leaving out one list after the other (jackknife); what remains is of second order.
     """
-    K, n = points.shape[:2]
+    n = points.shape[1]
     away = [points[:, i] - omega[i] for i in range(n)]
     log_terms = log_weights
     for i in range(n):

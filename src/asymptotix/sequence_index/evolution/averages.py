@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.control_variates import Control, hermite_polynomials
-from ...numerics.linear_algebra import psd_sqrt
+from ...numerics.linear_algebra import mixed_rows, psd_sqrt
 from ...numerics.quadrature import sobol_uniforms
 from .. import streams
 from ..channels.protocol import (
@@ -141,7 +141,7 @@ class QuasiRandomAverager(OperatorAverager):
         """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
         channel, (Z, noise, weights) = self.channel, self._nodes
         Q = np.eye(channel.indices) - V
-        omega = np.einsum("pq,nqm->npm", Q, Z) + np.einsum("pq,nqm->npm", psd_sqrt(Q @ V), noise)
+        omega = mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
         posteriors = [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
         return Z, weights, self._observation, posteriors
 

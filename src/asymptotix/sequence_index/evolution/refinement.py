@@ -133,6 +133,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
+    errors = errors + first.accuracy * abs(response).sum(0)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
     if moving:

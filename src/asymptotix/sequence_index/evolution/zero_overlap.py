@@ -36,7 +36,9 @@ def sampled_instability_at_zero(
     """
     P, blocks = channel.indices, []
     if channel.exact_averager() is not None:
-        return instability([block(0)], np.eye(P), np.eye(P))
+        exact = block(0)
+        found = instability([exact], np.eye(P), np.eye(P))
+        return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
         return instability_from_sorted_outputs(channel, tolerance) if exactly is None else exactly
@@ -67,7 +69,8 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     if abs(share.sum() - 1) > _WHOLE:
         share = np.stack([np.bincount(rows, minlength=len(values)) for rows in which.reshape(_RANDOMISATIONS, -1)])
     share = share / share.sum(1, keepdims=True)
-    return analysed(*(np.tensordot(share, table, 1) for table in tables), np.eye(P), NO_MOMENT, False)
+    moments, operators = (np.tensordot(share, table, 1) for table in tables)
+    return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:

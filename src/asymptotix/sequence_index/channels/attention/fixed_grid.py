@@ -32,7 +32,7 @@ _CUT, _LAST_CUT = 6.5, 10.5  # what is below exp(-cut) of the peak stays outside
 _ENLARGED = 1.3  # before the last pass, to get back what the lower cut of the earlier ones took off
 _BLUR = 0.4  # standard deviation of the averaging over a cell, in grid steps
 _TRUST = 0.15  # part of that within which a linearisation must come true
-_PIECE = 8192  # samples per compiled call; a sixteenth of it for small batches
+_PIECE = 2048  # samples per compiled call; a sixteenth of it for small batches
 _STRETCH = 4.0  # how much denser than on average the rows of the last grid may be, about
 
 

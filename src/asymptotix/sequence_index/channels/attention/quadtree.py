@@ -579,7 +579,7 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     V : array (n, 2, 2)
         Covariance of (z1, z2) per token.
     fineness : float
-        Distance of nodes: about a third of it, in units of the local width of the integrand.
+        Of the nodes, see :class:`Accuracy`.
     cut : float
         Cells whose integrand is below exp(-cut) of the peak are dropped.
     """

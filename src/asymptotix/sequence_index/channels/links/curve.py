@@ -22,6 +22,8 @@ _NODES, _LINE_NODES = 256, 128
 #: The same for points that serve all priors, in averages: a posterior mean is good to about 1e-4.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80
 _WINDOW = 8.5
+#: Below the standard deviation at which an index counts as known.
+_FINEST = 0.9e-3
 _LARGEST_NUMBER_OF_CENTRES = 8
 
 
@@ -40,7 +42,7 @@ class CurveChannel(LinkChannel):
     sharply.
     """
 
-    finest, fields = 0.9e-3, 8
+    finest, fields = _FINEST, 8
 
     def __init__(self, model: LinkModel, kind: LinkKind) -> None:
         super().__init__(model, 1)
@@ -124,7 +126,7 @@ class CurveChannel(LinkChannel):
         if truth is not None:
             # And its mirror image, which keeps the symmetry of even links.
             both = jnp.stack([truth, -truth])
-            centre, close = jnp.concatenate([centre, both]), jnp.append(close, jnp.full(2, self.finest))
+            centre, close = jnp.concatenate([centre, both]), jnp.append(close, jnp.full(2, _FINEST))
         T = _WINDOW + far  # far: where the curve is nearest to omega
 
         def cumulative(t: Any) -> Any:

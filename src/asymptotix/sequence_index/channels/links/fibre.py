@@ -1,4 +1,4 @@
-"""Links of any rank without noise: weighted draws on the fibre {g(z) = y}.
+"""Links of any rank: weighted draws on the fibre {g(z) = y}, or on that of indices and noise.
 
 In whitened coordinates z = omega + L xi the prior is N(0, I) in R^n and phi(xi) = g(z) has a differential J of rank r.
 A chart solves r of the coordinates, S, for given values of the n - r others, F, which are drawn. Several charts are
@@ -28,6 +28,7 @@ from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
 from .fibre_support import LISTS, fibre_points, mixture
 from .link_channel import LinkChannel
+from .link_kind import LinkKind
 
 CHARTS = 4
 #: Charts of a support at most.
@@ -119,6 +120,28 @@ class FibreChannel(LinkChannel):
         found = fibre_moments(phi, y, key, (self.dimension, self.solved), draws, self.starts)
         n = self.size
         return coloured(found._replace(shift=found.shift[:n], covariance=found.covariance[:n, :n]), root)
+
+
+class NoisyFibreChannel(FibreChannel):
+    """The noise is an unknown too: y = g(z) + sqrt(noise) e is a link without noise of the n + k unknowns (z, e).
+
+    The charts then decide, sample by sample, whether the draws come from the prior (e is solved, the weight is the
+    likelihood) or from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
+    """
+
+    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
+        # In its noise the observation is affine.
+        super().__init__(model, kind.outputs, (*kind.affine, *[True] * kind.outputs))
+        self.outputs, self.noises = 0.0, kind.outputs
+        self.dimension = self.size + kind.outputs
+        self.description = (
+            f"weighted draws on the fibre of the output in the space of indices and noise, {CHARTS} charts that each"
+            f" solve {self.solved} of {self.dimension} coordinates"
+        )
+
+    def whitened(self, omega: Any, root: Any) -> Any:
+        size, amplitude = self.size, float(np.sqrt(self.model.noise))
+        return lambda x: self.link(omega + root @ x[:size]) + amplitude * x[size:]
 
 
 def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> SampleMoments:

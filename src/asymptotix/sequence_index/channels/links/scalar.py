@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ..tools.root_finding import monotone_root
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from ..tools.truncated_normal import truncated_normal
 from .link_channel import ROUNDING, LinkChannel, flat_link
+from .scalar_averager import ScalarAverager
 
 _REACH = 40.0
 _LARGEST_NUMBER_OF_PIECES = 512
@@ -55,6 +57,23 @@ class ScalarChannel(LinkChannel):
         self.description = (
             f"exact summation over the {K} pieces ({flat} of them constant) of a link of one variable, without noise"
         )
+
+    def exact_averager(self) -> ScalarAverager | None:
+        """Where the link has one output and is nowhere constant; kept, for its roots are found once."""
+        return self._averager
+
+    @functools.cached_property
+    def _averager(self) -> ScalarAverager | None:
+        if self._pieces.constant.any() or self._pieces.value.shape[1] > 1:
+            return None
+        both = jax.jit(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
+
+        @double_precision()
+        def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, slope = both(z)
+            return np.asarray(value)[:, 0], np.asarray(slope)[:, 0]
+
+        return ScalarAverager(self._pieces.ends, evaluate)
 
     def footprint(self, draws: int) -> int:
         return 64 * len(self._pieces.ends)

@@ -1,0 +1,87 @@
+"""Thresholds of links of one to four indices, each with its first compilation, and the posteriors behind them.
+
+    python benchmarks/links.py                  all links
+    python benchmarks/links.py cos ellipse      some of them
+    python benchmarks/links.py --posteriors     prepared posteriors beside those that start anew, in one process
+
+Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; "more than" where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
+from asymptotix.sequence_index.channels.choose import channel_of
+
+#: Name -> model, and seconds before (None: not measured then).
+LINKS: dict[str, tuple[Any, float | None]] = {
+    "cos": (MultiIndex(lambda z: jnp.cos(z[0]), 1), 34.0),
+    "hermite": (MultiIndex(lambda z: z[0] ** 3 - 3 * z[0] + z[0] * z[1], 2), 50.0),
+    "ellipse": (MultiIndex(lambda z: z[0] ** 2 + 3 * z[1] ** 2, 2), 420.0),
+    "product of three": (MultiIndex(lambda z: z[0] * z[1] * z[2], 3), None),
+    "norm of three": (MultiIndex(lambda z: (z**2).sum(), 3), None),
+    "sum of two products": (MultiIndex(lambda z: z[0] * z[1] + z[2] * z[3], 4), None),
+    "three tokens": (SequenceIndex(lambda Z: jnp.tanh(Z**2).sum(), 1, 3), None),
+    "noisy": (MultiIndex(lambda z: z[0] * z[1] + z[2] ** 2, 3, 0.1), None),
+}
+BAR = 60.0
+
+
+def time_of_thresholds(name: str) -> None:
+    model, before = LINKS[name]
+    wall, cpu = time.perf_counter(), time.process_time()
+    found = thresholds(BayesOptimal(model), progress=False).ds
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    ratio = "" if before is None else f", before {before:.0f} s: {before / wall:.1f} times as long"
+    first, error = (float(found[key].min()) for key in ("weak_recovery", "weak_recovery_err"))
+    exact = float(found["exact_recovery"])
+    verdict = "" if wall < BAR else f", beyond the bar of {BAR:.0f} s"
+    times = f"{wall:6.1f} s wall, {cpu:6.1f} s CPU{ratio}{verdict}"
+    print(f"{name:20s} {times}; {first:.5g}({error:.1g}), {exact:.5g}", flush=True)
+
+
+def time_of_posteriors(name: str, count: int = 256) -> None:
+    """Microseconds per posterior, prepared and not; the preparation is that of one observation."""
+    model, _ = LINKS[name]
+    channel = channel_of(model)
+    if getattr(channel, "finest", None) is None:
+        return
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((count, model.indices, model.tokens))
+    V = 0.3 * np.eye(model.indices)
+    omega = 0.7 * Z + np.sqrt(0.21) * rng.standard_normal(Z.shape)
+    y = channel.observe(Z)
+    prepared = channel.prepared(y, Z)
+    works = {
+        "preparation": lambda: channel.prepared(y, Z),
+        "prepared": lambda: prepared(omega, V),
+        "anew": lambda: channel.posterior(y, omega, V),
+    }
+    seconds = {}
+    for key, work in works.items():
+        work()
+        start = time.process_time()
+        work()
+        seconds[key] = (time.process_time() - start) / count
+    parts = ", ".join(f"{key} {1e6 * value:.0f}" for key, value in seconds.items())
+    ratio = seconds["anew"] / seconds["prepared"]
+    print(f"{name:20s} CPU us: {parts}; {ratio:.0f} times faster once prepared", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(LINKS)} (all)")
+    parser.add_argument("--posteriors", action="store_true")
+    options = parser.parse_args()
+    for name in options.names or LINKS:
+        (time_of_posteriors if options.posteriors else time_of_thresholds)(name)
+
+
+if __name__ == "__main__":
+    main()
