@@ -106,6 +106,31 @@ def test_thresholds_give_the_same_numbers_as_python_over_a_field(toml, tmp_path)
     assert load(out).ds.equals(thresholds(PROBLEM, noise=[0.0, 0.5]).ds)
 
 
+ONE_LAYER = """
+[problem]
+type = "BayesOptimal"
+model = { type = "DeepAttention", layers = 1, tokens = 2 }
+
+[thresholds]
+which = ["weak_recovery", "exact_recovery_informed"]
+"""
+
+
+def test_some_of_the_thresholds(toml, tmp_path):
+    out = tmp_path / "thresholds.nc"
+    result = run("thresholds", toml(ONE_LAYER), "--out", out)
+    assert result.exit_code == 0, result.output
+    found = load(out)
+    assert found.settings["which"] == ("weak_recovery", "exact_recovery_informed")
+    assert found.weak_recovery.item() == pytest.approx(1 / 6, rel=1e-12)  # a closed form
+    assert "exact_recovery" not in found.ds
+    assert not re.search(r"staircase|exact_recovery ", result.stdout)
+    other = toml(ONE_LAYER, replace=(', "exact_recovery_informed"]', "]"))
+    assert_one_sentence(run("thresholds", other, "--resume", out), "resume", "differs in which")
+    wrong = toml(ONE_LAYER, replace=("exact_recovery_informed", "spinodal"))
+    assert_one_sentence(run("thresholds", wrong), "which must be one of", "'staircase'", "got 'spinodal'")
+
+
 def test_thresholds_need_no_section_of_their_own(toml):
     assert run("thresholds", toml(replace=("[thresholds]", ""))).exit_code == 0
 

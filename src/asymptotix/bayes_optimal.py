@@ -30,7 +30,11 @@ class Theory(Protocol):
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]: ...
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome: ...
+    def threshold_names(self) -> Sequence[str]: ...  # may be missing, and ``which`` below with it
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome: ...
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]: ...
 
@@ -86,8 +90,14 @@ class BayesOptimal(Problem):
     ) -> Iterator[tuple[int, Outcome]]:
         yield from self.theory.solve_points(points, start=start, tolerance=tolerance, progress=progress)
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
-        return self.theory.threshold_values(tolerance=tolerance, progress=progress)
+    def threshold_names(self) -> Sequence[str]:
+        return self.theory.threshold_names() if hasattr(self.theory, "threshold_names") else ()
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome:
+        asked = {} if which is None else {"which": which}
+        return self.theory.threshold_values(tolerance=tolerance, progress=progress, **asked)
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)

@@ -224,6 +224,64 @@ def test_thresholds():
         thresholds(Scripted())
 
 
+@dataclass(frozen=True)
+class ToyChoice(ToyLearning):
+    """Computes only what is asked for."""
+
+    def threshold_names(self):
+        return ("weak_recovery", "exact_recovery")
+
+    def threshold_values(self, *, tolerance, progress, which=None) -> Outcome:
+        return super().threshold_values(tolerance=tolerance, progress=progress).only(which)
+
+
+CHOICE = ToyChoice(ToyRegression(indices=2))
+
+
+@pytest.mark.parametrize(
+    ("which", "held"),
+    [
+        (None, {"weak_recovery", "exact_recovery"}),
+        ("weak_recovery", {"weak_recovery"}),
+        (("exact_recovery",), {"exact_recovery"}),
+        (["exact_recovery", "weak_recovery", "exact_recovery"], {"weak_recovery", "exact_recovery"}),
+    ],
+)
+def test_only_thresholds_that_are_asked_for_are_in_the_result(which, held):
+    found = thresholds(CHOICE, which=which)
+    assert set(found.ds.data_vars) - {"status", "status_code", "converged"} == held
+    # In the order of the problem: what was asked for in another order is the same work. None is not noted, so that
+    # results from before one could choose can be resumed.
+    assert found.settings.get("which") == (which and tuple(name for name in CHOICE.threshold_names() if name in held))
+
+
+@pytest.mark.parametrize("which", ["weak", ("weak_recovery", "spinodal"), ("weak_recovery", 3), 3])
+def test_unknown_threshold_is_refused(which):
+    with pytest.raises(ValueError, match=r"which must be one of 'weak_recovery', 'exact_recovery', got"):
+        thresholds(CHOICE, which=which)
+
+
+def test_at_least_one_threshold_is_asked_for():
+    with pytest.raises(ValueError, match=r"which must name at least one of 'weak_recovery', .*, got \(\)"):
+        thresholds(CHOICE, which=())
+
+
+def test_theory_without_names_gives_all_thresholds_or_refuses():
+    # Its threshold_values takes no which.
+    assert "exact_recovery" in thresholds(PROBLEM, which=None).ds
+    with pytest.raises(ValueError, match=r"which must be None: all thresholds of ToyLearning .* got 'weak_recovery'"):
+        thresholds(PROBLEM, which="weak_recovery")
+
+
+def test_thresholds_are_resumed_with_the_same_choice_only(tmp_path):
+    part = thresholds(CHOICE, which=["exact_recovery"], noise=[0.0], checkpoint=tmp_path / "part.nc")
+    more = thresholds(CHOICE, which="exact_recovery", noise=[0.0, 1.0], resume=tmp_path / "part.nc")
+    assert more.exact_recovery.values.tolist() == [1.0, np.inf]
+    for other in (None, "weak_recovery", ("weak_recovery", "exact_recovery")):
+        with pytest.raises(ValueError, match="same settings, got one that differs in which"):
+            thresholds(CHOICE, which=other, noise=[0.0, 1.0], resume=part)
+
+
 def test_converged_work_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, thresholds
-from asymptotix.core.progress import Progress
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.thresholds.exact_recovery import exact_recovery
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
@@ -15,7 +14,6 @@ from small_channels import RotatedSquares, Square
 
 pytestmark = pytest.mark.slow
 
-QUIET = Progress(None, "thresholds", enabled=False)
 #: Standard errors come from 8 randomisations: Student's t with 7 degrees of freedom is beyond 6 once in 2000 times.
 LIMIT = 6.0
 
@@ -29,7 +27,7 @@ def test_three_directions_one_after_the_other(diagonal):
     # Independent directions: each s_a is seen with probability p_a, f_a = 2 p_a on every branch.
     R = np.eye(3) if diagonal else rotation3()
     evolution = StateEvolution(RotatedSquares(R, seen=[1.0, 0.7, 0.5], diagonal=diagonal))
-    steps, _ = staircase(evolution, tolerance=0.05, progress=QUIET)
+    steps, _ = staircase(evolution, tolerance=0.05)
     assert len(steps) == 3
     for row, step, alpha in zip(R, steps, [0.5, 1 / 1.4, 1.0], strict=True):
         assert abs(step.threshold.alpha - alpha) < LIMIT * step.threshold.error + 1e-9

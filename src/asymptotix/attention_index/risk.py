@@ -176,8 +176,13 @@ class RiskMinimization(Problem):
         else:
             yield from ((position, solve_at(alpha, starts)[1]) for position, alpha in enumerate(alphas))
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
-        return self.theory.thresholds(tolerance)
+    def threshold_names(self) -> Sequence[str]:
+        return ("interpolation", "exact_recovery")
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome:
+        return self.theory.thresholds(tolerance).only(which)  # neither takes any time
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -81,6 +81,13 @@ class Outcome:
         """Whether the run can go on from here."""
         return not self.how.finished
 
+    def only(self, names: Sequence[str] | None) -> Outcome:
+        """The same with these values and their errors alone; None keeps all."""
+        if names is None:
+            return self
+        kept = [*names, *(f"{name}_err" for name in names)]
+        return replace(self, values={name: value for name, value in self.values.items() if name in kept})
+
 
 class Problem(Specification, abc.ABC):
     """A model with the estimator that is analysed.
@@ -114,8 +121,18 @@ class Problem(Specification, abc.ABC):
         points on ``progress``; the theory may call ``progress.message``.
         """
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
-        """Return the phase-transition thresholds."""
+    def threshold_names(self) -> Sequence[str]:
+        """Return what ``thresholds(..., which=)`` may ask for. Default: nothing, and always all are computed."""
+        return ()
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome:
+        """Return the phase-transition thresholds, or only those that are asked for.
+
+        ``which`` is handed over only where some of :meth:`threshold_names` were asked for: a theory without such names
+        need not take it.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no thresholds")
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Self
@@ -13,6 +14,9 @@ from ..numerics import interrupts
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+#: How work that lies deeper says where it is: ``progress.message``, or that with something added.
+Say = Callable[[str], None]
 
 SECONDS_BETWEEN_LINES = 10.0  # in a log
 SHORT_WORK_SECONDS = 5.0  # work shorter than this leaves no line in a log
@@ -96,6 +100,16 @@ def as_progress(progress: Progress | bool | None, total: int | None, description
     if progress is None or isinstance(progress, bool):
         return Progress(total, description, enabled=progress)
     raise TypeError(f"progress must be None, True, False or a Progress, got {progress!r}")
+
+
+def quietly(text: str) -> None:
+    """Say nothing; a signal to stop is obeyed here, as where something is said."""
+    interrupts.check()
+
+
+def under(heading: str, say: Say) -> Say:
+    """Say the heading before every text."""
+    return lambda text: say(f"{heading}: {text}")
 
 
 _lock = threading.RLock()

@@ -218,6 +218,7 @@ def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], 
 def thresholds(
     problem: Problem,
     *,
+    which: str | Sequence[str] | None = None,
     tolerance: float = 1e-3,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
@@ -230,6 +231,9 @@ def thresholds(
     ----------
     problem
         The model with the estimator that is analysed.
+    which
+        Names of the thresholds wanted, such as ``"weak_recovery"`` or ``("weak_recovery", "exact_recovery")``; None is
+        all of them. What is not asked for is not computed, and not in the result.
     tolerance
         Numerical error aimed at.
     progress
@@ -240,6 +244,7 @@ def thresholds(
         Any numeric field of the problem or of its model, a number or a 1-D grid.
     """
     _check_problem(problem)
+    which = _names_of_thresholds(problem, which)
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, fields, own=())
     blocks = grid.blocks(problem)
@@ -251,8 +256,9 @@ def thresholds(
         coordinates=grid.coordinates(),
         rows=index_rows(grid, blocks),
         dimensions=blocks[0].problem.dimensions(),
-        batches=[_ProblemWithThresholds(block, tolerance) for block in blocks],
-        settings={"tolerance": tolerance},
+        batches=[_ProblemWithThresholds(block, which, tolerance) for block in blocks],
+        # Where all are computed nothing is noted: so it was before one could choose, and such files can be resumed.
+        settings={"tolerance": tolerance} | ({} if which is None else {"which": which}),
     )
     return run(work, progress=progress, resume=resume, checkpoint=checkpoint)
 
@@ -262,6 +268,7 @@ class _ProblemWithThresholds:
     """One point: thresholds have no controls but fields, so that every block has one."""
 
     block: Block
+    which: Sequence[str] | None
     tolerance: float
 
     @property
@@ -271,7 +278,25 @@ class _ProblemWithThresholds:
     def outcomes(
         self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        yield chosen[0], self.block.problem.threshold_values(tolerance=self.tolerance, progress=progress)
+        asked = {} if self.which is None else {"which": self.which}
+        yield chosen[0], self.block.problem.threshold_values(tolerance=self.tolerance, progress=progress, **asked)
+
+
+def _names_of_thresholds(problem: Problem, which: Any) -> tuple[str, ...] | None:
+    """Those asked for, in the order in which the problem names them."""
+    if which is None:
+        return None
+    accepted = tuple(problem.threshold_names())
+    if not accepted:
+        raise ValueError(f"which must be None: all thresholds of {type(problem).__name__} come together, got {which!r}")
+    try:
+        given = [which] if isinstance(which, str) else list(which)
+    except TypeError:
+        given = [which]
+    if not given:
+        raise ValueError(f"which must name at least one of {', '.join(map(repr, accepted))}, got {which!r}")
+    asked = [checks.one_of("which", name, accepted) for name in given]
+    return tuple(name for name in accepted if name in asked)
 
 
 def _check_problem(problem: Any) -> None:

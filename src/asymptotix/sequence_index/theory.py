@@ -16,7 +16,7 @@ from .channels.choose import channel_of
 from .evolution.fixed_points import StateEvolution
 from .evolution.nodes import BLOCK, RANDOMISATIONS
 from .evolution.refinement import OverlapSolution
-from .evolution.thresholds.all_thresholds import find_thresholds
+from .evolution.thresholds.all_thresholds import THRESHOLDS, find_thresholds
 from .observables import PREDICTION_NODES, free_entropy, prediction_errors
 
 if TYPE_CHECKING:
@@ -129,14 +129,19 @@ class SequenceIndexTheory:
         }
         return Outcome(values, solution.how, words=solution.words)
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
+    def threshold_names(self) -> Sequence[str]:
+        return THRESHOLDS
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome:
         if self.problem.side_information > 0:
             raise ValueError(
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
             )
         self._refuse_large()
         return find_thresholds(
-            self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels()
+            self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
         )
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:

@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from asymptotix.core.progress import Progress
 from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
@@ -19,7 +18,6 @@ from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero, sampled_instability_at_zero
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, SignOfProduct, Square
 
-QUIET = Progress(None, "thresholds", enabled=False)
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])
 #: Differences are measured in standard errors from 8 randomisations: Student's t with 7 degrees of freedom is beyond
 #: 6 once in 2000 times; the seeds are fixed.
@@ -192,9 +190,7 @@ def rotation3() -> np.ndarray:
 
 def test_staircase_from_a_direction_that_starts_by_itself(fewer_nodes):
     R = rotation3()
-    steps, _ = staircase(
-        StateEvolution(RotatedSquares(R, signed=[True, False, False])), tolerance=0.02, progress=QUIET
-    )
+    steps, _ = staircase(StateEvolution(RotatedSquares(R, signed=[True, False, False])), tolerance=0.02)
     assert [step.threshold.alpha for step in steps] == pytest.approx([0.0, 0.5], abs=0.02)
     np.testing.assert_allclose(steps[0].direction, np.outer(R[0], R[0]), atol=1e-3)
     # The other two have equal rates: they appear together.
@@ -202,7 +198,7 @@ def test_staircase_from_a_direction_that_starts_by_itself(fewer_nodes):
 
 
 def test_directions_that_are_not_seen_are_no_step():
-    steps, _ = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=2e-4, progress=QUIET)
+    steps, _ = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=2e-4)
     assert len(steps) == 1
     assert abs(steps[0].threshold.alpha - 0.5) < LIMIT * steps[0].threshold.error
     assert steps[0].threshold.error < 1e-4

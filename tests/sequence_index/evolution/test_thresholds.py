@@ -10,12 +10,16 @@ from asymptotix.core.status import Status
 from asymptotix.sequence_index.channels.attention.linear_at_zero import linear_curvature_at_zero
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.refinement import refined
+from asymptotix.sequence_index.evolution.thresholds import all_thresholds, expected_time
 from asymptotix.sequence_index.evolution.thresholds import staircase as staircase_module
 from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_thresholds
-from asymptotix.sequence_index.evolution.thresholds.exact_recovery import _FullOverlap
+from asymptotix.sequence_index.evolution.thresholds.exact_recovery import _FullOverlap, exact_recovery
+from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
-from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold, not_below
+from asymptotix.sequence_index.evolution.thresholds.threshold import NEVER, Threshold, not_below
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 from reference_numbers import reference
 from small_channels import RotatedSquares
@@ -161,7 +165,161 @@ def test_tolerance_that_is_not_met_is_said_so():
 def test_branch_that_is_followed_to_its_end_says_how_far(monkeypatch):
     monkeypatch.setattr(staircase_module, "_LAST", 0.7)
     evolution = StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.5]))
-    steps, branch = staircase(evolution, tolerance=0.05, progress=QUIET)
+    steps, branch = staircase(evolution, tolerance=0.05)
     assert branch is None
     assert steps[-1].threshold.how is Status.AT_BOUND
     assert 0.7 < float(steps[-1].threshold.words.removeprefix("not below ")) < 0.7 * 1.25
+
+
+# ------------------------------------------------------------------------- only what is asked for
+
+
+class Listening(Progress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "thresholds", enabled=False)
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+#: Learned one after the other, at 1/2 and at 1: cheap, and no direction along a single index.
+ROTATED = np.array([[0.6, 0.8], [-0.8, 0.6]])
+EXACT = {"exact_recovery", "exact_recovery_err", "exact_recovery_informed", "exact_recovery_informed_err"}
+
+
+@pytest.mark.parametrize(
+    ("which", "held"),
+    [
+        ("weak_recovery", {"weak_recovery", "weak_recovery_err"}),
+        ("staircase", {"staircase", "staircase_err", "direction"}),
+        ("exact_recovery", {*EXACT, "exact_recovery_gap"}),
+        ("exact_recovery_informed", {"exact_recovery_informed", "exact_recovery_informed_err"}),
+    ],
+)
+def test_what_is_not_asked_for_is_neither_computed_nor_given(monkeypatch, which, held):
+    called = []
+    for name in ("staircase", "exact_recovery"):
+        monkeypatch.setattr(all_thresholds, name, counted(called, name, getattr(all_thresholds, name)))
+    found = one_token(which=(which,))
+    assert set(found.values) == held
+    assert called == {"weak_recovery": ["staircase"], "exact_recovery_informed": []}.get(which, [which])
+    everything = one_token()
+    assert set(everything.values) >= held
+    for name in held:
+        np.testing.assert_allclose(found.values[name], everything.values[name], rtol=2e-3)  # twice the tolerance
+
+
+def counted(called, name, function):
+    def call(*args, **options):
+        called.append(name)
+        return function(*args, **options)
+
+    return call
+
+
+def test_weak_recovery_ends_where_every_row_is_learned(monkeypatch):
+    def evolution():
+        return StateEvolution(RotatedSquares(ROTATED, seen=[1.0, 0.5]))
+
+    followed, inner = [], staircase_module._next_direction
+    monkeypatch.setattr(staircase_module, "_next_direction", counted(followed, "followed", inner))
+    rows = find_thresholds(evolution(), tolerance=0.05, progress=QUIET, which=("weak_recovery",))
+    assert followed == []
+    # The first direction has a part along both rows.
+    np.testing.assert_allclose(rows.values["weak_recovery"], [0.5, 0.5], rtol=0.05)  # the tolerance
+    steps, _ = staircase(evolution(), tolerance=0.05)
+    assert followed == ["followed"]
+    assert len(steps) == 2
+
+
+# ------------------------------------------------------------------------- exact recovery from where it can be
+
+
+def exact_recovery_after(last: Threshold, monkeypatch) -> tuple[Threshold, list[float]]:
+    """Exact recovery with p/r = 1 whose dynamics recovers from 1.3 on, and the alphas that were tried."""
+    tried = []
+
+    def recovers(self, alpha):
+        tried.append(alpha)
+        return alpha > 1.3
+
+    monkeypatch.setattr(_FullOverlap, "__call__", recovers)
+    return exact_recovery(StateEvolution(SignChannel(1, "linear")), last=last, tolerance=1e-3), tried
+
+
+def test_exact_recovery_is_not_tried_where_a_direction_is_not_learned(monkeypatch):
+    found, tried = exact_recovery_after(Threshold(1.2, 0.01), monkeypatch)
+    assert abs(found.alpha - 1.3) < 1e-3 * 1.3
+    assert min(tried) > 1.2 - 3 * 0.01
+    found, tried = exact_recovery_after(Threshold(0.5, 0.01), monkeypatch)
+    assert abs(found.alpha - 1.3) < 1e-3 * 1.3
+    assert min(tried) < 1.01
+    found, tried = exact_recovery_after(Threshold(1.2, 0.01, Status.NOT_CONVERGED), monkeypatch)
+    assert min(tried) < 1.01  # what did not settle tells nothing
+
+
+def test_exact_recovery_comes_with_the_last_direction(monkeypatch):
+    found, tried = exact_recovery_after(Threshold(1.31, 1e-4), monkeypatch)
+    assert tried[0] < 1.32  # just above it
+    assert abs(found.alpha - 1.31) < 3 * found.error
+    assert found.error < 5e-3  # bisected between the two
+
+
+def test_what_is_never_learned_is_never_recovered(monkeypatch):
+    assert exact_recovery_after(NEVER, monkeypatch) == (NEVER, [])
+
+
+@pytest.mark.slow
+def test_late_direction_is_recovered_with_the_dynamics_itself():
+    # Seen with probability 0.4 a direction is recovered after 1/0.4 = 2.5, far above 1.6 and p/r = 2/1.4: where the
+    # search begins must not matter.
+    evolution = StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.4], diagonal=True))
+    late = exact_recovery(evolution, last=Threshold(1.6, 0.01))
+    usual = exact_recovery(evolution)
+    assert abs(late.alpha - usual.alpha) < 3 * np.hypot(late.error, usual.error)
+
+
+# ------------------------------------------------------------------------- where the work is
+
+
+def said(evolution: StateEvolution, **options) -> list[str]:
+    listening = Listening()
+    find_thresholds(evolution, tolerance=0.05, progress=listening, **options)
+    return listening.texts
+
+
+def test_progress_names_the_step_and_moves_on(monkeypatch):
+    monkeypatch.setattr(nodes, "BLOCK", 2**9)
+    monkeypatch.setattr(nodes, "FEW", 2**9)
+    texts = said(StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.5])))
+    for part in (
+        "first weak-recovery threshold: block 1 of at most 16",
+        "after 1 of 2 directions: following the branch: alpha = ",
+        "1 directions learned, iteration 2",
+        "after 1 of 2 directions: refining: ",
+        "exact recovery between 0 and inf: trying alpha = ",
+    ):
+        assert any(part in text for text in texts), part
+    assert len(set(texts)) > 0.5 * len(texts)  # most of them say something new
+
+
+def test_progress_names_blocks_and_error():
+    texts: list[str] = []
+    next_index(StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.9], diagonal=True)), 0, 1e-3, texts.append)
+    assert any(text.startswith("along the branch with one direction learned, alpha up to 0.5") for text in texts)
+    assert "block 1 of at most 24" in texts
+    texts.clear()
+    evolution = StateEvolution(RotatedSquares(np.eye(1)))
+    refined(evolution, evolution.grown(evolution.nothing(0.8)).point, 1e-6, texts.append)
+    assert any(text.startswith("block 2 of at most 24, error ") and "tolerance 1.0e-06" in text for text in texts)
+
+
+def test_long_search_says_how_long():
+    evolution = StateEvolution(SignChannel(1, "linear"))
+    assert not any("all of it" in text for text in said(evolution))
+    evolution.nodes.__dict__["seconds"] = 0.9  # of one average
+    assert any(text.endswith("(all of it about 2 min)") for text in said(evolution))
+    assert [expected_time._rounded(s) for s in (47, 70, 5000)] == ["50 s", "1 min", "1 h"]

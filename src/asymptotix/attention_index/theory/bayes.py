@@ -169,7 +169,12 @@ class AttentionIndexTheory:
         value, numerical = prediction_error(self.model, q, total, beta=self.model.teacher_beta)
         return 0.5 * value, 0.5 * numerical
 
-    def threshold_values(self, *, tolerance: float, progress: Progress) -> Outcome:
+    def threshold_names(self) -> Sequence[str]:
+        return ("exact_recovery",)
+
+    def threshold_values(
+        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    ) -> Outcome:
         if self.model.noise > 0 or self.model.activation == "hardmax":
             why = "with noise" if self.model.noise > 0 else "from which logits are larger"
             values = {"exact_recovery": np.inf, "exact_recovery_err": 0.0}

@@ -6,11 +6,13 @@ an algorithm reaches. Directions that die out are left out, those that are known
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
 
+from ...core.progress import Say, quietly
 from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import to_logit
 from .coordinates import PRECISIONS
@@ -70,25 +72,26 @@ class Dynamics(OverlapMap):
         """The same on so many times the nodes."""
         return Dynamics(self.channel, self.side_information, self.nodes.more(factor))
 
-    def grown(self, point: Point) -> DynamicsEnd:
+    def grown(self, point: Point, say: Say = quietly) -> DynamicsEnd:
         """Where the dynamics ends once all that grows has entered, the most unstable direction first."""
         end, settled = DynamicsEnd(point, Ending.SETTLED), point.learned == 0
         for _ in range(2 * self.channel.indices + 1):
+            say(f"alpha = {point.alpha:.4g}, {end.point.learned} directions learned, growth of the rest")
             found, learned = self.growth(end.point), end.point.learned
             grows = found.starts_by_itself or point.alpha * found.rate > 1
             if not grows and settled:
                 break
-            end = self.followed(self.entered(end.point, found) if grows else end.point)
+            end = self.followed(self.entered(end.point, found) if grows else end.point, say)
             settled = True
             if end.how is not Ending.SETTLED or (grows and end.point.learned <= learned):
                 break
         return end
 
-    def followed(self, point: Point) -> DynamicsEnd:
+    def followed(self, point: Point, say: Say = quietly) -> DynamicsEnd:
         """Where the dynamics ends; directions that die out are left out, the subspace is turned where it must."""
         end = DynamicsEnd(point, Ending.SETTLED)
         for turn in range(_TURNS + 1):
-            end = self._iterated(end.point)
+            end = self._iterated(end.point, say)
             if self.channel.diagonal or self.channel.stochastic or end.how is not Ending.SETTLED:
                 break
             turned = self._aligned(end.point, enlarge=turn >= _TURNS - 1)
@@ -98,12 +101,12 @@ class Dynamics(OverlapMap):
             end = DynamicsEnd(turned, Ending.UNSETTLED, f"not converged: the learned subspace turned {turn + 1} times")
         return end
 
-    def _iterated(self, point: Point) -> DynamicsEnd:
+    def _iterated(self, point: Point, say: Say) -> DynamicsEnd:
         """The iteration in one subspace, which becomes smaller as directions are lost or known."""
         for _ in range(point.space.rank + 1):
             if point.space.rank == 0:
                 break
-            point, stopped, found = self._run(point)
+            point, stopped, found = self._run(point, say)
             if stopped is _Stop.LOST:
                 point = point.without(float(to_logit(NO_OVERLAP)))
             elif stopped is _Stop.KNOWN:
@@ -117,11 +120,13 @@ class Dynamics(OverlapMap):
                 return DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
         return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
 
-    def _run(self, point: Point) -> tuple[Point, _Stop | None, FixedPoint]:
+    def _run(self, point: Point, say: Say) -> tuple[Point, _Stop | None, FixedPoint]:
         """The end of the iteration, why it was left early (None: it was not), and what the iteration says of it."""
         stopped: _Stop | None = None
+        steps, where = itertools.count(1), f"alpha = {point.alpha:.4g}, {point.learned} directions learned"
 
         def step(x: np.ndarray) -> np.ndarray:
+            say(f"{where}, iteration {next(steps)}")
             return self.after(self.nodes.few, point.moved(x))
 
         def stop(x: np.ndarray, residual: float) -> str | None:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ...core.progress import Say, quietly
 from ...numerics.linear_algebra import to_logit
 from ..channels.protocol import Averager, Averages, Channel, OperatorAverager
 from .instability import Instability, diagonal_instability, instability, visible_directions
@@ -109,14 +110,19 @@ class OverlapMap:
         averages = [self.nodes.operator_block(number) for number in range(blocks)]
         return instability(averages, point.V, self.not_learned(point), MISALIGNED)
 
-    def growth_of_nothing(self, tolerance: float = 1.0, most: int = 8) -> Instability:
+    def growth_of_nothing(self, tolerance: float = 1.0, most: int = 8, say: Say = quietly) -> Instability:
         """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes.
 
         What is known better already is not computed again.
         """
+
+        def block(number: int) -> OperatorAverager:
+            say(f"block {number + 1} of at most {most}")
+            return self.nodes.operator_block(number)
+
         if tolerance < self._known_to:
-            self._known_to = tolerance
-            self._of_nothing = sampled_instability_at_zero(self.channel, self.nodes.operator_block, tolerance, most)
+            self._of_nothing = sampled_instability_at_zero(self.channel, block, tolerance, most)
+            self._known_to = tolerance  # not before: an interrupt may come in between
         return self._of_nothing
 
     def entered(self, point: Point, found: Instability) -> Point:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.progress import Say, quietly
 from ...core.status import Status
-from ...numerics import interrupts
 from ...numerics.linear_algebra import to_logit
 from ..channels.protocol import Averager, Averages
 from .coordinates import PRECISIONS
@@ -98,7 +98,7 @@ class _Evaluation(NamedTuple):
         return self.point.x
 
 
-def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSolution:
+def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = quietly) -> OverlapSolution:
     """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
 
     From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
@@ -109,11 +109,16 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
     drawn, nodes = evolution.channel.stochastic, evolution.nodes
     first = nodes.block(0)
     step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, nodes.few, BLOCKS[-1])
-    here = _evaluated(evolution, point, few)
-    inverse, resolved = _newton(_slopes(lambda x: _evaluated(evolution, point.moved(x), few), here, step))
+
+    def at(there: Point, average: Averager) -> _Evaluation:
+        say(f"towards the fixed point on more nodes, alpha = {point.alpha:.4g}")
+        return _evaluated(evolution, there, average)
+
+    here = at(point, few)
+    inverse, resolved = _newton(_slopes(lambda x: at(point.moved(x), few), here, step))
     response = np.tensordot(inverse.T, point.tangent, 1)
-    here = here if few is first else _evaluated(evolution, point, first)
-    way = _approached(lambda x: _evaluated(evolution, point.moved(x), first), here, inverse, tolerance)
+    here = here if few is first else at(point, first)
+    way = _approached(lambda x: at(point.moved(x), first), here, inverse, tolerance)
     here, inverse, moving = way
     predictions, seen = Predictions(here.point, response, drawn), []
     while True:
@@ -123,7 +128,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float) -> OverlapSol
         error, blocks = float(errors.max()), len(seen)
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
-        interrupts.check()
+        say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
         here = _evaluated(evolution, end, nodes.block(blocks))
     certain = point.space.certain
     known = certain.shape[1]

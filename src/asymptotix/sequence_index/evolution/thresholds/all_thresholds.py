@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,42 +12,65 @@ from ....core.progress import Progress
 from ....core.status import Status
 from ..fixed_points import StateEvolution
 from .exact_recovery import exact_recovery
-from .staircase import staircase
+from .staircase import staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
 #: What a result with several thresholds says: the first of these that occurs.
 _BY_WEIGHT = (Status.NOT_CONVERGED, Status.AT_BOUND, Status.INACCURATE)
-#: Share of a direction along an index from which on the index counts as learned with it.
-_PART = 1e-3
+#: Names of what can be asked for.
+THRESHOLDS = ("weak_recovery", "staircase", "exact_recovery", "exact_recovery_informed")
 
 
 def find_thresholds(
-    evolution: StateEvolution, *, tolerance: float, progress: Progress, labels: Sequence[str] = ()
+    evolution: StateEvolution,
+    *,
+    tolerance: float,
+    progress: Progress,
+    labels: Sequence[str] = (),
+    which: Sequence[str] | None = None,
 ) -> Outcome:
-    """All thresholds of a channel; ``labels`` are what its indices are called in a status."""
-    P = evolution.channel.indices
-    steps, branch = staircase(evolution, tolerance=tolerance, progress=progress)
-    progress.message("exact recovery")
-    exact, informed = exact_recovery(evolution, branch, tolerance=tolerance), evolution.exact_recovery_bound
-    weak = [_weak_recovery(evolution, steps, index) for index in range(P)]
-    names = [f"weak recovery of {index_name(labels, index)}" for index in range(P)]
-    how, words = _worst(dict(zip([*names, "exact recovery"], [*weak, exact], strict=True)))
-    if how is Status.CONVERGED and not all(np.isfinite(one.alpha) for one in weak):
-        never = [index_name(labels, index) for index in range(P) if not np.isfinite(weak[index].alpha)]
-        words = f"{how.sentence}; never learned: {', '.join(never)}"
-    values = {
-        "weak_recovery": [t.alpha for t in weak],
-        "weak_recovery_err": [t.error for t in weak],
-        "staircase": [step.threshold.alpha for step in steps],
-        "staircase_err": [step.threshold.error for step in steps],
-        "direction": [step.direction for step in steps],
-        "exact_recovery": exact.alpha,
-        "exact_recovery_err": exact.error,
-        "exact_recovery_informed": informed,
-        "exact_recovery_informed_err": 0.0,
-        "exact_recovery_gap": float(exact.alpha - 3 * np.nan_to_num(exact.error) > informed),
-    }
-    return Outcome(values, how, words=words)
+    """The thresholds of a channel, or those of the ``THRESHOLDS`` that are asked for; the others are not computed.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        What the indices are called in a status.
+    """
+    asked = THRESHOLDS if which is None else which
+    say, rows_only = progress.message, "staircase" not in asked
+    steps, branch = (
+        ([], None)
+        if rows_only and "weak_recovery" not in asked
+        else staircase(evolution, tolerance=tolerance, rows_only=rows_only, say=say)
+    )
+    informed, found, words = evolution.exact_recovery_bound, {}, ""
+    values: dict[str, Any] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
+    if steps:
+        weak = [_weak_recovery(evolution, steps, index) for index in range(evolution.channel.indices)]
+        names = [index_name(labels, index) for index in range(len(weak))]
+        found |= {f"weak recovery of {name}": one for name, one in zip(names, weak, strict=True)}
+        values |= _with_errors("weak_recovery", weak) | _with_errors("staircase", [step.threshold for step in steps])
+        values["direction"] = [step.direction for step in steps]
+        if never := [name for name, one in zip(names, weak, strict=True) if not np.isfinite(one.alpha)]:
+            words = f"{Status.CONVERGED.sentence}; never learned: {', '.join(never)}"
+    if "exact_recovery" in asked:
+        last = steps[-1].threshold if steps else None
+        exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
+        found["exact recovery"] = exact
+        values |= {"exact_recovery": exact.alpha, "exact_recovery_err": exact.error}
+        values["exact_recovery_gap"] = float(exact.alpha - 3 * np.nan_to_num(exact.error) > informed)
+    how, doubts = _worst(found)
+    return Outcome(values, how, words=doubts or words).only(_belonging_to(asked))
+
+
+def _with_errors(name: str, thresholds: Sequence[Threshold]) -> dict[str, list[float]]:
+    return {name: [one.alpha for one in thresholds], f"{name}_err": [one.error for one in thresholds]}
+
+
+def _belonging_to(asked: Sequence[str]) -> list[str]:
+    """The names of the numbers that go with thresholds."""
+    more = {"staircase": ["direction"], "exact_recovery": ["exact_recovery_informed", "exact_recovery_gap"]}
+    return [name for one in asked for name in (one, *more.get(one, []))]
 
 
 def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], index: int) -> Threshold:
@@ -54,10 +78,10 @@ def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], in
 
     Unless the output does not depend on it.
     """
-    learned = [step.threshold for step in steps if step.direction[index, index] > _PART]
+    learned = [step.threshold for step in steps if step.involves(index)]
     if learned:
         return learned[0]
-    return steps[-1].threshold if (evolution.visible[index] ** 2).sum() > _PART else NEVER
+    return steps[-1].threshold if index in visible_rows(evolution) else NEVER
 
 
 def _worst(thresholds: Mapping[str, Threshold]) -> tuple[Status, str]:

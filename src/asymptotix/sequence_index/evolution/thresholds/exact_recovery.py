@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.progress import Say, quietly, under
 from ....core.status import Status
-from ....numerics import interrupts
 from ..dynamics import MARGINAL, Dynamics
 from ..nodes import MORE
 from ..point import Point
+from .expected_time import AVERAGES_OF_RECOVERY, with_expected_time
 from .threshold import NEVER, Threshold, not_below
 
 #: Relative width to which the threshold is bisected.
@@ -17,6 +18,8 @@ _MARGIN = 0.005
 _NODE_SETS = 4
 #: Largest alpha that is tried, in units of p/r.
 _LARGEST = 16.0
+#: Standard errors by which exact recovery may come below where the last direction was found to be learned.
+_DOUBT = 3.0
 #: Largest 1-q at which more nodes may still lead to full overlap.
 _ALMOST_FULL = 0.1
 
@@ -24,16 +27,21 @@ _ALMOST_FULL = 0.1
 class _FullOverlap:
     """Whether the dynamics from nothing ends at full overlap; each alpha starts where a smaller one ended."""
 
-    def __init__(self, evolution: Dynamics, foot: Point | None = None) -> None:
-        self.evolution = evolution
+    def __init__(self, evolution: Dynamics, foot: Point | None = None, say: Say = quietly) -> None:
+        self.evolution, self.say = evolution, say
         self.ends = [evolution.nothing(0.0), *([] if foot is None else [foot])]
+        self.bracket = (0.0, np.inf)
 
     def __call__(self, alpha: float) -> bool:
-        interrupts.check()
+        low, high = self.bracket
+        heading = f"exact recovery between {low:.4g} and {high:.4g}"
+        self.say(f"{heading}: trying alpha = {alpha:.4g}")
         below = max((end for end in self.ends if end.alpha <= alpha), key=lambda end: end.alpha)
-        end = self.evolution.grown(below.at(alpha))
+        end = self.evolution.grown(below.at(alpha), under(heading, self.say))
         if end.how.recovered:
+            self.bracket = low, min(alpha, high)
             return True
+        self.bracket = max(alpha, low), high
         self.ends.append(end.point)
         return False
 
@@ -44,17 +52,17 @@ class _FullOverlap:
             low, high = (low, middle) if self(middle) else (middle, high)
         return Threshold(0.5 * (low + high), 0.5 * (high - low))
 
-    def near(self, alpha: float, margin: float) -> Threshold:
-        """As :meth:`bisected`, from an alpha close to it; never below p/r, where full overlap is unstable."""
-        bound = self.evolution.exact_recovery_bound * (1 + _MARGIN)
-        low, high = max(0.97 * alpha, bound), 1.03 * alpha
+    def near(self, alpha: float, margin: float, floor: float) -> Threshold:
+        """As :meth:`bisected`, from an alpha close to it; never below a floor, where it cannot be."""
+        lowest = floor * (1 + _MARGIN)
+        low, high = max(0.97 * alpha, lowest), 1.03 * alpha
         while self(low):
-            if low <= bound:
-                return Threshold(self.evolution.exact_recovery_bound, _MARGIN * bound)
-            low, high = max(0.94 * low, bound), low
+            if low <= lowest:
+                return Threshold(floor, _MARGIN * lowest)
+            low, high = max(0.94 * low, lowest), low
         while not self(high):
             low, high = high, 1.06 * high
-            if high > _LARGEST * bound:
+            if high > _LARGEST * lowest:
                 return not_below(high)
         return self.bisected(low, high, margin)
 
@@ -68,34 +76,72 @@ def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
     if evolution.nodes.exact or partial or end.largest_variance > _ALMOST_FULL:
         return False
-    return _FullOverlap(evolution.on_more_nodes(MORE), end)(end.alpha)
+    return _FullOverlap(evolution.on_more_nodes(MORE), end, recovers.say)(end.alpha)
 
 
-def exact_recovery(evolution: Dynamics, foot: Point | None = None, *, tolerance: float = _MARGIN) -> Threshold:
-    """Smallest alpha at which the uninformed start ends at full overlap; ``foot`` is a point of its branch.
+def exact_recovery(
+    evolution: Dynamics,
+    foot: Point | None = None,
+    *,
+    last: Threshold | None = None,
+    tolerance: float = _MARGIN,
+    say: Say = quietly,
+) -> Threshold:
+    """Smallest alpha at which the uninformed start ends at full overlap.
 
-    Closer to p/r than 1e-3 the dynamics is marginal, and what it does is not known; elsewhere it is bisected to the
-    relative ``tolerance``.
+    Never below p/r, where full overlap is unstable, nor below where the last direction starts to be learned. Closer to
+    p/r than 1e-3 the dynamics is marginal, and what it does is not known; elsewhere it is bisected to the relative
+    ``tolerance``.
+
+    Parameters
+    ----------
+    foot : Point, optional
+        A point of the branch of the uninformed start, from which it is followed.
+    last : Threshold, optional
+        Where the last direction that is known starts to be learned.
     """
     bound = evolution.exact_recovery_bound
-    if not np.isfinite(bound):
+    if not np.isfinite(bound) or last == NEVER:
         return NEVER
-    recovers, high = _FullOverlap(evolution, foot), 1.25 * bound
-    for margin in sorted({min(max(tolerance, MARGINAL), _MARGIN), _MARGIN}):
-        if recovers(bound * (1 + margin)) or _recovers_on_more_nodes(recovers):
-            return Threshold(bound, margin * bound).checked(tolerance)
-    low = bound * (1 + _MARGIN)
+    say = with_expected_time(say, AVERAGES_OF_RECOVERY, evolution.nodes)
+    recovers, floor, low = _FullOverlap(evolution, foot, say), bound, bound * (1 + _MARGIN)
+    certain = 0.0 if last is None else _certainly_not_learned(last)
+    if last is not None and certain > low:
+        floor, low, high = certain, certain, (last.alpha + _DOUBT * last.error) * (1 + _MARGIN)
+    else:
+        high = 1.25 * bound
+        for margin in sorted({min(max(tolerance, MARGINAL), _MARGIN), _MARGIN}):
+            if recovers(bound * (1 + margin)) or _recovers_on_more_nodes(recovers):
+                return Threshold(bound, margin * bound).checked(tolerance)
     while not recovers(high):
         low, high = high, 1.5 * high
-        if high > _LARGEST * bound:
+        if high > _LARGEST * floor:
             return not_below(low)
-    # Where the dynamics passes depends on the nodes; a deterministic average has none.
-    margin = min(tolerance, _MARGIN) if evolution.nodes.exact else _MARGIN
-    first = recovers.bisected(low, high, margin)
-    others = [] if evolution.nodes.exact else [evolution.on_other_nodes(k) for k in range(1, _NODE_SETS)]
-    found = [first, *(_FullOverlap(other).near(first.alpha, margin) for other in others)]
+    return _on_several_sets_of_nodes(recovers, low, high, floor, tolerance)
+
+
+def _certainly_not_learned(last: Threshold) -> float:
+    """An alpha up to which a direction is not learned, from where it starts to be; zero where that is not known."""
+    if last.how not in (Status.CONVERGED, Status.INACCURATE) or not np.isfinite(last.alpha):
+        return 0.0
+    return last.alpha - _DOUBT * last.error
+
+
+def _on_several_sets_of_nodes(
+    recovers: _FullOverlap, low: float, high: float, floor: float, tolerance: float
+) -> Threshold:
+    """Bisected between two alphas, and near by on other nodes: where the dynamics passes depends on them.
+
+    A deterministic average has none.
+    """
+    evolution, exact = recovers.evolution, recovers.evolution.nodes.exact
+    margin = min(tolerance, _MARGIN) if exact else _MARGIN
+    found = [first := recovers.bisected(low, high, margin)]
+    for number in range(1, 1 if exact else _NODE_SETS):
+        say = under(f"nodes {number + 1} of {_NODE_SETS}", recovers.say)
+        found.append(_FullOverlap(evolution.on_other_nodes(number), say=say).near(first.alpha, margin, floor))
     alphas = np.array([one.alpha for one in found])
     if not np.isfinite(alphas).all():
         return next(one for one in found if one.how is Status.AT_BOUND)
-    scatter = alphas.std(ddof=1) / np.sqrt(len(alphas)) if others else 0.0
+    scatter = alphas.std(ddof=1) / np.sqrt(len(alphas)) if len(found) > 1 else 0.0
     return Threshold(float(alphas.mean()), float(np.hypot(first.error, scatter))).checked(tolerance)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....numerics import interrupts
+from ....core.progress import Say, quietly
 from ....numerics.linear_algebra import from_logit, to_logit
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
@@ -58,19 +58,19 @@ class _Crossing(NamedTuple):
     slope_growth: float
 
 
-def next_index(evolution: OverlapMap, learned: int, tolerance: float) -> StaircaseStep:
+def next_index(evolution: OverlapMap, learned: int, tolerance: float, say: Say = quietly) -> StaircaseStep:
     """The first of the other indices to follow; all of those that come close to it are looked at."""
     P = evolution.channel.indices
     branch = OneIndexBranch(evolution, learned)
-    crossings, highest = _first_crossings(branch)
+    crossings, highest = _first_crossings(branch, say)
     if not crossings:
         return along(not_below(highest), int(learned == 0), P)
-    found = {crossing.index: _located(branch, crossing, tolerance) for crossing in crossings}
+    found = {crossing.index: _located(branch, crossing, tolerance, say) for crossing in crossings}
     index = min(found, key=lambda index: found[index].alpha)
     return along(found[index], index, P)
 
 
-def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> Threshold:
+def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say: Say) -> Threshold:
     """A crossing on more nodes."""
     index, x, slope_alpha, slope_growth = crossing
     most = MOST_BLOCKS_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
@@ -84,7 +84,8 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> T
     ends: list[np.ndarray] = []
     alpha, error = np.array([np.nan]), np.inf
     for _ in range(most + 8):
-        interrupts.check()
+        known = f", error {error / alpha.mean():.1e}, tolerance {tolerance:.1e}" if ends else ""
+        say(f"block {len(ends) + 1} of at most {most}{known}")
         x_r, end = predicted(x, len(ends))
         if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
             ends.append(end)
@@ -95,13 +96,14 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float) -> T
             if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
                 break
     if branch.evolution.channel.careful_enough is not None:
+        say("bias of few draws")
         bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
         alpha = alpha - bias
         error = np.hypot(alpha.std(ddof=1) / np.sqrt(len(alpha)), UNCORRECTED_SHARE * bias.mean())
     return Threshold(float(alpha.mean()), float(error)).checked(tolerance)
 
 
-def _first_crossings(branch: OneIndexBranch) -> tuple[list[_Crossing], float]:
+def _first_crossings(branch: OneIndexBranch, say: Say) -> tuple[list[_Crossing], float]:
     """Walk up the branch to the first x at which an index grows; those that almost do are taken along.
 
     Returns them, and the largest alpha that was looked at.
@@ -109,7 +111,7 @@ def _first_crossings(branch: OneIndexBranch) -> tuple[list[_Crossing], float]:
     previous, found, close, highest = None, [], set[int](), 0.0
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))
     for x in np.concatenate([np.arange(start, bulk, 1.0), np.arange(bulk, end, 0.5)]):
-        interrupts.check()
+        say(f"along the branch with one direction learned, alpha up to {highest:.4g}")
         here = [value.mean(0) for value in branch.at(x)]
         log_alpha, growth = float(here[0]), np.asarray(here[1])
         highest = max(highest, float(np.exp(log_alpha)))

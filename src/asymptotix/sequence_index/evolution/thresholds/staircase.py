@@ -12,19 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....core.progress import Progress
-from ....numerics import interrupts
+from ....core.progress import Say, quietly, under
 from ..dynamics import Ending
 from ..fixed_points import StateEvolution
 from ..instability import NO_MOMENT, SIGNIFICANT, Instability
 from ..point import Point
 from ..refinement import OverlapSolution, refined
 from ..zero_overlap import curvature_at_zero
+from .expected_time import AVERAGES_PER_STEP, with_expected_time
 from .one_index import next_index
 from .threshold import (
     MOST_BLOCKS_DRAWN,
     NEVER,
     NO_GROWTH,
+    PART,
     UNCORRECTED_SHARE,
     StaircaseStep,
     Threshold,
@@ -49,24 +50,40 @@ class Staircase(NamedTuple):
     branch: Point | None
 
 
-def staircase(evolution: StateEvolution, *, tolerance: float, progress: Progress) -> Staircase:
-    """Directions in the order in which they are learned from nothing; those that are not come last, at infinity."""
-    progress.message("first weak-recovery threshold")
-    steps = [_first_step(evolution, tolerance)]
+def staircase(
+    evolution: StateEvolution, *, tolerance: float, rows_only: bool = False, say: Say = quietly
+) -> Staircase:
+    """Directions in the order in which they are learned from nothing; those that are not come last, at infinity.
+
+    With ``rows_only`` it ends where every row that is visible has a part in a step: later ones tell nothing new of it.
+    """
+    say("first weak-recovery threshold")
+    steps = [_first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
     branch = _foot(evolution, steps[0].threshold.alpha)
-    while branch is not None and evolution.not_learned(branch).shape[1] > 0:
+    while branch is not None and (left := evolution.not_learned(branch).shape[1]) > 0:
+        if rows_only and all(any(step.involves(row) for step in steps) for row in visible_rows(evolution)):
+            break
+        if len(steps) == 1:
+            say = with_expected_time(say, left * AVERAGES_PER_STEP, evolution.nodes)
         learned = branch.learned
-        progress.message(f"weak-recovery threshold after {learned} of {evolution.channel.indices} directions")
+        heading = f"weak-recovery threshold after {learned} of {evolution.visible.shape[1]} directions"
+        say(heading)
         if evolution.channel.diagonal and learned == 1:
-            step = next_index(evolution, int(branch.space.frame.any(1).argmax()), tolerance)
-            branch = _entered(evolution, branch, step)
+            row = int(branch.space.frame.any(1).argmax())
+            step = next_index(evolution, row, tolerance, under(heading, say))
+            branch = _entered(evolution, branch, step, under(heading, say))
         else:
-            step, branch = _next_direction(evolution, branch, tolerance)
+            step, branch = _next_direction(evolution, branch, tolerance, under(heading, say))
         steps.append(step)
     return Staircase(steps, branch)
 
 
-def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
+def visible_rows(evolution: StateEvolution) -> list[int]:
+    """The indices on which the output depends."""
+    return np.flatnonzero((evolution.visible**2).sum(1) > PART).tolist()
+
+
+def _first_step(evolution: StateEvolution, tolerance: float, say: Say) -> StaircaseStep:
     """What starts by itself, at alpha = 0; or the first instability of zero overlap."""
     channel = evolution.channel
     if channel.diagonal:
@@ -75,7 +92,7 @@ def _first_step(evolution: StateEvolution, tolerance: float) -> StaircaseStep:
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
         return along(alpha.checked(tolerance), first, channel.indices)
     most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
-    found = evolution.growth_of_nothing(0.5 * tolerance, most)
+    found = evolution.growth_of_nothing(0.5 * tolerance, most, say)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
     if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
@@ -100,35 +117,35 @@ def _foot(evolution: StateEvolution, alpha: float) -> Point | None:
     return evolution.entered(nothing.at(_FIRST) if found.starts_by_itself else nothing, found)
 
 
-def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep) -> Point | None:
+def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say: Say) -> Point | None:
     """The branch with the direction of a step of a diagonal staircase taken in."""
     if not np.isfinite(step.threshold.alpha):
         return None
     found = Instability(np.zeros_like(step.direction), 1.0, 0.0, step.direction)
-    return evolution.entered(evolution.followed(branch.at(step.threshold.alpha)).point, found)
+    return evolution.entered(evolution.followed(branch.at(step.threshold.alpha), say).point, found)
 
 
 def _next_direction(
-    evolution: StateEvolution, branch: Point, tolerance: float
+    evolution: StateEvolution, branch: Point, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point | None]:
     """Follow the branch in alpha until what is left outside grows."""
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
     while alpha < _LAST:
-        interrupts.check()
         # On few nodes the last direction is learned a little later than it was said to be.
         alpha, tries = alpha * (_NUDGE if below is None and tries < _NUDGES else _STRIDE), tries + 1
-        end = evolution.followed(branch.at(alpha))
+        end = evolution.followed(branch.at(alpha), under("following the branch", say))
         here = end.point
         if here.learned < learned:
             continue
         if end.how.recovered:
             return _dragged_along(evolution, (below or branch).alpha, here, tolerance), None
+        say(f"growth of the rest, alpha = {alpha:.4g}")
         found = evolution.growth(here)
         growth = _log_growth(found, alpha)
         if growth > 0 or here.learned > learned:
             if below is not None and np.isfinite(growth) and here.learned == learned:
-                return _crossing(evolution, below, growth_below, here, growth, tolerance)
+                return _crossing(evolution, below, growth_below, here, growth, tolerance, say)
             return _sudden(evolution, (below or branch).alpha, here, found, tolerance)
         below, growth_below, branch = here, growth, here
     return _left(evolution.not_learned(branch), not_below(alpha)), None
@@ -162,7 +179,7 @@ def _between(low: float, high: float, tolerance: float) -> Threshold:
 
 
 def _crossing(
-    evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float
+    evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point]:
     """The alpha between two points of a branch at which the growth passes one."""
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
@@ -170,32 +187,33 @@ def _crossing(
     # From draws on few nodes the growth is not known better than that one linear step leads to the threshold.
     close = 0.05 if evolution.channel.stochastic else 0.01
     for _ in range(6):
-        interrupts.check()
         root = a0 - g0 * (a1 - a0) / (g1 - g0)
-        end = evolution.followed(at.at(float(np.exp(root))))
+        between = f"between {np.exp(a0):.4g} and {np.exp(a1):.4g}"
+        end = evolution.followed(at.at(float(np.exp(root))), under(between, say))
         at, unsettled = end.point, end.words if end.how is Ending.UNSETTLED else ""
         growth = _log_growth(evolution.growth(at), at.alpha)
         if abs(growth) < close or a1 - a0 < 0.2 * tolerance:
             break
         a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
     slope = (g1 - g0) / (a1 - a0)
-    threshold, found = _on_more_nodes(evolution, at, slope, tolerance)
+    threshold, found = _on_more_nodes(evolution, at, slope, tolerance, say)
     step = StaircaseStep(threshold.unless(unsettled), found.direction)
     return step, evolution.entered(at, found).at(threshold.alpha)
 
 
 def _on_more_nodes(
-    evolution: StateEvolution, at: Point, slope: float, tolerance: float
+    evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[Threshold, Instability]:
     """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
     slope = max(slope, 0.1)
-    solution, here, found = _refined_growth(evolution, at, slope, tolerance)
+    solution, here, found = _refined_growth(evolution, at, slope, tolerance, say)
     growth = _log_growth(found, at.alpha)
     if abs(growth) > _FAR and solution.settled and not evolution.channel.diagonal:
         # The same nodes serve the neighbourhood: closer to the crossing its slope matters less.
         at = here.at(at.alpha * float(np.exp(-growth / slope)))
-        solution, here, found = _refined_growth(evolution, at, slope, tolerance)
+        solution, here, found = _refined_growth(evolution, at, slope, tolerance, say)
         growth = _log_growth(found, at.alpha)
+    say("error of the threshold")
     moved = _shift_of_growth(evolution, here, solution)
     bias = _bias_of_draws(evolution, here, found)
     growth -= bias[0]
@@ -208,12 +226,12 @@ def _on_more_nodes(
 
 
 def _refined_growth(
-    evolution: StateEvolution, at: Point, slope: float, tolerance: float
+    evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[OverlapSolution, Point, Instability]:
     """The fixed point on more nodes, as a solution and as a point, and what grows there."""
-    solution = refined(evolution, at, (0.5 if evolution.channel.diagonal else 2.0) * tolerance)
+    solution = refined(evolution, at, (0.5 if evolution.channel.diagonal else 2.0) * tolerance, under("refining", say))
     here = evolution.point(at.alpha, solution.Q, solution.V)
-    return solution, here, _growth_outside(evolution, solution, here, 0.5 * tolerance * slope)
+    return solution, here, _growth_outside(evolution, solution, here, 0.5 * tolerance * slope, say)
 
 
 def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSolution) -> float:
@@ -228,18 +246,19 @@ def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSo
 
 
 def _growth_outside(
-    evolution: StateEvolution, solution: OverlapSolution, here: Point, tolerance: float
+    evolution: StateEvolution, solution: OverlapSolution, here: Point, tolerance: float, say: Say
 ) -> Instability:
     """What grows, its rate to a relative ``tolerance`` or on as many blocks of nodes as there may be."""
     if evolution.channel.diagonal:
         return evolution.outside(solution, here)
     most = MOST_BLOCKS_DRAWN if evolution.channel.stochastic else _MOST_BLOCKS
-    count = 1
+    count, known = 1, ""
     while True:
+        say(f"growth of the rest on {count} of at most {most} blocks{known}")
         found = evolution.growth(here, count)
         if count >= most or found.error <= tolerance * found.rate:
             return found
-        interrupts.check()
+        known = f", error {found.error / max(found.rate, NO_GROWTH):.1e}, tolerance {tolerance:.1e}"
         count *= 2
 
 

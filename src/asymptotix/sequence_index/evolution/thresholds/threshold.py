@@ -14,6 +14,8 @@ NO_GROWTH = 1e-12
 MOST_BLOCKS_DRAWN = 4
 #: Share of a correction for the bias of few effective draws that counts as its error.
 UNCORRECTED_SHARE = 0.5
+#: Share of a direction along an index from which on the index counts as learned with it.
+PART = 1e-3
 
 
 class Threshold(NamedTuple):
@@ -52,6 +54,10 @@ class StaircaseStep(NamedTuple):
 
     threshold: Threshold
     direction: np.ndarray
+
+    def involves(self, index: int) -> bool:
+        """Whether an index is learned with it."""
+        return bool(self.direction[index, index] > PART)
 
 
 def along(threshold: Threshold, index: int, indices: int) -> StaircaseStep:
