@@ -38,7 +38,7 @@ _STARTS, _STEPS, _POLISH = 8, 10, 3
 _MOST_ROOTS = (4, 1)
 
 
-class Mixture(NamedTuple):
+class WidthMixture(NamedTuple):
     """Normals with means and widths (G, D), each of equal weight."""
 
     mean: Any
@@ -51,7 +51,7 @@ class Mixture(NamedTuple):
         return logsumexp(jnp.where(free, terms, 0.0).sum(1)) - np.log(len(self.mean))
 
 
-def mixture(truth: Any, rows: np.ndarray, noises: int) -> Mixture:
+def mixture(truth: Any, rows: np.ndarray, noises: int) -> WidthMixture:
     """Around the true coordinates (D,); ``rows`` says which index row each belongs to, the noise is the rest."""
     size = len(rows)
     narrow = [np.ones(size, bool)] * len(_WIDTHS)
@@ -65,11 +65,11 @@ def mixture(truth: Any, rows: np.ndarray, noises: int) -> Mixture:
     narrow, widths = np.array(narrow + wide), np.array(widths + [1.0] * _PRIOR)
     pad = np.zeros((len(narrow), noises))
     width = np.concatenate([np.where(narrow, widths[:, None], 1.0), pad + 1.0], 1)
-    return Mixture(jnp.where(np.concatenate([narrow, pad > 0], 1), truth, 0.0), jnp.asarray(width))
+    return WidthMixture(jnp.where(np.concatenate([narrow, pad > 0], 1), truth, 0.0), jnp.asarray(width))
 
 
 def fibre_points(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: Mixture, solved: Sequence[tuple[int, ...]], draws: int,
+    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, solved: Sequence[tuple[int, ...]], draws: int,
     affine: Sequence[bool],
 ) -> tuple[Any, Any]:  # fmt: skip
     """Points (m, D) with phi(x) = y and their log-weights (m,), from so many draws in all charts together.
@@ -89,7 +89,7 @@ def fibre_points(
 
 
 def _on_chart(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: Mixture, S: tuple[int, ...], each: int, affine: Sequence[bool]
+    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, S: tuple[int, ...], each: int, affine: Sequence[bool]
 ) -> tuple[Any, Any]:
     """Roots in the coordinates S at random values of the others: places (m, D), and which of them exist."""
     D, r = len(truth), len(S)
@@ -142,7 +142,7 @@ def _newton(phi: Any, y: Any, S: np.ndarray, base: Any, starts: Any) -> tuple[An
     return jax.vmap(lambda t: base.at[S].set(t))(t), found & ~repeated(t, found)
 
 
-def _log_balance(mixed: Mixture, solved: Sequence[tuple[int, ...]], J: Any, x: Any) -> Any:
+def _log_balance(mixed: WidthMixture, solved: Sequence[tuple[int, ...]], J: Any, x: Any) -> Any:
     """Log of sum_c vol(J[:, S_c]) q(x_{F_c}), for one point."""
     terms = []
     for S in solved:
