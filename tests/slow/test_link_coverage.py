@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -28,8 +28,13 @@ class Link(NamedTuple):
     model: MultiIndex | SequenceIndex
     answer: Callable[..., by.Answer]
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether the quadrature is more than a sum that is exact."""
+        return "finer" in inspect.signature(self.answer).parameters
+
     def alpha(self, finer: int = 1) -> float:
-        more = {"finer": finer} if "finer" in inspect.signature(self.answer).parameters else {}
+        more = {"finer": finer} if self.has_nodes else {}
         return 1 / by.growth_rate(self.answer(**more), self.model.indices, self.model.tokens)
 
 
@@ -170,13 +175,13 @@ LINKS = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def found(name: str) -> Threshold:
     """The first threshold as the verb finds it, without what comes after it."""
     return _first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE).threshold
 
 
-@lru_cache(maxsize=None)
+@cache
 def distance(name: str) -> float:
     """From the quadrature, in stated errors; what is exact is so up to rounding."""
     alpha = LINKS[name].alpha()
@@ -197,18 +202,26 @@ def test_the_threshold_is_as_good_as_asked_for(name: str) -> None:
 
 
 def test_half_of_all_lie_within_one_error() -> None:
-    # Of normal errors 68 % would; with 47 links half or more is then 99.7 % likely.
-    assert np.mean([distance(name) < 1 for name in LINKS]) >= 0.5
+    # Of normal errors 68 % would; with some 40 links half or more is then 99 % likely.
+    sampled = [name for name in LINKS if found(name).error > 1e-9 * found(name).alpha]
+    assert len(sampled) >= 24
+    assert np.mean([distance(name) < 1 for name in sampled]) >= 0.5
 
 
-@pytest.mark.parametrize("name", [name for name in LINKS if name != "three factors"])  # whose grids take gigabytes
+@pytest.mark.parametrize("name", [name for name, link in LINKS.items() if link.has_nodes])
 def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> None:
     assert LINKS[name].alpha(finer=2) == pytest.approx(LINKS[name].alpha(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("name", "alpha"),
-    [("square", 1 / 2), ("product", 0.593751), ("circle", 1.0), ("sphere of four", 2.0), ("norm of three tokens", 1 / 2)],
+    [
+        ("square", 1 / 2),
+        ("product", 0.593751),
+        ("circle", 1.0),
+        ("sphere of four", 2.0),
+        ("norm of three tokens", 1 / 2),
+    ],
 )
 def test_the_quadrature_gives_known_thresholds(name: str, alpha: float) -> None:
     assert LINKS[name].alpha() == pytest.approx(alpha, abs=1e-6)  # digits given
