@@ -131,6 +131,23 @@ def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> 
     return np.einsum("xa,rab,yb->rxy", change, operators, change)
 
 
+def _largest(operators: np.ndarray) -> tuple[float, float]:
+    """Largest eigenvalue of the mean of operators (R, b, b), and its error.
+
+    That of the mean itself is too large, above all where several are equal. The eigenvector of one half of the rows
+    knows nothing of the noise of the other half.
+    """
+    if len(operators) < 4:
+        values = np.linalg.eigvalsh(operators.mean(0))
+        return float(values[-1]), 0.0
+    halves, rows = (operators[::2], operators[1::2]), []
+    for own, other in (halves, halves[::-1]):
+        vector = np.linalg.eigh(other.mean(0))[1][:, -1]
+        rows.append(np.einsum("a,rab,b->r", vector, own, vector))
+    along = np.concatenate(rows)
+    return float(along.mean()), float(along.std(ddof=1) / np.sqrt(len(along)))
+
+
 def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
     """Largest eigenvalue, its error, and the direction that grows from the unit matrix, as a matrix (d, d)."""
     d, e = frame.shape
@@ -138,17 +155,14 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
         return 0.0, 0.0, np.zeros((d, d))
     basis = symmetric_basis(e)
     values, vectors = np.linalg.eigh(operators.mean(0))
-    along = np.einsum("ak,rab,bk->rk", vectors, operators, vectors)
-    errors = along.std(0, ddof=1) / np.sqrt(len(along)) if len(along) > 1 else 0 * values
-    rate, error = float(values[-1]), float(errors[-1])
+    rate, error = _largest(operators)
     if rate <= max(NO_MOMENT, SIGNIFICANT * error):
         return max(rate, 0.0), error, np.zeros((d, d))
     # A degenerate eigenvalue (a symmetry of the link) is split by the noise of the nodes only.
+    along = np.einsum("ak,rab,bk->rk", vectors, operators, vectors)
     gaps = along[:, -1:] - along
     scatter = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0 * values
-    tied = rate - values <= 1e-6 * rate + _TIED * scatter
-    # The largest of them is too large by about its error, their mean is not.
-    rate = float(values[tied].mean())
+    tied = values[-1] - values <= 1e-6 * rate + _TIED * np.maximum(scatter, error)
     unit = np.einsum("aii->a", basis)
     grown = np.einsum("a,aij->ij", vectors[:, tied] @ (vectors[:, tied].T @ unit), basis)
     size, axes = np.linalg.eigh(grown)

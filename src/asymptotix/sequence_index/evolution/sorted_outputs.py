@@ -12,26 +12,29 @@ on nodes independent of both, where the last term, whose noise has mean zero, is
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
-from ...numerics import interrupts
 from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import sobol_uniforms
+from ...numerics.threads import in_threads
 from .. import streams
 from ..channels.protocol import Channel, Posterior
 from .averages import squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
-_DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**13, (8, 16, 32)
+_DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**13, (8, 16, 32, 64)
 #: Smallest and largest number of neighbours in a window; towards the ends a window is this share of what is beyond it.
 _SMALLEST, _LARGEST, _SHARE = 16, 512, 8
 #: Distinct outputs up to which draws are grouped by them.
 FEW_VALUES = 64
+#: Relative error beyond the scatter: what windows smooth alike in both tables, seen at jumps and at steep ends.
+_SMOOTHED = 2.5e-4
 _MOST_CONTROLS = 200
 
 
@@ -53,17 +56,19 @@ class Table(NamedTuple):
 def instability_from_sorted_outputs(channel: Channel, tolerance: float) -> Instability:
     """What grows at zero overlap, for observations that are one number; the rate to a relative ``tolerance``."""
     rows: list[tuple[np.ndarray, ...]] = []
-    while True:
-        interrupts.check()
-        rows.append(_randomisation(channel, len(rows)))
-        if len(rows) in _RANDOMISATIONS:
-            z, *values = (np.concatenate(part) for part in zip(*rows, strict=True))
-            variates = hermite_polynomials(z, _MOST_CONTROLS)
-            control = None if variates is None else Control(variates, len(rows))
-            moments, operators = (_means(value, len(rows), control) for value in values)
-            found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, True)
-            if found.error <= tolerance * found.rate or len(rows) == _RANDOMISATIONS[-1]:
-                return found
+    for count in _RANDOMISATIONS:
+        rows += in_threads(partial(_randomisation, channel), range(len(rows), count))
+        z, *values = (np.concatenate(part) for part in zip(*rows, strict=True))
+        variates = hermite_polynomials(z, _MOST_CONTROLS)
+        control = None if variates is None else Control(variates, len(rows))
+        moments, operators = (_means(value, len(rows), control) for value in values)
+        found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, True)
+        found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
+        # The last ones take as long as all before: only where the error is still large.
+        allowed = tolerance if count < _RANDOMISATIONS[-2] else 2 * tolerance
+        if found.error <= max(allowed, 1.5 * _SMOOTHED) * found.rate or found.rate == 0:
+            break
+    return found
 
 
 def _means(values: np.ndarray, randomisations: int, control: Control | None) -> np.ndarray:

@@ -11,8 +11,6 @@ with m_c draws from the density q_c in chart c: no chart's own degeneracy shows.
 
 from __future__ import annotations
 
-import functools
-import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,8 +29,8 @@ from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
 CHARTS = 4
-#: Charts of a support at most.
-_MOST_CHARTS = 6
+#: Draws of each list of a support.
+_SUPPORT_DRAWS = 256
 _PILOTS = 16
 _FARTHEST = 7.0
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -66,11 +64,14 @@ class FibreChannel(LinkChannel):
 
     draws = 256
     stochastic = True
-    finest, fields = 8e-3, 4
 
     def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
         super().__init__(model, rank)
         self._affine = affine or (False,) * self.size
+        if rank == 1:
+            # All roots along a line are found. Where several coordinates are solved some are missed, those near the
+            # truth less often than others: points that crowd around it would pull every posterior there.
+            self.finest, self.fields = 8e-3, 4
         self.dimension, self.solved = self.size, rank
         self.description = (
             f"weighted draws on the fibre of the output, {CHARTS} charts that each solve {rank} of {self.size} "
@@ -80,7 +81,7 @@ class FibreChannel(LinkChannel):
 
     @property
     def cost(self) -> int:
-        return 8
+        return super().cost if self.finest is None else 8
 
     def footprint(self, draws: int) -> int:
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))
@@ -96,23 +97,11 @@ class FibreChannel(LinkChannel):
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
 
         def one(key: Any) -> tuple[Any, Any]:
-            x, log_weights = fibre_points(phi, y, truth, key, mixed, self._charts, self.support_draws, self._affine)
+            x, log_weights = fibre_points(phi, y, truth, key, mixed, _SUPPORT_DRAWS, self._affine)
             noise = x[:, self.size :]
             return x[:, : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(1)
 
         return jax.lax.map(one, jax.random.split(key, LISTS))
-
-    @property
-    def support_draws(self) -> int:
-        """Draws of each list of a support."""
-        return 256 if self.solved == 1 else 128
-
-    @functools.cached_property
-    def _charts(self) -> list[tuple[int, ...]]:
-        """Coordinates that the charts of a support solve for: all choices, or an even selection of them."""
-        choices = list(itertools.combinations(range(self.dimension), self.solved))
-        every = -(-len(choices) // _MOST_CHARTS)
-        return choices[::every]
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)

@@ -4,9 +4,10 @@ Free coordinates come from a mixture that does not know the prior: standard norm
 the true indices, in all rows or in one of them. Whatever overlap is reached, some of its components are close to the
 posterior; the balance heuristic over charts and components gives every root the weight
 
-    1/w = sum_c m_c vol(J[:, S_c]) q(x_{F_c}),
+    1/w = sum_c m_c |J_c| q(x_{F_c}),
 
-with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves the coordinates S_c.
+with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line: for
+fibres of one dimension less than the space, where all roots can be found.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from jax.scipy.special import logsumexp
 
 from ..tools.line_roots import line_roots
 from ..tools.random_lists import kronecker_normals
-from ..tools.root_finding import gauss_newton, repeated
-from ..tools.small_matrices import half_log_det
 
 #: Independent lists: what each leaves out tells the bias of all.
 LISTS = 4
@@ -32,8 +31,6 @@ _WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
 #: Weight of the prior in the mixture, in units of the other components.
 _PRIOR = 4
 _LOG_2PI = float(np.log(2 * np.pi))
-#: Starts per draw where more than one coordinate is solved, and steps from each.
-_STARTS, _STEPS, _POLISH = 8, 10, 3
 #: Roots along a line, and extrema that may hide two more.
 _MOST_ROOTS = (4, 1)
 
@@ -69,46 +66,38 @@ def mixture(truth: Any, rows: np.ndarray, noises: int) -> WidthMixture:
 
 
 def fibre_points(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, solved: Sequence[tuple[int, ...]], draws: int,
-    affine: Sequence[bool],
-) -> tuple[Any, Any]:  # fmt: skip
+    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, draws: int, affine: Sequence[bool]
+) -> tuple[Any, Any]:
     """Points (m, D) with phi(x) = y and their log-weights (m,), from so many draws in all charts together.
 
-    ``solved`` names the coordinates that each chart solves for, ``affine`` those in which phi is affine.
+    ``affine`` says of every coordinate whether phi is affine in it.
     """
-    each = max(1, draws // len(solved))
+    each = max(1, draws // len(truth))
     charts = [
-        _on_chart(phi, y, truth, one, mixed, S, each, affine)
-        for one, S in zip(jax.random.split(key, len(solved)), solved, strict=True)
+        _on_chart(phi, y, truth, one, mixed, S, each, affine[S])
+        for S, one in enumerate(jax.random.split(key, len(truth)))
     ]
     x, found = (jnp.concatenate(part) for part in zip(*charts, strict=True))
     J = jax.vmap(jax.jacfwd(phi))(x)
-    log_balance = jax.vmap(partial(_log_balance, mixed, solved))(J, x)
+    log_balance = jax.vmap(partial(_log_balance, mixed))(J, x)
     good = found & jnp.isfinite(log_balance)
     return x, jnp.where(good, -log_balance - np.log(each), -jnp.inf)
 
 
 def _on_chart(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, S: tuple[int, ...], each: int, affine: Sequence[bool]
+    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, S: int, each: int, affine: bool
 ) -> tuple[Any, Any]:
-    """Roots in the coordinates S at random values of the others: places (m, D), and which of them exist."""
-    D, r = len(truth), len(S)
-    F = np.array([i for i in range(D) if i not in S])
-    first, second, third = jax.random.split(key, 3)
-    normals = kronecker_normals(first, each, D - r)
+    """Roots in coordinate S at random values of the others: places (m, D), and which of them exist."""
+    D = len(truth)
+    F = np.delete(np.arange(D), S)
+    first, second = jax.random.split(key)
+    normals = kronecker_normals(first, each, D - 1)
     component = (jnp.arange(each) + jax.random.randint(second, (), 0, len(mixed.mean))) % len(mixed.mean)
     free = mixed.mean[component][:, F] + mixed.width[component][:, F] * normals
     base = jnp.zeros((each, D)).at[:, F].set(free)
-    if r == 1:
-        line = _line(truth[S[0]])
-        solve = partial(_along_line, phi, y, S[0], line, affine[S[0]])
-        x, found = jax.vmap(solve)(base)
-    else:
-        starts = 1.3 * jax.random.normal(third, (each, _STARTS, r))
-        starts = starts.at[:, 0].set(truth[np.array(S)]).at[:, 1].set(-truth[np.array(S)])
-        x, found = jax.vmap(partial(_newton, phi, y, np.array(S)))(base, starts)
+    x, found = jax.vmap(partial(_along_line, phi, y, S, _line(truth[S]), affine))(base)
     x, found = x.reshape(-1, D), found.reshape(-1)
-    room = min(len(found), (2 if r == 1 and affine[S[0]] else 4) * each)
+    room = min(len(found), (2 if affine else 4) * each)
     # Most places hold no root: those that do go first. Where there is no room for all, none is to be trusted.
     _, kept = jax.lax.top_k(found.astype(jnp.float32), room)
     return x[kept], found[kept] & (found.sum() <= room)
@@ -133,20 +122,7 @@ def _along_line(phi: Any, y: Any, S: int, line: Any, affine: bool, base: Any) ->
     return x, found
 
 
-def _newton(phi: Any, y: Any, S: np.ndarray, base: Any, starts: Any) -> tuple[Any, Any]:
-    def one(t: Any) -> tuple[Any, Any]:
-        return gauss_newton(lambda t: phi(base.at[S].set(t)), y, t, _STEPS, _POLISH)
-
-    t, found = jax.vmap(one)(starts)
-    found &= jnp.abs(t).max(1) < 9.0
-    return jax.vmap(lambda t: base.at[S].set(t))(t), found & ~repeated(t, found)
-
-
-def _log_balance(mixed: WidthMixture, solved: Sequence[tuple[int, ...]], J: Any, x: Any) -> Any:
-    """Log of sum_c vol(J[:, S_c]) q(x_{F_c}), for one point."""
-    terms = []
-    for S in solved:
-        B, free = J[:, np.array(S)], np.array([i not in S for i in range(len(x))])
-        volume = 0.5 * jnp.log((B**2).sum()) if len(S) == 1 else half_log_det(B.T @ B)
-        terms.append(volume + mixed.log_density(x, free))
-    return logsumexp(jnp.stack(terms))
+def _log_balance(mixed: WidthMixture, J: Any, x: Any) -> Any:
+    """Log of sum_c |J_c| q(x_{F_c}), for one point; J_c is a column of the differential."""
+    log_volumes = 0.5 * jnp.log((J**2).sum(0))
+    return logsumexp(jnp.stack([log_volumes[S] + mixed.log_density(x, np.arange(len(x)) != S) for S in range(len(x))]))
