@@ -11,6 +11,7 @@ import pytest
 
 import link_quadrature as by
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
+from asymptotix.core.progress import quietly
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.thresholds.staircase import _first_step
@@ -178,7 +179,7 @@ LINKS = {
 @cache
 def found(name: str) -> Threshold:
     """The first threshold as the verb finds it, without what comes after it."""
-    return _first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE).threshold
+    return _first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE, quietly).threshold
 
 
 @cache

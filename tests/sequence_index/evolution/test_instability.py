@@ -201,7 +201,7 @@ def test_directions_that_are_not_seen_are_no_step():
     steps, _ = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=2e-4)
     assert len(steps) == 1
     assert abs(steps[0].threshold.alpha - 0.5) < LIMIT * steps[0].threshold.error
-    assert steps[0].threshold.error < 1e-4
+    assert steps[0].threshold.error < 2e-4  # half of it is what windows of sorted outputs smooth
 
 
 def test_of_two_that_come_close_the_first_is_taken():

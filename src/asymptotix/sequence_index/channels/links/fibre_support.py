@@ -6,8 +6,8 @@ posterior; the balance heuristic over charts and components gives every root the
 
     1/w = sum_c m_c |J_c| q(x_{F_c}),
 
-with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line: for
-fibres of one dimension less than the space, where all roots can be found.
+with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line:
+for fibres of one dimension less than the space, where all roots can be found.
 """
 
 from __future__ import annotations
