@@ -28,7 +28,7 @@ from .averages import squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
-_DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**13, (8, 16, 32, 64)
+_DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
 #: Smallest and largest number of neighbours in a window; towards the ends a window is this share of what is beyond it.
 _SMALLEST, _LARGEST, _SHARE = 16, 512, 8
 #: Distinct outputs up to which draws are grouped by them.
