@@ -154,7 +154,8 @@ def generic_map(tokens, beta, target_beta):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "make", "basis"), [(2, generic_map, visible_basis(2)), (3, UncompiledRowsMap, np.eye(5))]
+    ("tokens", "make", "basis"),
+    [(2, generic_map, visible_basis(2)), pytest.param(3, UncompiledRowsMap, np.eye(5), marks=pytest.mark.slow)],
 )
 def test_automatic_differentiation_gives_the_same_points(tokens, make, basis):
     """The generic path in all coordinates, and the softmax map of an installation without numba."""
@@ -186,7 +187,7 @@ def test_the_trace_is_that_of_the_derivative(tokens):
     np.testing.assert_allclose(trace, difference, atol=1e-7)  # step^2 times a third derivative
 
 
-@pytest.mark.parametrize("make", [RowsMap, UncompiledRowsMap])
+@pytest.mark.parametrize("make", [RowsMap, pytest.param(UncompiledRowsMap, marks=pytest.mark.slow)])
 def test_a_sample_does_not_depend_on_those_beside_it(make):
     """Bit for bit, with fewer samples than lanes and with more, in one part and in several."""
     z0, z = draw(3, 5000, seed=1)

@@ -44,6 +44,7 @@ def test_a_monotone_link_hides_nothing(v):
     np.testing.assert_allclose(found.curvature, 1 / v**2, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("v", [0.7, 0.1])
 def test_many_roots_against_random_nodes(v):
     """A link with folds of different heights, where the number of roots changes in between."""

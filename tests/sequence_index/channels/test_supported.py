@@ -78,6 +78,7 @@ def test_several_fields_of_one_observation(curve):
         np.testing.assert_allclose(together.shift[k::4], alone.shift, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_leaving_out_one_list_takes_the_bias_off():
     """Prior N(0, 1) and likelihood exp(z), from 4 x 8 draws of the prior: E[z|y] = 1 exactly."""
     rng = np.random.default_rng(1)

@@ -78,6 +78,7 @@ def no_block(number):
     raise AssertionError(f"block {number} of nodes is not needed where the output is one number")
 
 
+@pytest.mark.slow
 def test_one_number_as_output_needs_no_posterior():
     found = sampled_instability_at_zero(Square([1.0, 2.0]), no_block, 1e-3)
     assert abs(found.rate - 2.0) < LIMIT * found.error
@@ -93,6 +94,7 @@ def test_few_outputs_are_all_that_is_needed():
     np.testing.assert_allclose(1 / discrete.rate, np.pi**2 / 4, rtol=1e-12)  # two outputs and their posteriors
 
 
+@pytest.mark.slow
 def test_the_largest_of_equal_eigenvalues_is_not_too_large():
     """By symmetry all directions of |z|^2 in four dimensions grow alike, at rate 1/2."""
 
