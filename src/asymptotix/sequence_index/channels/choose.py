@@ -104,7 +104,7 @@ def channel_of_link(model: LinkModel) -> LinkChannel:
         return RootChannel(model)
     if n == 2 and kind.outputs == 1:
         return CurveChannel(model, kind)
-    return FibreChannel(model, rank, kind.affine)
+    return FibreChannel(model, rank, kind.affine if kind.outputs == 1 else ())
 
 
 def _discrete(model: LinkModel, kind: LinkKind) -> LinkChannel:

@@ -75,6 +75,13 @@ class MappedChannel(Channel):
 
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         """Posterior of Z, see :class:`Channel`; computed in float64."""
+        found = self.unjudged(observation, omega, V, accuracy)
+        if found.effective_samples is not None:
+            self.refuse_few_samples(found.effective_samples)
+        return found if self.stochastic else found._replace(effective_samples=None)
+
+    def unjudged(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior:
+        """The same, also of samples that are not to be trusted: for some of a batch that is judged as a whole."""
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
@@ -84,12 +91,11 @@ class MappedChannel(Channel):
         found = self.in_chunks(samples, np.arange(n), accuracy.seed, count, 1)
         if self.stochastic and accuracy.draws is None:
             self._do_again(found, samples, accuracy)
-        self.refuse_few_samples(found[3])
         log_evidence, shift, covariance, effective = found
         fields = [log_evidence, shift.reshape(n, P, M), covariance.reshape(n, P, M, P, M)]
         if isinstance(omega, jax.Array):
             fields = [jnp.asarray(x, omega.dtype) for x in fields]
-        return Posterior(fields[0], fields[1], fields[2], effective if self.stochastic else None)
+        return Posterior(fields[0], fields[1], fields[2], effective)
 
     def _do_again(self, found: list[np.ndarray], samples: NumberedSamples, accuracy: Accuracy) -> None:
         """Replace the moments of samples with few effective draws by those of more lists."""

@@ -41,7 +41,9 @@ class Supporting(Protocol):
 
     def keys(self, numbers: np.ndarray, seed: int) -> Any: ...
 
-    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = ...) -> Posterior: ...
+    def unjudged(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior: ...
+
+    def refuse_few_samples(self, effective: np.ndarray) -> None: ...
 
 
 class SupportedPosterior:
@@ -62,7 +64,9 @@ class SupportedPosterior:
         n, P, M = omega.shape
         assert channel.finest is not None
         if np.sqrt(np.linalg.eigvalsh(V)[0]) < channel.finest:
-            return self._channel_own(np.arange(n), omega, V)
+            found = self._channel_own(np.arange(n), omega, V)
+            channel.refuse_few_samples(np.asarray(found.effective_samples))
+            return found
         found = self._moments(omega.reshape(n, -1), np.kron(np.linalg.inv(V), np.eye(M)))
         log_evidence = found[0] - 0.5 * M * np.linalg.slogdet(2 * np.pi * V)[1]
         posterior = Posterior(
@@ -71,14 +75,15 @@ class SupportedPosterior:
         few = np.flatnonzero(~(found[3] > (ENOUGH_POINTS if channel.stochastic else 0.0)) | ~np.isfinite(log_evidence))
         if len(few):
             for old, new in zip(posterior, self._channel_own(few, omega, V), strict=True):
-                old[few] = np.inf if new is None else new
+                old[few] = new
+        channel.refuse_few_samples(np.asarray(posterior.effective_samples))
         return posterior
 
     def _channel_own(self, rows: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """The channel's own posterior of some of the fields."""
         source = rows // (len(omega) // len(self._y))
         own = replace(self._accuracy, numbers=self._numbers[source] * len(omega) + rows)
-        return self._channel.posterior(self._y[source], omega[rows], V, own)
+        return self._channel.unjudged(self._y[source], omega[rows], V, own)
 
     def _moments(self, omega: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
         (points, log_weights), n = self._support, len(omega)
@@ -100,7 +105,7 @@ class SupportedPosterior:
 def _found(
     channel: Supporting, y: np.ndarray, z: np.ndarray, numbers: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points (samples, lists, n, J) and log-weights (samples, lists, J), in single precision but for the sums."""
+    """Points (samples, lists, n, J) and log-weights (samples, lists, J)."""
     keys = channel.keys(numbers, seed)
 
     @double_precision()

@@ -138,13 +138,14 @@ def _largest(operators: np.ndarray) -> tuple[float, float]:
     knows nothing of the noise of the other half.
     """
     if len(operators) < 4:
-        values = np.linalg.eigvalsh(operators.mean(0))
-        return float(values[-1]), 0.0
-    halves, rows = (operators[::2], operators[1::2]), []
+        values, vectors = np.linalg.eigh(operators.mean(0))
+        rows = np.einsum("a,rab,b->r", vectors[:, -1], operators, vectors[:, -1])
+        return float(values[-1]), float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else 0.0
+    halves, parts = (operators[::2], operators[1::2]), []
     for own, other in (halves, halves[::-1]):
         vector = np.linalg.eigh(other.mean(0))[1][:, -1]
-        rows.append(np.einsum("a,rab,b->r", vector, own, vector))
-    along = np.concatenate(rows)
+        parts.append(np.einsum("a,rab,b->r", vector, own, vector))
+    along = np.concatenate(parts)
     return float(along.mean()), float(along.std(ddof=1) / np.sqrt(len(along)))
 
 

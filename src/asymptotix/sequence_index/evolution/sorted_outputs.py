@@ -53,8 +53,13 @@ class Table(NamedTuple):
         return values[:, :n], values[:, n:].reshape(-1, n, n)
 
 
-def instability_from_sorted_outputs(channel: Channel, tolerance: float) -> Instability:
-    """What grows at zero overlap, for observations that are one number; the rate to a relative ``tolerance``."""
+def instability_from_sorted_outputs(
+    channel: Channel, tolerance: float, moment: np.ndarray | None = None
+) -> Instability:
+    """What grows at zero overlap, for observations that are one number; the rate to a relative ``tolerance``.
+
+    ``moment`` is E[g g^T] (P, P) where it is known without noise: tables show only what stands out of theirs.
+    """
     rows: list[tuple[np.ndarray, ...]] = []
     for count in _RANDOMISATIONS:
         rows += in_threads(partial(_randomisation, channel), range(len(rows), count))
@@ -62,7 +67,8 @@ def instability_from_sorted_outputs(channel: Channel, tolerance: float) -> Insta
         variates = hermite_polynomials(z, _MOST_CONTROLS)
         control = None if variates is None else Control(variates, len(rows))
         moments, operators = (_means(value, len(rows), control) for value in values)
-        found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, True)
+        moments = moments if moment is None else np.broadcast_to(moment, moments.shape)
+        found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
         # The last ones take as long as all before: only where the error is still large.
         allowed = tolerance if count < _RANDOMISATIONS[-2] else 2 * tolerance

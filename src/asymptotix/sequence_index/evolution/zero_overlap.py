@@ -24,6 +24,8 @@ from .sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
 _COUNT, _RANDOMISATIONS = 2**11, 8
 #: Outputs per randomisation that show which values there are.
 _OUTPUTS = 2**14
+#: Quantiles at which posteriors tell whether there is a mean.
+_QUANTILES = 128
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
@@ -41,7 +43,10 @@ def sampled_instability_at_zero(
         return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
-        return instability_from_sorted_outputs(channel, tolerance) if exactly is None else exactly
+        if exactly is not None:
+            return exactly
+        moment = None if channel.stochastic else _moment_of_one_number(channel)
+        return instability_from_sorted_outputs(channel, tolerance, moment)
     while True:
         blocks.append(block(len(blocks)))
         found = instability(blocks, np.eye(P), np.eye(P))
@@ -71,6 +76,19 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     share = share / share.sum(1, keepdims=True)
     moments, operators = (np.tensordot(share, table, 1) for table in tables)
     return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
+
+
+@lru_cache(maxsize=64)
+def _moment_of_one_number(channel: Channel) -> np.ndarray:
+    """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero."""
+    P, M = channel.indices, channel.tokens
+    normals = ndtri(sobol_uniforms(_OUTPUTS, P * M + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
+    y = np.sort(np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)[:, 0])
+    step = _OUTPUTS // _QUANTILES
+    nodes = y[step // 2 :: step]
+    found = channel.posterior(nodes[:, None], np.zeros((len(nodes), P, M)), np.eye(P))
+    g = np.asarray(found.shift, float)[np.isfinite(np.asarray(found.log_evidence))]
+    return np.einsum("npm,nqm->pq", g, g) / len(g)
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:

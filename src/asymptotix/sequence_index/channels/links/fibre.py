@@ -31,6 +31,8 @@ from .link_kind import LinkKind
 CHARTS = 4
 #: Draws of each list of a support.
 _SUPPORT_DRAWS = 256
+#: Indices of a sample up to which it has one: every coordinate is a chart.
+_LARGEST_SUPPORT = 8
 _PILOTS = 16
 _FARTHEST = 7.0
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -66,9 +68,10 @@ class FibreChannel(LinkChannel):
     stochastic = True
 
     def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
+        """``affine``: where there is one output, in which coordinates the link is affine."""
         super().__init__(model, rank)
         self._affine = affine or (False,) * self.size
-        if rank == 1:
+        if rank == 1 and affine and self.size <= _LARGEST_SUPPORT:
             # All roots along a line are found. Where several coordinates are solved some are missed, those near the
             # truth less often than others: points that crowd around it would pull every posterior there.
             self.finest, self.fields = 8e-3, 4
@@ -101,7 +104,9 @@ class FibreChannel(LinkChannel):
             noise = x[:, self.size :]
             return x[:, : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(1)
 
-        return jax.lax.map(one, jax.random.split(key, LISTS))
+        points, log_weights = jax.lax.map(one, jax.random.split(key, LISTS))
+        # One list alone without points has lost some: then so may have the others.
+        return points, jnp.where(jnp.isfinite(log_weights).any(1).all(), log_weights, -jnp.inf)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)

@@ -7,7 +7,7 @@ posterior; the balance heuristic over charts and components gives every root the
     1/w = sum_c m_c |J_c| q(x_{F_c}),
 
 with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line:
-for fibres of one dimension less than the space, where all roots can be found.
+for one output, where all roots can be found.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _PRIOR = 4
 _LOG_2PI = float(np.log(2 * np.pi))
 #: Roots along a line, and extrema that may hide two more.
 _MOST_ROOTS = (4, 1)
+#: Steps towards a root, and the relative residual of what is one.
+_STEPS, _CLOSE = 10, 1e-4
 
 
 class WidthMixture(NamedTuple):
@@ -70,6 +72,7 @@ def fibre_points(
 ) -> tuple[Any, Any]:
     """Points (m, D) with phi(x) = y and their log-weights (m,), from so many draws in all charts together.
 
+    None has a weight where a line has more roots than there is room for: the others would be weighted wrongly.
     ``affine`` says of every coordinate whether phi is affine in it.
     """
     each = max(1, draws // len(truth))
@@ -77,7 +80,8 @@ def fibre_points(
         _on_chart(phi, y, truth, one, mixed, S, each, affine[S])
         for S, one in enumerate(jax.random.split(key, len(truth)))
     ]
-    x, found = (jnp.concatenate(part) for part in zip(*charts, strict=True))
+    xs, founds, complete = zip(*charts, strict=True)
+    x, found = jnp.concatenate(xs), jnp.concatenate(founds) & jnp.stack(complete).all()
     J = jax.vmap(jax.jacfwd(phi))(x)
     log_balance = jax.vmap(partial(_log_balance, mixed))(J, x)
     good = found & jnp.isfinite(log_balance)
@@ -86,8 +90,8 @@ def fibre_points(
 
 def _on_chart(
     phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, S: int, each: int, affine: bool
-) -> tuple[Any, Any]:
-    """Roots in coordinate S at random values of the others: places (m, D), and which of them exist."""
+) -> tuple[Any, Any, Any]:
+    """Roots in coordinate S at random values of the others: places (m, D), which of them exist, whether that is all."""
     D = len(truth)
     F = np.delete(np.arange(D), S)
     first, second = jax.random.split(key)
@@ -95,12 +99,12 @@ def _on_chart(
     component = (jnp.arange(each) + jax.random.randint(second, (), 0, len(mixed.mean))) % len(mixed.mean)
     free = mixed.mean[component][:, F] + mixed.width[component][:, F] * normals
     base = jnp.zeros((each, D)).at[:, F].set(free)
-    x, found = jax.vmap(partial(_along_line, phi, y, S, _line(truth[S]), affine))(base)
+    x, found, complete = jax.vmap(partial(_along_line, phi, y, S, _line(truth[S]), affine))(base)
     x, found = x.reshape(-1, D), found.reshape(-1)
-    room = min(len(found), (2 if affine else 4) * each)
-    # Most places hold no root: those that do go first. Where there is no room for all, none is to be trusted.
+    room = min(len(found), 4 * each)
+    # Most places hold no root: those that do go first.
     _, kept = jax.lax.top_k(found.astype(jnp.float32), room)
-    return x[kept], found[kept] & (found.sum() <= room)
+    return x[kept], found[kept], jnp.all(complete) & (found.sum() <= room)
 
 
 def _line(truth: Any) -> Any:
@@ -109,17 +113,13 @@ def _line(truth: Any) -> Any:
     return jnp.sort(jnp.concatenate([np.linspace(-5.7, 5.7, 25), truth + close, truth - close]))
 
 
-def _along_line(phi: Any, y: Any, S: int, line: Any, affine: bool, base: Any) -> tuple[Any, Any]:
+def _along_line(phi: Any, y: Any, S: int, line: Any, affine: bool, base: Any) -> tuple[Any, Any, Any]:
     along = np.eye(len(base))[S]
-    # Of several outputs of rank one, that which changes most at the foot of the line.
-    slope = jax.jvp(phi, (base,), (jnp.asarray(along),))[1]
-    output = jnp.argmax(jnp.abs(slope)) if len(y) > 1 else 0
-    s, found = line_roots(lambda s: (phi(base + s * along) - y)[output], line, affine, _MOST_ROOTS)
+    s, found, complete = line_roots(lambda s: (phi(base + s * along) - y)[0], line, affine, _MOST_ROOTS, _STEPS)
     x = base + s[:, None] * along
-    if len(y) > 1:
-        error = jnp.abs(jax.vmap(phi)(x) - y).max(1)
-        found &= error < 1e-6 * (1 + jnp.abs(y).max())
-    return x, found
+    # A jump across y is no root.
+    close = jnp.abs(jax.vmap(phi)(x)[:, 0] - y[0]) < _CLOSE * (1 + jnp.abs(y[0]))
+    return x, found & close, complete
 
 
 def _log_balance(mixed: WidthMixture, J: Any, x: Any) -> Any:
