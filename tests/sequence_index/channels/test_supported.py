@@ -96,3 +96,22 @@ def test_leaving_out_one_list_takes_the_bias_off():
     error = better.std() / np.sqrt(len(better))
     assert plain.mean() < 1 - 0.03  # the bias of a ratio with about ten effective draws
     assert abs(better.mean() - 1) < 0.3 * abs(plain.mean() - 1) + 3 * error
+
+
+@pytest.mark.slow
+def test_jumps_are_no_roots():
+    """Signs with noise: along a line of an index the link jumps across the observation and never meets it."""
+    channel = channel_of(MultiIndex(lambda z: jnp.sign(z).sum(), 3, noise=0.3))
+    V = 0.4 * np.eye(3)
+    Z, omega, y = drawn(channel, V)
+    found, own = channel.prepared(y, Z)(omega, V), channel.posterior(y, omega, V)
+    away = (found.shift - own.shift)[:, :, 0] / np.sqrt(0.4)
+    # Both from about a hundred effective draws.
+    assert np.sqrt((away**2).mean()) < 0.25
+    size = np.sqrt(len(away)) / away.std(0, ddof=1)
+    assert (abs(away.mean(0)) * size < 4).all()
+
+
+def test_many_outputs_of_rank_one_have_no_support():
+    two = channel_of(MultiIndex(lambda z: jnp.stack([jnp.maximum(z.sum(), 0), jnp.maximum(-z.sum(), 0)]), 3))
+    assert getattr(two, "finest", None) is None

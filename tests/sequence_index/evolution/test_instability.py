@@ -4,9 +4,11 @@
 import numpy as np
 import pytest
 
+from asymptotix import MultiIndex
 from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
+from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.channels.protocol import Channel, score_jacobian
 from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
@@ -87,6 +89,14 @@ def test_one_number_as_output_needs_no_posterior():
     linear = instability_from_sorted_outputs(LinearMap([[1.0, 1.0]]), 1e-3)
     np.testing.assert_allclose(linear.moment, 0.5 * np.ones((2, 2)), rtol=5e-3)  # windows of 1/256 of the outputs
     assert abs(linear.rate) < LIMIT * max(linear.error, 1e-3)
+
+
+@pytest.mark.slow
+def test_a_small_mean_is_seen():
+    """z1 z2 + 0.02 z1 starts by itself, though E|g|^2 is lost in the noise of any table."""
+    found = sampled_instability_at_zero(channel_of(MultiIndex(lambda z: z[0] * z[1] + 0.02 * z[0], 2)), no_block, 1e-2)
+    assert found.starts_by_itself
+    assert np.trace(found.moment) < 5e-3
 
 
 def test_few_outputs_are_all_that_is_needed():
