@@ -74,7 +74,7 @@ def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     # Which layer comes first changes between skip 1 (0.397 against 0.417) and 2 (0.575 against 0.296).
     monkeypatch.setattr(
         "asymptotix.sequence_index.evolution.thresholds.all_thresholds.exact_recovery",
-        lambda evolution, foot, tolerance: Threshold(1.0, 0.0),
+        lambda *branch, **options: Threshold(1.0, 0.0),
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))
     found = find_thresholds(
