@@ -24,8 +24,8 @@ from .sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
 _COUNT, _RANDOMISATIONS = 2**11, 8
 #: Outputs per randomisation that show which values there are.
 _OUTPUTS = 2**14
-#: Quantiles at which posteriors tell whether there is a mean.
-_QUANTILES = 128
+#: Quantiles at which posteriors tell whether there is a mean, and the median |g|^2 that no quadrature makes.
+_QUANTILES, _SEEN = 128, 1e-6
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
@@ -79,8 +79,11 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
 
 
 @lru_cache(maxsize=64)
-def _moment_of_one_number(channel: Channel) -> np.ndarray:
-    """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero."""
+def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
+    """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero.
+
+    None where g is hardly seen at most outputs: at the ends, where a link is singular, a posterior may be wrong.
+    """
     P, M = channel.indices, channel.tokens
     normals = ndtri(sobol_uniforms(_OUTPUTS, P * M + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
     y = np.sort(np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)[:, 0])
@@ -88,7 +91,9 @@ def _moment_of_one_number(channel: Channel) -> np.ndarray:
     nodes = y[step // 2 :: step]
     found = channel.posterior(nodes[:, None], np.zeros((len(nodes), P, M)), np.eye(P))
     g = np.asarray(found.shift, float)[np.isfinite(np.asarray(found.log_evidence))]
-    return np.einsum("npm,nqm->pq", g, g) / len(g)
+    squares = (g**2).sum((1, 2))
+    certain = np.median(squares) > _SEEN or squares.max() < NO_MOMENT
+    return np.einsum("npm,nqm->pq", g, g) / len(g) if certain else None
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:
