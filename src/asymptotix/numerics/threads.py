@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -40,19 +40,20 @@ def available_cores() -> int:
     return min(cores, max(1, int(told))) if told.isdigit() else cores
 
 
-def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
+def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], threads: int) -> None:
     """Call ``work`` on every item, in any order; a thread that is done with one takes the next.
 
     For work that releases the interpreter lock, in items of a fraction of a second: a signal to stop is obeyed between
     two of them.
     """
     interrupts.check()
-    left, stopped = iter(items), threading.Event()
+    left, stopped, unfinished = iter(items), threading.Event(), threading.Event()
 
     def take() -> None:
         try:
             for item in left:  # shared: taking the next one is one step of the interpreter
                 if stopped.is_set() or interrupts.waiting():
+                    unfinished.set()
                     return
                 work(item)
         except BaseException:  # in any of the threads, and a signal in the main one
@@ -65,6 +66,8 @@ def each_in_parallel(work: Callable[[Item], object], items: Iterable[Item], thre
         for other in others:
             other.result()
     interrupts.check()
+    if unfinished.is_set():  # in a thread of the user's own, where a check says nothing
+        raise KeyboardInterrupt
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
