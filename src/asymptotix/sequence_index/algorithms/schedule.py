@@ -99,7 +99,8 @@ def learning_stages(
     ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
     """
     P = evolution.channel.indices
-    nodes = QuasiRandomAverager(channel, evolution.nodes.affordable(2**12), 1, seed=streams.SPECTRAL_NODES)
+    count = evolution.nodes.affordable(2**12)
+    nodes = QuasiRandomAverager(channel, count, 1, seed=streams.SPECTRAL_NODES, fields=1)
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:

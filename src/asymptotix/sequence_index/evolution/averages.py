@@ -9,6 +9,7 @@ At overlap Q the student's field and the true index are jointly Gaussian per tok
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 
@@ -64,9 +65,11 @@ class QuasiRandomAverager(OperatorAverager):
         seed: int = streams.STATE_EVOLUTION_NODES,
         block: int = 0,
         careful: bool = False,
+        fields: int | None = None,
     ) -> None:
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
+        self._fields = math.gcd(channel.fields if fields is None else fields, count)
         # From draws, more of them for samples of which few count.
         self._accuracy = replace(POSTERIOR_ACCURACY, enough=MANY_EFFECTIVE_SAMPLES) if careful else POSTERIOR_ACCURACY
         self.stochastic = channel.stochastic
@@ -74,7 +77,7 @@ class QuasiRandomAverager(OperatorAverager):
 
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size, fields = self.channel.indices * self.channel.tokens, min(self.channel.fields, self._count)
+        size, fields = self.channel.indices * self.channel.tokens, self._fields
         uniforms = []
         for r in range(self._randomisations):
             own = sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
@@ -118,7 +121,7 @@ class QuasiRandomAverager(OperatorAverager):
     @cached_property
     def _posteriors(self) -> list[PreparedPosterior]:
         """The posterior of the nodes as a function of omega and V; where it comes from draws, from two lists."""
-        channel, fields = self.channel, min(self.channel.fields, self._count)
+        channel, fields = self.channel, self._fields
         Z, observation = self._nodes[0][::fields], self._observation[::fields]
         lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
         return [channel.prepared(observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
@@ -133,17 +136,24 @@ class QuasiRandomAverager(OperatorAverager):
         return posterior
 
     def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
-        """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors."""
-        Z, weights, observation, posteriors = self._all_samples(V)
-        return Z, weights, observation, posteriors[0]
+        """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
 
-    def _all_samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Posterior]]:
-        """As :meth:`samples`, with one posterior, or two from independent lists where they come from draws."""
-        channel, (Z, noise, weights) = self.channel, self._nodes
-        Q = np.eye(channel.indices) - V
-        omega = mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
-        posteriors = [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
-        return Z, weights, self._observation, posteriors
+        Those of the channel itself, each to be trusted on its own: prepared ones are made for averages.
+        """
+        Z, _, weights = self._nodes
+        found = self.channel.posterior(self._observation, self._omega(V), V, self._accuracy)
+        return Z, weights, self._observation, Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
+
+    def _omega(self, V: np.ndarray) -> np.ndarray:
+        """The fields at overlap I - V."""
+        Z, noise, _ = self._nodes
+        Q = np.eye(len(V)) - V
+        return mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
+
+    def _all_posteriors(self, V: np.ndarray) -> list[Posterior]:
+        """The posteriors of the nodes, or two of each from independent lists where they come from draws."""
+        omega = self._omega(V)
+        return [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
 
     def __call__(self, V: np.ndarray) -> Averages:
         # The end of one search is the start of the next: the last averages are asked for again. What is kept is one
@@ -156,7 +166,7 @@ class QuasiRandomAverager(OperatorAverager):
 
     def _averaged(self, V: np.ndarray) -> Averages:
         Q = np.eye(self.channel.indices) - V
-        _, weights, _, posteriors = self._all_samples(V)
+        weights, posteriors = self._nodes[2], self._all_posteriors(V)
         values = self._diagonal_values if self.channel.diagonal else self._matrix_values
         moments, curvatures = values(posteriors, V, Q)
         log_evidence = np.mean([posterior.log_evidence for posterior in posteriors], axis=0) - self._log_volume
@@ -207,7 +217,7 @@ class QuasiRandomAverager(OperatorAverager):
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        _, weights, _, posteriors = self._all_samples(V)
+        weights, posteriors = self._nodes[2], self._all_posteriors(V)
         squares, operators = squares_and_operators(posteriors, V, frame, basis)
         control = self._controls_at(np.eye(len(V)) - V)
         moments, operators = (self._mean(values, weights, control) for values in (squares, operators))

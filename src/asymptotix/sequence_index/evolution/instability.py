@@ -113,13 +113,28 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
     """Principal directions of the mean of matrices (R, d, d) along which it exceeds the floor.
 
     What vanishes does so sample by sample, unless posteriors come from draws (``noisy``): then the mean must exceed
-    its own error too.
+    its own error too, along directions that the other half of the rows has chosen.
     """
     values, vectors = np.linalg.eigh(moments.mean(0))
-    along = np.einsum("ik,rij,jk->rk", vectors, moments, vectors)
-    error = along.std(0, ddof=1) / np.sqrt(len(along)) if noisy and len(along) > 1 else 0 * values
-    kept = values > np.maximum(floor, SIGNIFICANT * error)
+    if not noisy or len(moments) < 4:
+        kept = values > floor
+        return vectors[:, kept], values[kept]
+    along = _crossed(moments)
+    mean, error = along.mean(0), along.std(0, ddof=1) / np.sqrt(len(along))
+    kept = (values > floor) & (mean > SIGNIFICANT * error)
     return vectors[:, kept], values[kept]
+
+
+def _crossed(matrices: np.ndarray) -> np.ndarray:
+    """Values (R, d) of symmetric matrices (R, d, d) along the eigenvectors of the half that each is not in.
+
+    Those of their own mean know its noise, and make the largest value too large.
+    """
+    halves, parts = (matrices[::2], matrices[1::2]), []
+    for own, other in (halves, halves[::-1]):
+        vectors = np.linalg.eigh(other.mean(0))[1]
+        parts.append(np.einsum("ik,rij,jk->rk", vectors, own, vectors))
+    return np.concatenate(parts)
 
 
 def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> np.ndarray:
@@ -134,18 +149,13 @@ def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> 
 def _largest(operators: np.ndarray) -> tuple[float, float]:
     """Largest eigenvalue of the mean of operators (R, b, b), and its error.
 
-    That of the mean itself is too large, above all where several are equal. The eigenvector of one half of the rows
-    knows nothing of the noise of the other half.
+    That of the mean itself is too large, above all where several are equal.
     """
     if len(operators) < 4:
         values, vectors = np.linalg.eigh(operators.mean(0))
         rows = np.einsum("a,rab,b->r", vectors[:, -1], operators, vectors[:, -1])
         return float(values[-1]), float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else 0.0
-    halves, parts = (operators[::2], operators[1::2]), []
-    for own, other in (halves, halves[::-1]):
-        vector = np.linalg.eigh(other.mean(0))[1][:, -1]
-        parts.append(np.einsum("a,rab,b->r", vector, own, vector))
-    along = np.concatenate(parts)
+    along = _crossed(operators)[:, -1]
     return float(along.mean()), float(along.std(ddof=1) / np.sqrt(len(along)))
 
 

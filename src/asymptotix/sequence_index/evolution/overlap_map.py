@@ -42,8 +42,6 @@ class OverlapMap:
     def __init__(self, channel: Channel, side_information: float = 0.0, nodes: Nodes | None = None) -> None:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
-        self._known_to: float = np.inf
-        self._of_nothing: Instability
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -106,24 +104,23 @@ class OverlapMap:
                 return diagonal_instability(np.zeros((1, P)), rows)
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0:
-            return self.growth_of_nothing()
+            return self._growth_of_nothing
         averages = [self.nodes.operator_block(number) for number in range(blocks)]
         return instability(averages, point.V, self.not_learned(point), MISALIGNED)
 
-    def growth_of_nothing(self, tolerance: float = 1.0, most: int = 8, say: Say = quietly) -> Instability:
-        """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes.
+    @cached_property
+    def _growth_of_nothing(self) -> Instability:
+        """To follow the dynamics: always of the same accuracy, whatever was asked for before."""
+        return self.growth_of_nothing(1.0, 8)
 
-        What is known better already is not computed again.
-        """
+    def growth_of_nothing(self, tolerance: float, most: int, say: Say = quietly) -> Instability:
+        """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes."""
 
         def block(number: int) -> OperatorAverager:
             say(f"block {number + 1} of at most {most}")
             return self.nodes.operator_block(number)
 
-        if tolerance < self._known_to:
-            self._of_nothing = sampled_instability_at_zero(self.channel, block, tolerance, most)
-            self._known_to = tolerance  # not before: an interrupt may come in between
-        return self._of_nothing
+        return sampled_instability_at_zero(self.channel, block, tolerance, most)
 
     def entered(self, point: Point, found: Instability) -> Point:
         """The point with what is unstable there taken in: at its own first step, or with a small overlap."""

@@ -29,12 +29,13 @@ _QUANTILES, _SEEN = 128, 1e-6
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
+
 def sampled_instability_at_zero(
     channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
 ) -> Instability:
     """The instability of zero overlap, on as many nodes as a relative ``tolerance`` of the rate asks for.
 
-    Where the observation is one number posteriors are tabulated, or, if they come from draws, not needed.
+    Where the observation is one number no blocks are needed: few values are asked for each, many are sorted.
     """
     P, blocks = channel.indices, []
     if channel.exact_averager() is not None:
@@ -42,11 +43,7 @@ def sampled_instability_at_zero(
         found = instability([exact], np.eye(P), np.eye(P))
         return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
-        exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
-        if exactly is not None:
-            return exactly
-        moment = None if channel.stochastic else _moment_of_one_number(channel)
-        return instability_from_sorted_outputs(channel, tolerance, moment)
+        return _of_one_number(channel, tolerance)
     while True:
         blocks.append(block(len(blocks)))
         found = instability(blocks, np.eye(P), np.eye(P))
@@ -55,6 +52,15 @@ def sampled_instability_at_zero(
 
 
 @lru_cache(maxsize=64)
+def _of_one_number(channel: Channel, tolerance: float) -> Instability:
+    """Where the observation is one number; the nodes of state evolution have no part in it."""
+    exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
+    if exactly is not None:
+        return exactly
+    moment = None if channel.stochastic else _moment_of_one_number(channel)
+    return instability_from_sorted_outputs(channel, tolerance, moment)
+
+
 def _from_few_outputs(channel: Channel) -> Instability | None:
     """Where the observation takes few values, from the posteriors at each of them; None where it takes many."""
     P, M = channel.indices, channel.tokens
@@ -78,7 +84,6 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
 
 
-@lru_cache(maxsize=64)
 def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
     """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero.
 
