@@ -14,7 +14,7 @@ from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
 from asymptotix.core.progress import quietly
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
-from asymptotix.sequence_index.evolution.thresholds.staircase import _first_step
+from asymptotix.sequence_index.evolution.thresholds.staircase import first_step
 from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold
 
 pytestmark = pytest.mark.slow
@@ -179,7 +179,7 @@ LINKS = {
 @cache
 def found(name: str) -> Threshold:
     """The first threshold as the verb finds it, without what comes after it."""
-    return _first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE, quietly).threshold
+    return first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE, quietly).threshold
 
 
 @cache

@@ -12,7 +12,7 @@ from ....core.progress import Progress
 from ....core.status import Status
 from ..fixed_points import StateEvolution
 from .exact_recovery import exact_recovery
-from .staircase import staircase, visible_rows
+from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
 #: What a result with several thresholds says: the first of these that occurs.
@@ -54,7 +54,8 @@ def find_thresholds(
         if never := [name for name, one in zip(names, weak, strict=True) if not np.isfinite(one.alpha)]:
             words = f"{Status.CONVERGED.sentence}; never learned: {', '.join(never)}"
     if "exact_recovery" in asked:
-        last = steps[-1].threshold if steps else None
+        # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
+        last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
         exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
         found["exact recovery"] = exact
         values |= {"exact_recovery": exact.alpha, "exact_recovery_err": exact.error}

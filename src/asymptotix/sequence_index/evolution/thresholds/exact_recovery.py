@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from ....core.progress import Say, quietly, under
@@ -31,6 +33,11 @@ class _FullOverlap:
         self.evolution, self.say = evolution, say
         self.ends = [evolution.nothing(0.0), *([] if foot is None else [foot])]
         self.bracket = (0.0, np.inf)
+
+    @cached_property
+    def on_more_nodes(self) -> Dynamics:
+        """The same dynamics on more nodes, which take long to prepare."""
+        return self.evolution.on_more_nodes(MORE)
 
     def __call__(self, alpha: float) -> bool:
         low, high = self.bracket
@@ -76,7 +83,7 @@ def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
     if evolution.nodes.exact or partial or end.largest_variance > _ALMOST_FULL:
         return False
-    return _FullOverlap(evolution.on_more_nodes(MORE), end, recovers.say)(end.alpha)
+    return _FullOverlap(recovers.on_more_nodes, end, recovers.say)(end.alpha)
 
 
 def exact_recovery(
@@ -144,4 +151,5 @@ def _on_several_sets_of_nodes(
     if not np.isfinite(alphas).all():
         return next(one for one in found if one.how is Status.AT_BOUND)
     scatter = alphas.std(ddof=1) / np.sqrt(len(alphas)) if len(found) > 1 else 0.0
-    return Threshold(float(alphas.mean()), float(np.hypot(first.error, scatter))).checked(tolerance)
+    error = np.linalg.norm([first.error, scatter, evolution.nodes.block(0).accuracy * first.alpha])
+    return Threshold(float(alphas.mean()), float(error)).checked(tolerance)

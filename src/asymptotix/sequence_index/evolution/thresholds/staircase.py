@@ -58,7 +58,7 @@ def staircase(
     With ``rows_only`` it ends where every row that is visible has a part in a step: later ones tell nothing new of it.
     """
     say("first weak-recovery threshold")
-    steps = [_first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
+    steps = [first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
     branch = _foot(evolution, steps[0].threshold.alpha)
     while branch is not None and (left := evolution.not_learned(branch).shape[1]) > 0:
         if rows_only and all(any(step.involves(row) for step in steps) for row in visible_rows(evolution)):
@@ -83,7 +83,7 @@ def visible_rows(evolution: StateEvolution) -> list[int]:
     return np.flatnonzero((evolution.visible**2).sum(1) > PART).tolist()
 
 
-def _first_step(evolution: StateEvolution, tolerance: float, say: Say) -> StaircaseStep:
+def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> StaircaseStep:
     """What starts by itself, at alpha = 0; or the first instability of zero overlap."""
     channel = evolution.channel
     if channel.diagonal:
