@@ -114,7 +114,8 @@ class SequenceIndexTheory:
             errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
         else:
             errors = prediction_errors(self.channel, solution.V, solution.Q_error)
-            entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information)
+            accuracy = self.state_evolution.nodes.block(0).accuracy
+            entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information, accuracy)
         values = {
             "overlap": solution.Q,
             "overlap_err": solution.Q_error,

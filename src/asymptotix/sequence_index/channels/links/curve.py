@@ -19,7 +19,7 @@ from .link_channel import LinkChannel, flat_link
 from .link_kind import LinkKind
 
 _NODES, _LINE_NODES = 384, 128
-#: The same for points that serve all priors, in averages: a posterior mean is good to about 1e-4.
+#: The same for points that serve all priors, in averages: a posterior mean is good to about 1e-3 of its deviation.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80
 _WINDOW = 8.5
 #: Below the standard deviation at which an index counts as known.

@@ -16,7 +16,7 @@ from ..tools.root_finding import monotone_root
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from ..tools.truncated_normal import truncated_normal
 from .link_channel import ROUNDING, LinkChannel, flat_link
-from .scalar_averager import ScalarAverager
+from .scalar_averager import MOST, ScalarAverager, reached
 
 _REACH = 40.0
 _LARGEST_NUMBER_OF_PIECES = 512
@@ -59,12 +59,12 @@ class ScalarChannel(LinkChannel):
         )
 
     def exact_averager(self) -> ScalarAverager | None:
-        """Where the link has one output and is nowhere constant; kept, for its roots are found once."""
+        """Where the link has one output, few pieces, is nowhere constant and nowhere overflows; kept."""
         return self._averager
 
     @functools.cached_property
     def _averager(self) -> ScalarAverager | None:
-        if self._pieces.constant.any() or self._pieces.value.shape[1] > 1:
+        if self._pieces.constant.any() or self._pieces.value.shape[1] > 1 or len(reached(self._pieces.ends)) > MOST:
             return None
         both = jax.jit(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
 
@@ -73,7 +73,8 @@ class ScalarChannel(LinkChannel):
             value, slope = both(z)
             return np.asarray(value)[:, 0], np.asarray(slope)[:, 0]
 
-        return ScalarAverager(self._pieces.ends, evaluate)
+        found = ScalarAverager(self._pieces.ends, evaluate)
+        return found if found.whole else None
 
     def footprint(self, draws: int) -> int:
         return 64 * len(self._pieces.ends)

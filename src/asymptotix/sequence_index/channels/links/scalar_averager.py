@@ -24,6 +24,8 @@ _FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
 #: Distances from where the number of roots changes at which intervals end: there roots are close to each other.
 _AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
 _BISECTIONS = 60
+#: Intervals at most: the numbers that are held at once grow with the cube of theirs.
+MOST = 32
 
 #: Of places (m,): the values and the slopes of the link there.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -44,7 +46,7 @@ class ScalarAverager(OperatorAverager):
     accuracy = 2e-5
 
     def __init__(self, ends: np.ndarray, evaluate: Evaluate) -> None:
-        ends = ends[(ends[:, 1] > -_FARTHEST_ROOT) & (ends[:, 0] < _FARTHEST_ROOT)]
+        ends = reached(ends)
         self._z, self._weights = _nodes(ends, evaluate)
         roots, exists = _roots(evaluate(self._z)[0], ends, evaluate)
         own = (self._z[:, None] >= ends[:, 0]) & (self._z[:, None] <= ends[:, 1])
@@ -53,6 +55,8 @@ class ScalarAverager(OperatorAverager):
         with np.errstate(divide="ignore"):
             log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
         good = np.isfinite(log_weights).any(1)  # not: at an extremum, up to rounding
+        #: Whether all of the prior is there, and not beyond where the link overflows.
+        self.whole = bool(self._weights[good].sum() > 1 - 1e-9)
         self._z, self._weights = self._z[good], self._weights[good]
         self._roots, self._log_weights = roots[good], log_weights[good]
         x, weights = np.polynomial.legendre.leggauss(_NOISES)
@@ -81,6 +85,11 @@ class ScalarAverager(OperatorAverager):
         found = _sums(self._roots.T, self._log_weights.T, omega, v)
         log_mass, shift, variance = (np.asarray(x) for x in found)
         return shift / v, variance / v**2 - 1 / v, log_mass - 0.5 * np.log(2 * np.pi * v)
+
+
+def reached(ends: np.ndarray) -> np.ndarray:
+    """Those of the intervals (K, 2) in which there may be roots that count."""
+    return ends[(ends[:, 1] > -_FARTHEST_ROOT) & (ends[:, 0] < _FARTHEST_ROOT)]
 
 
 @jax.jit
