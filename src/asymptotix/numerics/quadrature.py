@@ -5,7 +5,6 @@ deterministic and its fixed point exists to machine precision. The numerical err
 comes from the spread of independent randomisations of the same rule, never from fresh draws.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,12 +14,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, roots_hermitenorm
 
 from . import checks
+from .sobol import DIGITS, LARGEST_DIM, sobol_points
+from .threads import in_threads
 
 MAX_ENTRIES = 2**27
 """Largest table of nodes that is built, in numbers (1 GiB of float64)."""
-
-SOBOL_BITS = 52
-"""Binary digits of a Sobol coordinate: with half a cell added it is still an exact float64."""
 
 
 class Estimate(NamedTuple):
@@ -82,47 +80,19 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     -------
     array (count, dim)
     """
-    # scipy.stats takes most of a second to import and only Sobol points need it.
-    from scipy.stats import qmc
-
     count, dim = checks.integer("count", count, 1), checks.integer("dim", dim, 1)
     if count & (count - 1):
         below = 1 << (count.bit_length() - 1)
         raise ValueError(
             f"count must be a power of two, got {count}; the nearest are {below} and {2 * below}"
         )
-    if dim > qmc.Sobol.MAXDIM:
-        raise ValueError(f"dim must be at most {qmc.Sobol.MAXDIM} for Sobol points, got {dim}")
+    if dim > LARGEST_DIM:
+        raise ValueError(f"dim must be at most {LARGEST_DIM} for Sobol points, got {dim}")
     _refuse_large(count * dim, f"count * dim = {count} * {dim} Sobol coordinates", "fewer points")
     parts = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     parts = tuple(checks.integer("seed", part, 0) for part in parts)
     block = checks.integer("block", block, 0)
-    # Scrambling takes longer than the points: who asks for one block after the other goes on with one sequence.
-    sequence = _sequence(count, dim, parts) if block else _SobolSequence(count, dim, parts)
-    return sequence.block(block) + 0.5 ** (SOBOL_BITS + 1)
-
-
-class _SobolSequence:
-    """A scrambled Sobol sequence in blocks of ``count`` points; the next block is the cheapest to ask for."""
-
-    def __init__(self, count: int, dim: int, seed: tuple[int, ...]) -> None:
-        self._count, self._dim, self._seed = count, dim, seed
-        self._lock, self._sampler, self._next = threading.Lock(), None, 0
-
-    def block(self, number: int) -> NDArray[np.float64]:
-        from scipy.stats import qmc
-
-        with self._lock:
-            if self._sampler is None or number < self._next:
-                generator = np.random.default_rng(list(self._seed))
-                self._sampler, self._next = qmc.Sobol(self._dim, scramble=True, bits=SOBOL_BITS, rng=generator), 0
-            for _ in range(number - self._next):  # scipy's fast_forward fails with more than 32 bits
-                self._sampler.random(self._count)
-            self._next = number + 1
-            return self._sampler.random(self._count)
-
-
-_sequence = lru_cache(maxsize=64)(_SobolSequence)
+    return (sobol_points(count, dim, parts, block) + 0.5) * 0.5**DIGITS
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:
@@ -173,15 +143,16 @@ def randomised_average(
         itself uncertain by a relative 1/sqrt(2(R-1)), 41 % for R = 4.
     """
     randomisations = checks.integer("randomisations", randomisations, 2)
-    means = []
-    for index in range(randomisations):
+
+    def mean(index: int) -> NDArray[np.float64]:
         values = np.asarray(function(_kept_normals(count, dim, seed, index)), dtype=np.float64)
         if values.ndim == 0 or values.shape[0] != count:
             raise ValueError(
                 f"function must return one row per node, ({count}, ...), got shape {values.shape}"
             )
-        means.append(values.mean(axis=0))
-    table = np.stack(means)
+        return values.mean(axis=0)
+
+    table = np.stack(in_threads(mean, range(randomisations)))
     return Estimate(table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(randomisations))
 
 

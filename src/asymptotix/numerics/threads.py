@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from . import interrupts
@@ -60,14 +61,27 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
             stopped.set()
             raise
 
-    with ThreadPoolExecutor(threads) as pool:
-        others = [pool.submit(take) for _ in range(threads - 1)]
+    others = [_others().submit(take) for _ in range(threads - 1)]
+    try:
         take()
-        for other in others:
-            other.result()
+    finally:  # those that have not begun have nothing to do: where all threads wait like this one, none would begin
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
+    for other in begun:
+        other.result()
     interrupts.check()
     if unfinished.is_set():  # in a thread of the user's own, where a check says nothing
         raise KeyboardInterrupt
+
+
+@lru_cache(maxsize=1)
+def _others() -> ThreadPoolExecutor:
+    """The threads beside those that ask for work to be done; they are kept, for to start them takes a millisecond."""
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="asymptotix")
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
+    os.register_at_fork(after_in_child=_others.cache_clear)
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:

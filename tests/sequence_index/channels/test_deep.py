@@ -17,7 +17,12 @@ from asymptotix.sequence_index.channels.attention.mixing_layer import (
     solved,
 )
 from asymptotix.sequence_index.channels.tools.mode_mixture import modes
-from asymptotix.sequence_index.channels.tools.random_lists import random_rotations
+from asymptotix.sequence_index.channels.tools.random_lists import (
+    normals_from,
+    random_rotations,
+    starts,
+    uniforms_from,
+)
 
 CASES = [(2, "softmax"), (2, "linear"), (3, "linear")]
 
@@ -84,10 +89,45 @@ def test_the_mixture_of_a_linear_problem_is_its_posterior():
 
 
 def test_rotations_are_orthogonal_and_have_no_preferred_direction(rng):
-    turns = random_rotations(rng, (20000,), 3)
+    with double_precision():
+        turns = np.asarray(random_rotations(jnp.asarray(rng.standard_normal((20000, 3, 3)))))
     np.testing.assert_allclose(turns @ np.swapaxes(turns, 1, 2), np.broadcast_to(np.eye(3), turns.shape), atol=1e-13)
     # The mean of 20000 entries of variance 1/3: four standard errors.
     assert abs(turns.mean(0)).max() < 4 / np.sqrt(3 * 20000)
+
+
+def test_random_numbers_of_samples_are_uniform_normal_and_independent():
+    count = 64
+    with double_precision():
+        uniforms = np.asarray(jax.vmap(lambda start: uniforms_from(start, count))(starts(np.arange(4096), 7)))
+        normals = np.asarray(jax.vmap(normals_from)(uniforms))
+    assert uniforms.min() > 0
+    assert uniforms.max() < 1
+    # Every count of 64 bins: five standard errors. Correlations of columns, and of a sample with the next: the same.
+    bins = np.bincount((64 * uniforms.ravel()).astype(int), minlength=64)
+    assert abs(bins - 4096).max() < 5 * 64
+    for x in (np.sqrt(12) * (uniforms - 0.5), normals):
+        assert abs(x.T @ x / 4096 - np.eye(count)).max() < 5 * np.sqrt(2 / 4096)
+        assert abs(x[1:].T @ x[:-1] / 4096).max() < 5 / np.sqrt(4096)
+    assert abs((normals**4).mean() - 3) < 5 * np.sqrt(96 / normals.size)
+
+
+@pytest.mark.slow  # compiles the program twice
+@pytest.mark.parametrize("shape", [(3, 2, 1.0), (3, 2, 0.1), (2, 3, 1.0)])
+def test_single_precision_is_enough(shape, rng):
+    channel, n = DeepChannel(*shape, "softmax"), 128
+    assert channel.precision == "float32"
+    double = DeepChannel(*shape, "softmax")
+    double.precision = "float64"
+    V = np.diag(np.geomspace(0.3, 0.01, channel.layers))
+    Q = np.eye(channel.layers) - V
+    Z, noise = rng.standard_normal((2, n, channel.layers, channel.tokens))
+    omega = Q @ Z + np.sqrt(Q @ V) @ noise
+    one, two = (which.posterior(which.observe(Z), omega, V) for which in (channel, double))
+    # Of their deviations, which the draws themselves give to a few percent.
+    scale = np.sqrt(np.diag(V))[:, None]
+    assert np.quantile(abs(one.shift - two.shift) / scale, 0.98) < 1e-3
+    assert np.quantile(abs(one.log_evidence - two.log_evidence), 0.98) < 1e-3
 
 
 def test_linear_layers_without_skip_are_refused():

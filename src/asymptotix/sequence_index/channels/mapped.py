@@ -22,8 +22,8 @@ from .tools.sample_moments import SampleMoments, merged
 
 #: Lists that a sample with few effective draws is done again with, at first and if that was not enough.
 MORE_LISTS = (8, 64)
-#: Samples in a chunk on a CPU and on an accelerator, and the memory that it may take.
-_CHUNK, _CHUNK_BYTES = (256, 4096), 2**28
+#: Samples in a chunk on a CPU and on an accelerator; the memory that it may take, and as a share of an accelerator's.
+_CHUNK, _CHUNK_BYTES, _CHUNK_SHARE = (256, 4096), 2**28, 16
 #: Between the seeds of lists that must be independent.
 _OTHER_SEED = 1000
 
@@ -133,23 +133,24 @@ class MappedChannel(Channel):
         each = np.repeat(rows, repeats)
         keys = self.keys((numbers[rows][:, None] * repeats + np.arange(repeats)).ravel(), seed)
         chunk = self._chunk(len(y), draws)
-        parts = []
+        parts: list[Any] = []
         for start in range(0, len(each), chunk):
             interrupts.check()
             # The last chunk is filled up with its own last sample: one compiled program serves all.
             places = np.minimum(np.arange(start, start + chunk), len(each) - 1)
             some = each[places]
             own = jax.tree.map(lambda x, places=places: x[places], keys)
-            part = self.program(draws, seed)(y[some], mean[some], np.kron(V[some], np.eye(self.tokens)), own)
-            parts.append([np.array(x)[: len(each) - start] for x in part])
-        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+            parts.append(self.program(draws, seed)(y[some], mean[some], np.kron(V[some], np.eye(self.tokens)), own))
+            if len(parts) > 1:  # one is computed while the next is prepared
+                parts[-2] = [np.array(x) for x in parts[-2]]
+        columns = (np.concatenate(column)[: len(each)] for column in zip(*parts, strict=True))
         first = 2 if self.lists > 1 else 1  # axis of the first moments
         lists = [x.reshape(len(rows), repeats * self.lists, *x.shape[first:]) for x in columns]
         return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
         """Samples per chunk, whatever their number where programs take long to compile."""
-        room = max(1, _CHUNK_BYTES // (8 * self.footprint(draws)))
+        room = max(1, _room_for_a_chunk() // (8 * self.footprint(draws)))
         most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
         fitting = min(most, 1 << max(0, room.bit_length() - 1))
         return fitting if self.stochastic else min(fitting, 1 << max(0, (n - 1).bit_length()))
@@ -168,3 +169,11 @@ class MappedChannel(Channel):
                 f" posterior of {self} by {self.description} is not to be trusted; take more draws (default"
                 f" {self.draws}) or more noise"
             )
+
+
+def _room_for_a_chunk() -> int:
+    """Bytes: on a CPU few, that stay in its caches; an accelerator works on as many samples as it can hold."""
+    if jax.default_backend() == "cpu":
+        return _CHUNK_BYTES
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)  # not every device says
+    return max(_CHUNK_BYTES, limit // _CHUNK_SHARE)

@@ -10,6 +10,7 @@ All functions take arrays with leading batch axes, NumPy or JAX, and return the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import jax
@@ -37,8 +38,13 @@ def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
             return activation(logits)
         with double_precision():
             return np.asarray(activation(jnp.asarray(logits)))
-    weights = xp.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    weights = xp.exp(logits - _along_rows(xp.maximum, logits))
+    return weights / _along_rows(xp.add, weights)
+
+
+def _along_rows(combined: Any, entries: Any) -> Any:
+    """What combines all entries of a row, (..., 1); one token after the other, for NumPy is slow on short axes."""
+    return reduce(combined, [entries[..., k : k + 1] for k in range(entries.shape[-1])])
 
 
 def last_preactivation(Z: Any, skip: float, activation: str) -> Any:

@@ -24,6 +24,7 @@ so that neither the degeneracy of one source nor the narrowness of one prior sho
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ from ... import streams
 from ...models import rank_one
 from ..mapped import MappedChannel
 from ..tools.mode_mixture import Mixture, log_sum, modes
-from ..tools.random_lists import random_rotations
+from ..tools.random_lists import normals_from, random_rotations, starts, uniforms_from
 from ..tools.sample_moments import SampleMoments
 from .deep_at_zero import deep_curvature_at_zero
 from .linear_at_zero import linear_curvature_at_zero
@@ -48,16 +49,13 @@ from .mixing_layer import Vector, applied, determinant, dot, has_inverse, invert
 _LIST = 2**16
 #: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
 _PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
-#: Samples whose random numbers come from one generator.
-_KEYS = 64
+#: Skip strength from which softmax layers are far enough from singular for single precision, good to 1e-5 there.
+_WELL_CONDITIONED = 0.1
 _LOG_2PI = float(np.log(2 * np.pi))
 
 
-class Key(NamedTuple):
-    """Random numbers of one sample: of the pilots and the draws, which blocks of normals (2, 2) and rotations.
-
-    Drawn on the host, for the generators of a compiled program take longer to compile than all the rest.
-    """
+class Randomness(NamedTuple):
+    """Of one sample: for the pilots and the draws, which blocks of normals (2, 2) and rotations; which pilots."""
 
     blocks: Any
     turns: Any
@@ -112,6 +110,7 @@ class DeepChannel(MappedChannel):
         self.draws = 1024 if jax.default_backend() == "cpu" else 4096
         self.invertible = has_inverse(tokens, activation)
         self.shares = (1, 1, 2) if self.invertible else (2, 0, 2)
+        self.precision = "float32" if activation == "softmax" and skip >= _WELL_CONDITIONED else "float64"
         self.description = "weighted draws on the fibre of the output, from the prior and around modes, without noise"
 
     @property
@@ -151,26 +150,28 @@ class DeepChannel(MappedChannel):
     def footprint(self, draws: int) -> int:
         return draws * (3 * self.size + 4 * _PILOTS)
 
-    def keys(self, numbers: np.ndarray, seed: int) -> Key:
-        """Random numbers of samples: a generator makes those of 64 in a row, whichever of them are asked for."""
-        blocks, places = np.unique(numbers // _KEYS, return_inverse=True)
-        parts = [self._block_of_keys(seed, int(block)) for block in blocks]
-        rows = places * _KEYS + numbers % _KEYS
-        return Key(*(np.concatenate(part)[rows] for part in zip(*parts, strict=True)))
+    def keys(self, numbers: np.ndarray, seed: int) -> np.ndarray:
+        return starts(numbers, (streams.DEEP_CHANNEL_ROTATIONS << 16) + seed)
 
-    def _block_of_keys(self, seed: int, block: int) -> Key:
-        generator = np.random.default_rng([streams.DEEP_CHANNEL_ROTATIONS, seed, block])
-        turns = random_rotations(generator, (_KEYS, 2, 2, 3 * (self.layers - 1)), self.tokens)
-        return Key(generator.random((_KEYS, 2, 2)), turns, generator.gumbel(size=(_KEYS, 6 * _PILOT_DRAWS)))
+    def _randomness(self, start: Any) -> Randomness:
+        """Of one sample, from where it begins."""
+        M, vectors, gumbels = self.tokens, 3 * (self.layers - 1), 6 * _PILOT_DRAWS
+        uniforms = uniforms_from(start, 4 + 4 * vectors * M * M + gumbels)
+        blocks, turns, rest = jnp.split(uniforms, [4, len(uniforms) - gumbels])
+        normals = normals_from(turns).reshape(2, 2, vectors, M, M)
+        return Randomness(blocks.reshape(2, 2), random_rotations(normals), -jnp.log(-jnp.log(rest)))
 
     def program(self, draws: int, seed: int) -> Any:
-        return partial(_program, self, draws, _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed))
+        normals = _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed, self.precision)
+        return partial(_program, self, draws, normals)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> SampleMoments:
         L, M = self.layers, self.tokens
+        given = y, omega, prior, self._randomness(key)
+        y, omega, prior, own = jax.tree.map(lambda x: x.astype(normals.dtype), given)
         gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
         counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half of them for each list
-        lists = self._drawn(normals, key, 1, int(counts.max()))
+        lists = self._drawn(normals, own, 1, int(counts.max()))
         # As many from either of the two lists, which come one after the other.
         a, b, c = (
             [x.reshape(2, -1)[:, : n // 2].reshape(-1) for x in entries]
@@ -180,19 +181,19 @@ class DeepChannel(MappedChannel):
         if counts[1]:
             points += self._last_but_one_solved(y, gaussian, b)
         if counts[2]:
-            mixture = self._modes(y, gaussian, self._drawn(normals, key, 0, _PILOT_DRAWS), key.gumbel)
+            mixture = self._modes(y, gaussian, self._drawn(normals, own, 0, _PILOT_DRAWS), own.gumbel)
             points += self._last_solved(y, gaussian, mixture.draw(c))
         log_weights = []
         for point in points:
-            terms = [np.log(counts[0]) + point.prior_term]
+            terms = [math.log(counts[0]) + point.prior_term]
             if counts[1]:
-                terms.append(np.log(counts[1]) + point.inverse_term)
+                terms.append(math.log(counts[1]) + point.inverse_term)
             if mixture is not None:
-                terms.append(np.log(counts[2]) + mixture.log_ratio(_flat(point.x[:-1])) + point.prior_term)
+                terms.append(math.log(counts[2]) + mixture.log_ratio(_flat(point.x[:-1])) + point.prior_term)
             log_weights.append(jnp.where(point.exist, -log_sum(terms), -jnp.inf))
         return _moments_of(points, log_weights, gaussian.variances)
 
-    def _drawn(self, normals: Any, key: Key, stage: int, each: int) -> list[Vector]:
+    def _drawn(self, normals: Any, own: Randomness, stage: int, each: int) -> list[Vector]:
         """Normals of the L - 1 drawn layers for three sources, in two independent lists.
 
         A list is a block of the shared normals, with every layer turned by a rotation of its own.
@@ -206,7 +207,7 @@ class DeepChannel(MappedChannel):
                 sum((turns[k, m, j] * rows[k * M + j] for j in range(M)), 0.0) for k in range(vectors) for m in range(M)
             ]
 
-        both = [half(key.blocks[stage, h], key.turns[stage, h]) for h in range(2)]
+        both = [half(own.blocks[stage, h], own.turns[stage, h]) for h in range(2)]
         turned = [jnp.concatenate(pair) for pair in zip(*both, strict=True)]
         return [turned[k * size : (k + 1) * size] for k in range(3)]
 
@@ -228,7 +229,7 @@ class DeepChannel(MappedChannel):
             return jnp.stack(_back_through(matrices, list(u)))
 
         centre, scale = jnp.stack(prior.centre[-1]), jnp.sqrt(prior.variances[-1])
-        signs = jnp.where(jax.vmap(last)(x[chosen]) @ centre < 0, -1.0, 1.0)
+        signs = jnp.where(jax.vmap(last)(x[chosen]) @ centre < 0, -1.0, 1.0).astype(x.dtype)
         steps = _STEPS if self.invertible else 3 * _STEPS
         return modes(lambda x, sign: (sign * last(x) - centre) / scale, x[chosen], signs, steps)
 
@@ -336,7 +337,8 @@ def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) ->
     evidence = jnp.where(total > 0, top[:, 0] + jnp.log(2 * total), jnp.nan)
     scale = jnp.repeat(jnp.sqrt(variances), mean.shape[1] // len(variances))
     effective = total**2 / (weights**2).sum(1)
-    return SampleMoments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
+    found = SampleMoments(evidence, scale * mean, scale[:, None] * covariance * scale, effective)
+    return SampleMoments(*(x.astype(jnp.float64) for x in found))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -348,6 +350,7 @@ def _program(
 
 @lru_cache(maxsize=16)
 @double_precision()
-def _normals(count: int, dim: int, seed: int) -> Any:
+def _normals(count: int, dim: int, seed: int, dtype: str) -> Any:
     """Evenly spread normals (dim, count) on the device."""
-    return jnp.asarray(np.ascontiguousarray(ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T))
+    normals = ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T
+    return jnp.asarray(np.ascontiguousarray(normals), dtype)

@@ -6,12 +6,12 @@ compiler fuses whole formulas and never sees a tiny matrix. R is the row-wise so
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-_TINY = 1e-300
 Vector = list[Any]
 Matrix = list[list[Any]]
 
@@ -65,7 +65,8 @@ def solved(A: Matrix, b: Vector) -> Vector:
 def determinant(A: Matrix) -> Any:
     """|det A|."""
     if len(A) == 2:
-        return jnp.maximum(jnp.abs(A[0][0] * A[1][1] - A[0][1] * A[1][0]), _TINY)
+        product = A[0][0] * A[1][1] - A[0][1] * A[1][0]
+        return jnp.maximum(jnp.abs(product), _tiny(product))
     product: Any = 1.0
     for i, row in enumerate(_eliminated([[*row] for row in A])):
         product = product * jnp.abs(row[i])
@@ -80,7 +81,7 @@ def _eliminated(rows: Matrix) -> Matrix:
             larger = jnp.abs(rows[k][i]) > jnp.abs(rows[i][i])
             pairs = [(jnp.where(larger, y, x), jnp.where(larger, x, y)) for x, y in zip(rows[i], rows[k], strict=True)]
             rows[i], rows[k] = [p[0] for p in pairs], [p[1] for p in pairs]
-        pivot = jnp.where(jnp.abs(rows[i][i]) < _TINY, _TINY, rows[i][i])
+        pivot = jnp.where(jnp.abs(rows[i][i]) < _tiny(rows[i][i]), _tiny(rows[i][i]), rows[i][i])
         for k in range(i + 1, n):
             factor = rows[k][i] / pivot
             rows[k] = [y - factor * x for x, y in zip(rows[i], rows[k], strict=True)]
@@ -100,10 +101,10 @@ def log_slope(v: Vector, t: Vector, activation: str) -> Any:
     v_1 (v_1 - v_2) and v_2 (v_2 - v_1), whose own slope has the determinant -2 (v_1 - v_2)^2.
     """
     if activation == "linear":
-        return jnp.log(2.0) + len(v) * jnp.log(jnp.abs(dot(v, t)) + _TINY)
+        return math.log(2.0) + len(v) * jnp.log(jnp.abs(dot(v, t)) + _tiny(v[0]))
     gap, spread = v[0] - v[1], t[0] - t[1]
     saturation = sum((-jnp.abs(x) - 2 * jnp.log1p(jnp.exp(-jnp.abs(x))) for x in (v[0] * gap, v[1] * gap)), 0.0)
-    return jnp.log(2 * (gap * spread) ** 2 + _TINY) + saturation
+    return jnp.log(2 * (gap * spread) ** 2 + _tiny(gap)) + saturation
 
 
 def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
@@ -123,4 +124,9 @@ def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
 
 
 def _ratio(top: Any, bottom: Any) -> Any:
-    return top / jnp.where(bottom == 0, _TINY, bottom)
+    return top / jnp.where(bottom == 0, _tiny(bottom), bottom)
+
+
+def _tiny(x: Any) -> Any:
+    """The smallest normal number of the precision of ``x``."""
+    return jnp.finfo(x.dtype).tiny

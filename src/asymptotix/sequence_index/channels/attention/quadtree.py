@@ -509,13 +509,13 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, st
 
 
 @_inlined
-def _block(kind, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+def _block(kind, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
     stack = np.empty((_STACK, 4))
     cells = np.empty(12 * _BATCH)
     leaves = np.empty((_LEAVES, _BOUNDS + 4))
     nodes = np.empty(5 * _BUFFER)
     out = np.empty(15)
-    for n in range(u.shape[0]):
+    for n in range(first, last):
         um, up, v1 = u[n, 0], u[n, 1], V[n, 0, 0]
         ratio = V[n, 0, 1] / v1
         v2 = V[n, 1, 1] - V[n, 0, 1] * ratio
@@ -545,13 +545,13 @@ def _block(kind, c, u, omega, V, fineness, cut, rules, log_evidence, shift, cova
 
 # One function for each kind: a branch on it inside a loop would keep the compiler from vectorising.
 @_compiled
-def _softmax_block(c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
-    _block(SOFTMAX, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
+def _softmax_block(first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+    _block(SOFTMAX, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
 
 
 @_compiled
-def _linear_block(c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
-    _block(LINEAR, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
+def _linear_block(first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+    _block(LINEAR, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
 
 
 @cache
@@ -589,13 +589,13 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     block = _softmax_block if kind == SOFTMAX else _linear_block
     results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
     threads = threads or available_cores()
-    # The cost of a sample varies: small parts, so that no thread waits long for the last one.
-    size = min(max(n // (16 * threads), 8), 256)
+    # The cost of a sample varies: small parts, so that no thread waits long for the last one; but while one is begun,
+    # for the time of a sample or two, no other thread can begin its own.
+    size = min(max(n // (8 * threads), 64), 256)
     threads = min(threads, -(-n // size))
 
-    def work(start):
-        part = slice(start, start + size)
-        block(float(c), u[part], omega[part], V[part], fineness, cut, rules, *(result[part] for result in results))
+    def work(first):
+        block(first, min(first + size, n), float(c), u, omega, V, fineness, cut, rules, *results)
 
     each_in_parallel(work, range(0, n, size), threads)
     return results

@@ -16,18 +16,23 @@ from scipy.special import lambertw, ndtri
 
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate
+from ....numerics.threads import available_cores
 from ...models import rank_one
 from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior
 from .activation_kinds import LINEAR, SOFTMAX
 from .linear_at_zero import linear_curvature_at_zero
 from .two_layers_at_zero import softmax_curvature_at_zero
 
+#: Cores that are as fast as an accelerator, for work that is not long.
+_MANY_CORES = 8
+
 
 class TwoLayerChannel(Channel):
     """Two rank-one layers, two tokens, in the rotated token basis.
 
     ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba if
-    it is installed and JAX has no accelerator.
+    it is installed, unless JAX has an accelerator and there are few cores. Arrays that are on an accelerator stay there
+    in any case.
     """
 
     indices = tokens = outputs = 2
@@ -58,7 +63,9 @@ class TwoLayerChannel(Channel):
 
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         n = omega.shape[0]
-        if self.backend == "numba":
+        # The fixed grid divides by the skip strength.
+        there = isinstance(omega, jax.Array) and self.skip > 0 and jax.default_backend() != "cpu"
+        if self.backend == "numba" and not there:
             from . import quadtree
 
             omega, V = np.asarray(omega, float), np.asarray(V, float)
@@ -122,8 +129,11 @@ def cubature_backend(backend: str) -> str:
 
 
 def fastest_backend() -> str:
-    """Name "numba" where it is installed and JAX would run on a CPU, else "jax"."""
-    if jax.default_backend() != "cpu":
+    """Name "numba" where it is installed and JAX would run on a CPU, or there are many cores, else "jax".
+
+    A grid on an accelerator is compiled for six seconds, in which many cores are done with most curves.
+    """
+    if jax.default_backend() != "cpu" and available_cores() < _MANY_CORES:
         return "jax"
     try:
         import numba  # noqa: F401

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.quadrature import sobol_uniforms
 from ... import streams
 from ...models.link import LinkModel
 from ..mapped import NumberedSamples
@@ -78,8 +79,5 @@ class RootChannel(LinkChannel):
 
 def _spread(count: int, n: int) -> np.ndarray:
     """Fixed, evenly spread normals (count, n)."""
-    from scipy.stats import qmc
-
-    sequence = qmc.Sobol(n, scramble=True, rng=np.random.default_rng(streams.ROOT_STARTS))
-    uniforms = sequence.random(1 << (count - 1).bit_length())[:count]
+    uniforms = sobol_uniforms(1 << (count - 1).bit_length(), n, streams.ROOT_STARTS)[:count]
     return ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))

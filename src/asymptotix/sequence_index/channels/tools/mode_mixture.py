@@ -9,6 +9,7 @@ Where f is close to linear this is the density itself; elsewhere it must be mixe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class Mixture(NamedTuple):
         away = [x[i] - self.centres[:, i, None] for i in range(d)]
         square = sum((sum((C[:, j, i] * away[j] for j in range(i, d)), 0.0) ** 2 for i in range(d)), 0.0)
         volume = jnp.log(jnp.diagonal(self.factors, axis1=1, axis2=2)).sum(1)
-        parts = logsumexp(volume[:, None] - 0.5 * square, axis=0) - np.log(len(C))
+        parts = logsumexp(volume[:, None] - 0.5 * square, axis=0) - math.log(len(C))
         return parts + 0.5 * sum((entry * entry for entry in x), 0.0)
 
 
@@ -72,7 +73,7 @@ def modes(residual: Callable[[Any, Any], Any], points: Any, choices: Any, steps:
     def normal_equations(x: Any, choice: Any) -> tuple[Any, Any, Any]:
         value = residual(x, choice)
         J = jax.jacfwd(residual)(x, choice)
-        return jnp.eye(len(x)) + J.T @ J, x + J.T @ value, 0.5 * (x @ x + value @ value)
+        return jnp.eye(len(x), dtype=x.dtype) + J.T @ J, x + J.T @ value, 0.5 * (x @ x + value @ value)
 
     def one(x: Any, choice: Any) -> tuple[Any, Any]:
         def step(state: Any, _: Any) -> tuple[Any, None]:
@@ -86,7 +87,7 @@ def modes(residual: Callable[[Any, Any], Any], points: Any, choices: Any, steps:
             damping = jnp.where(better, 0.1 * damping, jnp.maximum(10 * damping, 0.3))
             return (jnp.where(better, x + move, x), damping, here), None
 
-        start = (x, jnp.asarray(1e-3), normal_equations(x, choice))
+        start = (x, jnp.asarray(1e-3, x.dtype), normal_equations(x, choice))
         (x, _, (H, _, _)), _ = jax.lax.scan(step, start, None, length=steps)
         return x, cholesky(H) / WIDER
 

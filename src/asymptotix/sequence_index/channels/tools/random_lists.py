@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+#: 2^64 divided by the golden ratio, odd.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
 
 def kronecker_normals(key: Any, count: int, dim: int) -> Any:
     """Standard normals (count, dim): the additive sequence k a mod 1, shifted by a random vector.
@@ -25,12 +28,42 @@ def kronecker_normals(key: Any, count: int, dim: int) -> Any:
     return jax.scipy.special.ndtri(jnp.clip(uniforms, 1e-14, 1 - 1e-14))
 
 
-def random_rotations(generator: np.random.Generator, shape: tuple[int, ...], tokens: int) -> np.ndarray:
-    """Matrices (*shape, M, M) drawn uniformly from the orthogonal group O(M): Gram-Schmidt on the rows of normals."""
-    rows = generator.standard_normal((*shape, tokens, tokens))
-    for i in range(tokens):
+def random_rotations(normals: Any) -> Any:
+    """Matrices (..., M, M) drawn uniformly from the orthogonal group O(M): Gram-Schmidt on the rows of normals."""
+    rows: list[Any] = []
+    for i in range(normals.shape[-1]):
+        row = normals[..., i, :]
         for _ in range(2):  # the second pass removes what rounding left of the first
-            for j in range(i):
-                rows[..., i, :] -= (rows[..., i, :] * rows[..., j, :]).sum(-1, keepdims=True) * rows[..., j, :]
-        rows[..., i, :] /= np.linalg.norm(rows[..., i, :], axis=-1, keepdims=True)
-    return rows
+            for other in rows:
+                row = row - (row * other).sum(-1, keepdims=True) * other
+        rows.append(row / jnp.sqrt((row * row).sum(-1, keepdims=True)))
+    return jnp.stack(rows, -2)
+
+
+def starts(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """Of samples with numbers (n,), where each begins in the sequence of :func:`uniforms_from`, (n,) unsigned."""
+    own = np.asarray(numbers, np.uint64) + (np.uint64(seed) << np.uint64(40))
+    return _scattered(_scattered(own * _STEP + _STEP) ^ _STEP)
+
+
+def uniforms_from(start: Any, count: int) -> Any:
+    """Uniform numbers (count,) in the open unit interval, inside a program in double precision.
+
+    The sequence SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter, whose bits are scattered. JAX's own
+    generators take longer to compile than a channel.
+    """
+    bits = _scattered(start + jnp.arange(1, count + 1, dtype=jnp.uint64) * _STEP)
+    return ((bits >> np.uint64(12)).astype(jnp.float64) + 0.5) * 2.0**-52
+
+
+def normals_from(uniforms: Any) -> Any:
+    """As many standard normals as there are uniform numbers (2 m,), two from two (Box and Muller)."""
+    size, angle = jnp.split(uniforms, 2)
+    radius = jnp.sqrt(-2 * jnp.log(size))
+    return jnp.concatenate([radius * jnp.cos(2 * np.pi * angle), radius * jnp.sin(2 * np.pi * angle)])
+
+
+def _scattered(bits: Any) -> Any:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-_TINY = 1e-300
 #: Beyond this size the unrolled loops take longer to compile than they save.
 _UNROLLED = 6
 
@@ -17,7 +16,7 @@ def _factor(A: Any) -> list[list[Any]]:
     for i in range(n):
         for j in range(i + 1):
             s = A[i, j] - sum((L[i][k] * L[j][k] for k in range(j)), 0.0)
-            L[i][j] = jnp.sqrt(jnp.maximum(s, _TINY)) if i == j else s / L[j][j]
+            L[i][j] = jnp.sqrt(jnp.maximum(s, jnp.finfo(s.dtype).tiny)) if i == j else s / L[j][j]
     return L
 
 
@@ -40,7 +39,7 @@ def half_log_det(A: Any) -> Any:
     if A.shape[-1] > _UNROLLED:
         return 0.5 * jnp.linalg.slogdet(A)[1]
     L = _factor(A)
-    return sum((jnp.log(L[i][i]) for i in range(len(L))), jnp.zeros(()))
+    return sum((jnp.log(L[i][i]) for i in range(len(L))), jnp.zeros((), A.dtype))
 
 
 def cholesky(A: Any) -> Any:
@@ -49,4 +48,4 @@ def cholesky(A: Any) -> Any:
     if n > _UNROLLED:
         return jnp.linalg.cholesky(A)
     L = _factor(A)
-    return jnp.stack([jnp.stack([L[i][j] if j <= i else jnp.zeros(()) for j in range(n)]) for i in range(n)])
+    return jnp.stack([jnp.stack([L[i][j] if j <= i else jnp.zeros((), A.dtype) for j in range(n)]) for i in range(n)])
