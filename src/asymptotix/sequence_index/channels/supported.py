@@ -23,8 +23,13 @@ from ...numerics.threads import in_threads
 from .protocol import Accuracy, Posterior
 from .tools.sample_moments import SampleMoments
 
-#: Effective number of random points of a sample that is enough: their bias is of second order.
-ENOUGH_POINTS = 12.0
+#: Effective number of random points of a sample that is enough: their bias is of second order, less than that of thirty
+#: draws whose bias is of first order.
+ENOUGH_POINTS = 6.0
+#: Share of samples with fewer of which each may be as wrong as its prior is wide.
+_RARE = 5e-3
+#: An effective number that no one refuses.
+_CERTAIN = 1e9
 #: Fields at a time, observations whose fibre is found at a time, and the multiple to which the number of points is
 #: rounded up, for few compiled programs.
 _CHUNK, _FOUND, _ROUND = 256, 16, 64
@@ -57,7 +62,8 @@ class SupportedPosterior:
         self._y = np.asarray(observation, float).reshape(len(Z), -1)
         numbers = np.arange(len(Z)) if accuracy.numbers is None else np.asarray(accuracy.numbers, int)
         self._numbers = numbers
-        self._support = _found(channel, self._y, np.asarray(Z, float).reshape(len(Z), -1), numbers, accuracy.seed)
+        self._truth = np.asarray(Z, float).reshape(len(Z), -1)
+        self._support = _found(channel, self._y, self._truth, numbers, accuracy.seed)
 
     def __call__(self, omega: Any, V: Any) -> Posterior:
         channel, omega, V = self._channel, np.asarray(omega, float), np.asarray(V, float)
@@ -72,11 +78,15 @@ class SupportedPosterior:
         posterior = Posterior(
             log_evidence, found[1].reshape(n, P, M), found[2].reshape(n, P, M, P, M), found[3]
         )
-        few = np.flatnonzero(~(found[3] > (ENOUGH_POINTS if channel.stochastic else 0.0)) | ~np.isfinite(log_evidence))
+        exists, enough = np.isfinite(log_evidence), found[3] > (ENOUGH_POINTS if channel.stochastic else 0.0)
+        if np.mean(exists & ~enough) < _RARE:  # in an average they do not count
+            enough = exists
+        few = np.flatnonzero(~(exists & enough))
         if len(few):
             for old, new in zip(posterior, self._channel_own(few, omega, V), strict=True):
                 old[few] = new
-        channel.refuse_few_samples(np.asarray(posterior.effective_samples))
+        # What the points give is enough; draws anew are judged by their own measure.
+        channel.refuse_few_samples(np.where(exists & enough, _CERTAIN, np.asarray(posterior.effective_samples)))
         return posterior
 
     def _channel_own(self, rows: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
@@ -87,13 +97,14 @@ class SupportedPosterior:
 
     def _moments(self, omega: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
         (points, log_weights), n = self._support, len(omega)
-        fields = omega.reshape(len(points), -1, omega.shape[1])
+        fields = (omega.reshape(len(points), -1, omega.shape[1]) - self._truth[:, None]).astype(points.dtype)
+        precision = precision.astype(points.dtype)
 
         @double_precision()  # a scope of its own in every thread
         def part(start: int) -> list[np.ndarray]:
             places = np.minimum(np.arange(start, start + chunk), len(points) - 1)
             found = _program(points[places], log_weights[places], fields[places], precision)
-            return [np.array(x)[: len(points) - start] for x in found]
+            return [np.array(x, float)[: len(points) - start] for x in found]
 
         chunk = max(1, _CHUNK // fields.shape[1])
         parts = in_threads(part, range(0, len(points), chunk))
@@ -105,13 +116,17 @@ class SupportedPosterior:
 def _found(
     channel: Supporting, y: np.ndarray, z: np.ndarray, numbers: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points (samples, lists, n, J) and log-weights (samples, lists, J)."""
+    """Points less the true indices, (samples, lists, n, J), and log-weights, (samples, lists, J).
+
+    In single precision: less the truth, those that count at the finest prior are small.
+    """
     keys = channel.keys(numbers, seed)
 
     @double_precision()
     def part(start: int) -> tuple[np.ndarray, np.ndarray]:
         places = np.minimum(np.arange(start, start + _FOUND), len(z) - 1)
-        found = channel.support_program(y[places], z[places], keys[places])
+        points, log_weights = channel.support_program(y[places], z[places], keys[places])
+        found = points - z[places][:, None, None], log_weights
         return _condensed(*(np.array(x)[: len(z) - start] for x in found))
 
     parts = in_threads(part, range(0, len(z), _FOUND))
@@ -135,7 +150,7 @@ def _padded(points: np.ndarray, log_weights: np.ndarray, most: int) -> tuple[np.
     missing = most - log_weights.shape[-1]
     points = np.pad(points, ((0, 0), (0, 0), (0, missing), (0, 0)))
     log_weights = np.pad(log_weights, ((0, 0), (0, 0), (0, missing)), constant_values=-np.inf)
-    return np.ascontiguousarray(np.swapaxes(points, -1, -2)), log_weights
+    return np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32)
 
 
 def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -> SampleMoments:

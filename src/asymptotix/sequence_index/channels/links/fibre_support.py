@@ -53,8 +53,10 @@ class WidthMixture(NamedTuple):
 def mixture(truth: Any, rows: np.ndarray, noises: int) -> WidthMixture:
     """Around the true coordinates (D,); ``rows`` says which index row each belongs to, the noise is the rest."""
     size = len(rows)
-    narrow = [np.ones(size, bool)] * len(_WIDTHS)
-    widths = list(_WIDTHS)
+    # The more rows, the more components there are of single ones, and the fewer points would be near in all of them.
+    share = max(1, rows.max())
+    narrow = [np.ones(size, bool)] * len(_WIDTHS) * share
+    widths = [*_WIDTHS] * share
     if rows.max() > 0:
         for row in range(rows.max() + 1):
             chosen = [rows == row] if rows.max() == 1 else [rows == row, rows != row]
