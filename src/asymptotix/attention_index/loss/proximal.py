@@ -33,6 +33,7 @@ DISAGREEMENT = 1e-6
 
 _WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
 _MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
+_TELLING = 2  # starts that are far apart: where these end in one minimum on all samples, no others are tried
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -70,7 +71,7 @@ class ProximalMap(abc.ABC):
 
     @abc.abstractmethod
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Starting points (n, N), the one to use if there is only one first."""
+        """Starting points (n, N), the one to use if there is only one first, then the one that is least like it."""
 
     @abc.abstractmethod
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +105,9 @@ class ProximalMap(abc.ABC):
         highest = value.copy()
         at = np.flatnonzero(self.may_jump(y, Sigma) & multi_start) if np.any(multi_start) else np.zeros(0, int)
         if at.size:
-            for start in self.starts(z0[at], z[at]):
+            for number, start in enumerate(self.starts(z0[at], z[at])):
+                if number == _TELLING and not np.any(highest - value > DISAGREEMENT):
+                    break
                 interrupts.check()  # compiled descents of many samples take up to a second
                 other, other_value = self.descend(y[at], z[at], start, Sigma)
                 highest[at] = np.maximum(highest[at], other_value)

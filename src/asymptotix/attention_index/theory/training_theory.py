@@ -16,6 +16,7 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.quasi_newton import QuasiNewton
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
@@ -34,6 +35,8 @@ STARTS = ("uninformed", "informed", "continued")
 _SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-6, 1e-8
 #: Without nodes the equations are as cheap as they are exact.
 _CLOSED_RESIDUAL = 1e-11
+#: On the other nodes, whose spread is the error: a small part of it is enough.
+_OTHER_RESIDUAL = 3e-6
 #: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.
 _JUMPING_RESIDUAL = 1e-6
 #: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
@@ -168,22 +171,21 @@ class TrainingTheory:
         equations = self.equations
         few = equations.few()
         end = few.follow(alpha, start, tolerance=_FOLLOWED)
-        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, end))
+        newton = QuasiNewton(np.linalg.inv(np.eye(3) - few.jacobian(alpha, end)))
         evolutions = equations.replicas(count)
         if equations.on_two_token_nodes:
-            return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
+            return self._on_two_token_nodes(alpha, end.parameters, newton, evolutions)
         residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
-        solutions, start = [], end.parameters
-        for evolution in evolutions:
-            solutions.append(evolution.polish(alpha, start, inverse, tolerance=residual))
-            start = solutions[0].parameters if solutions[0].converged else start  # many nodes agree better than few
+        solutions = [evolutions[0].polish(alpha, end.parameters, newton, tolerance=residual)]
+        near = solutions[0].parameters if solutions[0].converged else end.parameters  # many nodes agree better than few
+        solutions += [other.polish(alpha, near, newton, tolerance=_OTHER_RESIDUAL) for other in evolutions[1:]]
         return Branch(alpha, solutions, evolutions)
 
     def _on_two_token_nodes(
-        self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
+        self, alpha: float, start: OrderParameters, newton: QuasiNewton, evolutions: list[TrainingEvolution]
     ) -> Branch:
-        """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
-        fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
+        """From the end of the dynamics on few nodes, with steps that know the map there."""
+        fine = evolutions[0].polish(alpha, start, newton, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
@@ -192,7 +194,7 @@ class TrainingTheory:
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
-        others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
+        others = [_predicted(evolution, alpha, fine.parameters, newton) for evolution in evolutions[1:]]
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
@@ -229,12 +231,13 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _predicted(
-    evolution: TrainingEvolution, alpha: float, near: OrderParameters, inverse: np.ndarray
+    evolution: TrainingEvolution, alpha: float, near: OrderParameters, newton: QuasiNewton
 ) -> TrainingSolution:
     """The fixed point on other nodes by one quasi-Newton step: the difference is all that is asked for."""
     x = evolution.variables(near)
     found = evolution.step(alpha, x)
-    return evolution.at(alpha, x + inverse @ (evolution.image(found) - x), near=found.points)
+    newton.begin()
+    return evolution.at(alpha, newton.step(x, evolution.image(found)), near=found.points)
 
 
 def _solved(evolutions: list[TrainingEvolution], alpha: float, start: OrderParameters) -> list[TrainingSolution]:
