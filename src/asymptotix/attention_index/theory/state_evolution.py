@@ -26,9 +26,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ...core.status import Status
-from ...numerics.iteration import FixedPoint, fixed_point
+from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
-from ...numerics.quasi_newton import QuasiNewton
 from ..loss.loss_average import LossAverage, LossAverages, Pull
 from ..spectra.target import Target
 from .spectral_estimate import MatrixEstimate, Penalty

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from ...numerics import checks
-from ...numerics.quasi_newton import QuasiNewton
+from ...numerics.iteration import QuasiNewton
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
