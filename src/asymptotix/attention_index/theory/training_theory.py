@@ -32,7 +32,7 @@ from .vanishing_weight_decay import (
 
 STARTS = ("uninformed", "informed", "continued")
 #: Residuals of the dynamics on the fewest nodes, on few, and on those from which the numbers are.
-_SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-6, 1e-8
+_SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
 #: Without nodes the equations are as cheap as they are exact.
 _CLOSED_RESIDUAL = 1e-11
 #: On the other nodes, whose spread is the error: a small part of it is enough.
