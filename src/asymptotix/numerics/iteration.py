@@ -122,8 +122,8 @@ class QuasiNewton:
         B to begin with.
     """
 
-    def __init__(self, inverse: NDArray[np.float64]) -> None:
-        self.inverse = inverse
+    def __init__(self, inverse: ArrayLike) -> None:
+        self.inverse = np.array(inverse, dtype=np.float64)
         self._last: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def begin(self) -> None:

@@ -46,7 +46,7 @@ def sobol_block(count: int, dim: int, seed: tuple[int, ...], number: int) -> NDA
     points = first[None]
     for direction in directions[:last]:
         points = np.concatenate([points, points[::-1] ^ direction])
-    return points * 0.5**BITS
+    return np.asarray(points * 0.5**BITS, np.float64)
 
 
 @lru_cache(maxsize=64)

@@ -94,9 +94,10 @@ class ProximalMap(abc.ABC):
         multi_start: bool | np.ndarray,
         y: np.ndarray | None = None,
     ) -> ProximalPoints:
-        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them.
+        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from several.
 
-        That may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
+        All starts are tried where the first of them, which are far apart, find more than one minimum on any sample. It
+        may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -155,7 +156,7 @@ class SoftmaxMap(ProximalMap):
         work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
         count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
         parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
-        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts)), strict=True)
+        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts), first_alone=False), strict=True)
         return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
