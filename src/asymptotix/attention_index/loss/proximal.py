@@ -33,7 +33,7 @@ DISAGREEMENT = 1e-6
 
 _WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
 _MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
-_TELLING = 2  # starts that are far apart: where these end in one minimum on all samples, no others are tried
+_TELLING = 2  # of the starts: far apart, so that these find several minima on nearly all samples that have some
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -96,8 +96,8 @@ class ProximalMap(abc.ABC):
     ) -> ProximalPoints:
         """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from several.
 
-        All starts are tried where the first of them, which are far apart, find more than one minimum on any sample. It
-        may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
+        That are two far apart and, if these find more than one minimum on any sample, all. It may also be a mask of the
+        samples that are worth all of them, whatever the others show. ``y`` is output(z0), if that is at hand.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -107,7 +107,7 @@ class ProximalMap(abc.ABC):
         at = np.flatnonzero(self.may_jump(y, Sigma) & multi_start) if np.any(multi_start) else np.zeros(0, int)
         if at.size:
             for number, start in enumerate(self.starts(z0[at], z[at])):
-                if number == _TELLING and not np.any(highest - value > DISAGREEMENT):
+                if number == _TELLING and multi_start is True and not np.any(highest - value > DISAGREEMENT):
                     break
                 interrupts.check()  # compiled descents of many samples take up to a second
                 other, other_value = self.descend(y[at], z[at], start, Sigma)
@@ -289,6 +289,6 @@ def proximal_points(
     """Best minimisers p (n, N) of all starts, and tr dp/dz (n,), for visible coordinates z0 and z (n, N)."""
     proximal = softmax_map(tokens, beta, target_beta)
     z0, z = (np.ascontiguousarray(x, dtype=float) for x in (z0, z))
-    points = proximal.solve(z0, z, Sigma, None, multi_start=True)
+    points = proximal.solve(z0, z, Sigma, None, multi_start=np.ones(len(z), bool))
     trace, _ = proximal.derivative(points.y, points.p, Sigma)
     return points.p, trace
