@@ -171,10 +171,11 @@ class TrainingTheory:
         equations = self.equations
         few = equations.few()
         end = few.follow(alpha, start, tolerance=_FOLLOWED)
-        newton = QuasiNewton(np.linalg.inv(np.eye(3) - few.jacobian(alpha, end)))
+        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, end))
         evolutions = equations.replicas(count)
         if equations.on_two_token_nodes:
-            return self._on_two_token_nodes(alpha, end.parameters, newton, evolutions)
+            return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
+        newton = QuasiNewton(inverse)
         residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
         solutions = [evolutions[0].polish(alpha, end.parameters, newton, tolerance=residual)]
         near = solutions[0].parameters if solutions[0].converged else end.parameters  # many nodes agree better than few
@@ -182,9 +183,10 @@ class TrainingTheory:
         return Branch(alpha, solutions, evolutions)
 
     def _on_two_token_nodes(
-        self, alpha: float, start: OrderParameters, newton: QuasiNewton, evolutions: list[TrainingEvolution]
+        self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
     ) -> Branch:
-        """From the end of the dynamics on few nodes, with steps that know the map there."""
+        """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
+        newton = QuasiNewton(inverse)
         fine = evolutions[0].polish(alpha, start, newton, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
@@ -194,7 +196,7 @@ class TrainingTheory:
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
-        others = [_predicted(evolution, alpha, fine.parameters, newton) for evolution in evolutions[1:]]
+        others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
@@ -231,13 +233,12 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _predicted(
-    evolution: TrainingEvolution, alpha: float, near: OrderParameters, newton: QuasiNewton
+    evolution: TrainingEvolution, alpha: float, near: OrderParameters, inverse: np.ndarray
 ) -> TrainingSolution:
     """The fixed point on other nodes by one quasi-Newton step: the difference is all that is asked for."""
     x = evolution.variables(near)
     found = evolution.step(alpha, x)
-    newton.begin()
-    return evolution.at(alpha, newton.step(x, evolution.image(found)), near=found.points)
+    return evolution.at(alpha, x + inverse @ (evolution.image(found) - x), near=found.points)
 
 
 def _solved(evolutions: list[TrainingEvolution], alpha: float, start: OrderParameters) -> list[TrainingSolution]:
