@@ -246,11 +246,12 @@ def test_several_starts_at_chosen_samples_only():
 
 
 @pytest.mark.parametrize(("tokens", "all_starts"), [(2, 4), (3, 8)])
-def test_two_starts_tell_whether_all_are_worth_it(tokens, all_starts):
+def test_two_starts_tell_whether_all_are_worth_it(monkeypatch, tokens, all_starts):
     """Without several minima three descents, with some one from every start; two find nearly all that there are."""
     descents = []
     proximal = softmax_map(tokens, 2.0, 2.0)
-    descend, proximal.descend = proximal.descend, lambda *args: descents.append(len(args[0])) or descend(*args)
+    descend = proximal.descend
+    monkeypatch.setattr(proximal, "descend", lambda *args: descents.append(len(args[0])) or descend(*args))
     z0, z = draw(tokens, 2000)
     proximal.solve(z0, z, 0.3, None, True)  # beyond the bound of convexity, but without several minima
     assert proximal.may_jump(proximal.output(z0), 0.3).any()
