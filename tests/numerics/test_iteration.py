@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from asymptotix.numerics.iteration import continuation_steps, fixed_point
+from asymptotix.numerics.iteration import QuasiNewton, continuation_steps, fixed_point
 
 
 def test_plain_iteration_is_the_dynamics():
@@ -161,3 +161,34 @@ def test_continuation_goes_on_from_the_last_good_point():
 
     assert continued(solve_at, [3, 1, 2], 0.0) == ["at 3.0", "at 1.0", "at 2.0"]
     assert seen == [(1.0, 0.0), (2.0, 1.0), (3.0, 1.0)]
+
+
+def curved(x, shift=0.0):
+    """A smooth map with a fixed point near zero, which a plain iteration does not find."""
+    return np.array([1.6 * x[0] - 0.4 * x[1] + x[1] ** 2 + 0.01, 0.5 * np.sin(x[0]) - 0.8 * x[1] + 0.02 + shift])
+
+
+def residuals(newton, function, steps):
+    """Largest changes by the map along quasi-Newton steps from zero."""
+    x, sizes = np.zeros(len(newton.inverse)), []
+    for _ in range(steps):
+        image = function(x)
+        sizes.append(abs(image - x).max())
+        x = newton.step(x, image)
+    return sizes
+
+
+def test_quasi_newton_steps_learn_the_derivative_and_keep_it_for_the_next_map():
+    newton = QuasiNewton(np.linalg.inv([[-0.7, 0.5], [-0.4, 2.1]]))  # of 1 - G', every entry wrong by about a fifth
+    first = residuals(newton, curved, 8)
+    # With the derivative that it was given each step brings a factor of five, and no more: 2e-7 in the end.
+    assert first[-1] < 1e-12
+    newton.begin()
+    again = residuals(newton, lambda x: curved(x, 1e-3), 4)
+    assert again[3] < 1e-3 * first[3]
+
+
+def test_a_jump_teaches_a_quasi_newton_method_nothing():
+    newton = QuasiNewton(np.eye(1))
+    residuals(newton, lambda x: np.where(x < 0.5, 1.0, 0.0), 4)
+    assert newton.inverse == np.eye(1)

@@ -18,8 +18,9 @@ def test_no_more_cores_than_a_worker_was_given(monkeypatch):
         assert available_cores() == cores
 
 
+@pytest.mark.parametrize("first_alone", [True, False])
 @pytest.mark.parametrize("told", ["1", "4"])
-def test_what_is_made_is_in_order_whatever_the_cores(monkeypatch, told):
+def test_what_is_made_is_in_order_whatever_the_cores(monkeypatch, told, first_alone):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", told)
     workers = set()
@@ -29,7 +30,7 @@ def test_what_is_made_is_in_order_whatever_the_cores(monkeypatch, told):
         time.sleep(1e-3)  # as compiled work does, without holding the interpreter
         return x * x
 
-    assert in_threads(square, range(100)) == [x * x for x in range(100)]
+    assert in_threads(square, range(100), first_alone=first_alone) == [x * x for x in range(100)]
     assert (workers == {threading.main_thread()}) == (told == "1")
 
 

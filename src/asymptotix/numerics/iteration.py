@@ -1,4 +1,4 @@
-"""Fixed-point iteration that ends with a status in words, and continuation along a grid.
+"""Fixed-point iteration that ends with a status in words, its last steps, and continuation along a grid.
 
 State evolution is dynamics: x <- F(x) is followed from its stated start, accelerated with safeguards, and ends at the
 fixed point that those dynamics reach.
@@ -16,6 +16,12 @@ from .anderson import Anderson
 
 Step = Callable[[NDArray[np.float64]], ArrayLike]
 Stop = Callable[[NDArray[np.float64], float], str | None]
+LONGEST = 1.0
+"""Longest quasi-Newton step in a coordinate."""
+
+BELIEVED = 0.5
+"""Share of a step by which the derivative may be wrong along it and still be corrected: more is no smooth map."""
+
 Carried = TypeVar("Carried")
 Found = TypeVar("Found")
 
@@ -102,6 +108,42 @@ def fixed_point(
     assert x is not None  # the first step is a plain one, which is never undone
     status = f"not converged after {max_steps} steps (residual {residual:.2g})"
     return FixedPoint(x, residual, max_steps, status, False)
+
+
+class QuasiNewton:
+    """Steps x + B (G(x) - x) towards the fixed point of G, with B that comes close to (1 - G')^{-1}.
+
+    After every step B is corrected by what it showed (Broyden, Math. Comp. 19, 577 (1965), his first method). What is
+    learned of one map serves for others that differ little.
+
+    Parameters
+    ----------
+    inverse : array (n, n)
+        B to begin with.
+    """
+
+    def __init__(self, inverse: ArrayLike) -> None:
+        self.inverse = np.array(inverse, dtype=np.float64)
+        self._last: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    def begin(self) -> None:
+        """Go on with another map: the next point is not compared with the last one."""
+        self._last = None
+
+    def step(self, x: NDArray[np.float64], image: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Next point after x, where G(x) = image."""
+        residual = image - x
+        if self._last is not None:
+            self._learn(x - self._last[0], self._last[1] - residual)
+        self._last = x, residual
+        return x + (self.inverse @ residual).clip(-LONGEST, LONGEST)
+
+    def _learn(self, move: NDArray[np.float64], fall: NDArray[np.float64]) -> None:
+        """Make B map the fall of the residual to the move that brought it."""
+        expected = self.inverse @ fall
+        missing = move - expected
+        if np.linalg.norm(missing) < BELIEVED * np.linalg.norm(move):
+            self.inverse = self.inverse + np.outer(missing, move @ self.inverse) / (move @ expected)
 
 
 def continuation_steps(

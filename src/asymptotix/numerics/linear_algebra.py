@@ -69,7 +69,7 @@ def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.fl
     rest = 1.0 - q if complement is None else np.asarray(complement, dtype=np.float64)
     if not (np.all(q >= 0) and np.all(rest >= 0)):
         raise ValueError(f"q and its complement must lie in [0, 1], got q = {q} and complement = {rest}")
-    if not np.allclose(q + rest, 1.0, rtol=0, atol=1e-9):
+    if not np.all(abs(q + rest - 1.0) <= 1e-9):
         raise ValueError(f"complement must equal 1 - q, got q + complement = {q + rest}")
     with np.errstate(divide="ignore"):
         return np.log(q) - np.log(rest)

@@ -84,16 +84,20 @@ if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
     os.register_at_fork(after_in_child=_others.cache_clear)
 
 
-def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alone: bool = True) -> list[Made]:
     """What ``work`` makes of every item, in their order, on all available cores.
 
-    The first one alone, so that what it compiles is there for all. What an item gives must not depend on the others.
+    The first one alone, so that what it compiles is there for all; unless the compiler sees to that itself, as numba's
+    does. What an item gives must not depend on the others.
     """
     made: list[Any] = [None] * len(items)
 
     def make(place: int) -> None:
         made[place] = work(items[place])
 
-    make(0)
-    each_in_parallel(make, range(1, len(items)), min(available_cores(), len(items)))
+    left = range(len(items))
+    if first_alone:
+        make(0)
+        left = left[1:]
+    each_in_parallel(make, left, min(available_cores(), len(items)))
     return made

@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 
 from asymptotix.attention_index.loss.generic_loss import GenericMap
 from asymptotix.attention_index.loss.proximal import (
+    DISAGREEMENT,
     RowsMap,
     TwoTokenMap,
     UncompiledRowsMap,
@@ -242,6 +243,29 @@ def test_several_starts_at_chosen_samples_only():
     np.testing.assert_array_equal(chosen.disagree, everywhere.disagree)
     # the first start is among all: where all ends agree it is theirs, to the rounding of the objective
     np.testing.assert_allclose(chosen.value, everywhere.value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "all_starts"), [(2, 4), (3, 8)])
+def test_two_starts_tell_whether_all_are_worth_it(monkeypatch, tokens, all_starts):
+    """Without several minima three descents, with some one from every start; two find nearly all that there are."""
+    descents = []
+    proximal = softmax_map(tokens, 2.0, 2.0)
+    descend = proximal.descend
+    monkeypatch.setattr(proximal, "descend", lambda *args: descents.append(len(args[0])) or descend(*args))
+    z0, z = draw(tokens, 2000)
+    proximal.solve(z0, z, 0.3, None, True)  # beyond the bound of convexity, but without several minima
+    assert proximal.may_jump(proximal.output(z0), 0.3).any()
+    assert len(descents) == 1 + 2
+    descents.clear()
+    found = proximal.solve(z0, z, 2.0, None, True)
+    assert len(descents) == 1 + all_starts
+    everywhere = proximal.solve(z0, z, 2.0, None, np.ones(len(z), bool))
+    np.testing.assert_array_equal(found.p, everywhere.p)
+    starts = proximal.starts(z0, z)
+    one, other = (descend(proximal.output(z0), z, next(starts), 2.0)[1] for _ in range(2))
+    told = abs(one - other) > DISAGREEMENT
+    assert found.disagree.sum() > 10
+    assert (told & found.disagree).sum() > 0.9 * found.disagree.sum()
 
 
 @pytest.mark.parametrize("tokens", [2, 4])

@@ -86,20 +86,20 @@ class BatchedNewton:
 
     def _derivative_part(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
         H = jax.vmap(jax.hessian(self._loss, argnums=1))(y, p)
-        response, _ = _solved_shifted(jnp.eye(p.shape[1]) + Sigma * H, H, 1.0)
+        inverse, _ = _inverse_shifted(jnp.eye(p.shape[1]) + Sigma * H, 1.0)
+        response = jnp.sum(inverse[:, :, :, None] * H[:, None], axis=2)
         return p.shape[1] - Sigma * jnp.trace(response, axis1=1, axis2=2), jnp.sum(response**2, axis=(1, 2))
 
     def _descend_part(self, y: Any, z: Any, start: Any, count: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
         """The first ``count`` samples, others are there to fill the arrays."""
-        lane, none = jnp.zeros(_LANES, int), jnp.zeros(_LANES)
-        first_y, first_z, first_r = (jnp.broadcast_to(x[0], (_LANES, *x.shape[1:])) for x in (y, z, start))
+        lane, none = jnp.arange(_LANES), jnp.zeros(_LANES)
+        first_r = start[:_LANES]
         lanes = _Lanes(
-            sample=lane - 1, y=first_y, z=first_z, r=first_r, value=none, step=first_r, size=none, gain=none, bend=none,
-            steps=lane, halvings=lane + _FRESH, trial=first_r,
+            sample=jnp.where(lane < count, lane, -1), y=y[:_LANES], z=z[:_LANES], r=first_r, value=none, step=first_r,
+            size=none, gain=none, bend=none, steps=0 * lane, halvings=0 * lane + _FRESH, trial=first_r,
         )  # fmt: skip
-        ends = _Ends(jnp.zeros_like(z), jnp.zeros(len(z)), jnp.asarray(0), jnp.asarray(0))
+        ends = _Ends(jnp.zeros_like(z), jnp.zeros(len(z)), jnp.minimum(count, _LANES), jnp.asarray(0))
         samples = y, z, start, count
-        lanes, ends = _refilled(lanes, ends, samples, jnp.ones(_LANES, bool))
 
         def look(state: tuple[_Lanes, _Ends]) -> tuple[_Lanes, _Ends]:
             lanes, ended = self._look(state[0], 1 / Sigma)
@@ -119,11 +119,11 @@ class BatchedNewton:
         H = jax.vmap(jax.hessian(objective, argnums=2))(*at)
         promised = lanes.size * (lanes.gain + 0.5 * lanes.size * lanes.bend)
         moved = (lanes.halvings == _FRESH) | (lower <= lanes.value - ARMIJO * promised)
-        direction, lacking = _solved_shifted(H, g[:, :, None], precision)
-        direction = direction[:, :, 0]
+        inverse, lacking = _inverse_shifted(H, precision)
+        direction = jnp.sum(inverse * g[:, None, :], axis=2)
         gain = jnp.sum(g * direction, axis=1)
         unresolved = moved & ~(gain > RELATIVE * jnp.abs(lower) + _ROUNDING)
-        downhill, bend = _ways_off_saddles(H, lacking, unresolved & (lacking > 0))
+        downhill, bend = _ways_off_saddles(H, inverse, unresolved & (lacking > 0))
         saddle = bend > BENT * precision
         # a last step is taken unseen where the value no longer resolves the gain: it squares the error
         last = unresolved & ~saddle
@@ -189,8 +189,8 @@ def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
     return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
 
 
-def _solved_shifted(M: jax.Array, B: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
-    """M^{-1} B, with as much added to the diagonal of M as makes it positive definite, and how much that is.
+def _inverse_shifted(M: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
+    """M^{-1}, with as much added to the diagonal of M as makes it positive definite, and how much that is.
 
     What is first added is FLATTEST times ``scale``.
     """
@@ -200,36 +200,38 @@ def _solved_shifted(M: jax.Array, B: jax.Array, scale: Any) -> tuple[jax.Array, 
         shift, _, positive, count = state
         more = jnp.where(count > 0, FLATTEST * scale * 4.0 ** (count - 1), 0.0)
         shift = jnp.where(positive, shift, shift + more)
-        return shift, *_solved(M + shift[:, None, None] * unit, B), count + 1
+        return shift, *_inverse(M + shift[:, None, None] * unit), count + 1
 
-    start = jnp.zeros(len(M)), B, jnp.zeros(len(M), bool), 0
-    shift, solved, *_ = jax.lax.while_loop(lambda state: jnp.any(~state[2]) & (state[3] < MOST_SHIFTS), shifted, start)
-    return solved, shift
+    start = jnp.zeros(len(M)), M, jnp.zeros(len(M), bool), 0
+    shift, inverse, *_ = jax.lax.while_loop(lambda state: jnp.any(~state[2]) & (state[3] < MOST_SHIFTS), shifted, start)
+    return inverse, shift
 
 
-def _solved(M: jax.Array, B: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^{-1} B by elimination, and whether M is safely positive definite."""
-    rows = jnp.concatenate([M, B], axis=2)
-    positive = jnp.ones(len(M), bool)
-    for k in range(M.shape[1]):
+def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """M^{-1} by elimination in place, and whether M is safely positive definite."""
+    n = M.shape[1]
+
+    def eliminate(k: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        rows, positive = state
         pivot = rows[:, k, k]
         positive &= pivot > SINGULAR * M[:, k, k]
-        row = rows[:, k] / jnp.where(pivot > 0, pivot, 1.0)[:, None]
-        others = jnp.arange(M.shape[1])[:, None] != k
-        rows = jnp.where(others, rows, 0.0) - jnp.where(others, rows[:, :, k : k + 1], -1.0) * row[:, None]
-    return rows[:, :, M.shape[1] :], positive
+        # The column of the pivot makes room for that of the inverse.
+        others = jnp.arange(n) != k
+        column = jnp.where(others, rows[:, :, k], -1.0)
+        row = jnp.where(others, rows[:, k], 1.0) / jnp.where(pivot > 0, pivot, 1.0)[:, None]
+        return jnp.where(others[:, None] & others, rows, 0.0) - column[:, :, None] * row[:, None], positive
+
+    return jax.lax.fori_loop(0, n, eliminate, (M, jnp.ones(len(M), bool)))
 
 
-def _ways_off_saddles(H: jax.Array, shift: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _ways_off_saddles(H: jax.Array, inverse: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Directions along which H is least, with how far below zero it is there, for the lanes where they are wanted.
 
-    H + ``shift`` is positive definite, and its inverse largest along the vector that is looked for.
+    ``inverse`` is that of H plus what makes it positive definite: largest along the vector that is looked for.
     """
     n = H.shape[1]
 
     def least() -> tuple[jax.Array, jax.Array]:
-        inverse, _ = _solved(H + shift[:, None, None] * jnp.eye(n), jnp.broadcast_to(jnp.eye(n), H.shape))
-
         def turned(_: Any, v: jax.Array) -> jax.Array:
             v = jnp.sum(inverse * v[:, None, :], axis=2)
             return v / jnp.sqrt(jnp.sum(v**2, axis=1, keepdims=True))

@@ -123,13 +123,14 @@ class NodeAverage(LossAverage):
         points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
+        moreau = self._mean(points.value)
         averages = LossAverages(
             f_square=pull.f_square,
             f_noise=pull.f_noise,
             f_target=pull.f_target,
             test=self._mean(self.proximal.loss(points.y, z)),
-            train=self._mean(self.proximal.loss(points.y, points.p)),
-            moreau=self._mean(points.value),
+            train=moreau - 0.5 * Sigma * pull.f_square,  # without what the distance |p - z| costs
+            moreau=moreau,
             response=self._mean(response),
             trace=self._mean(trace),
             jump_weight=self._mean(points.disagree) if multi_start else math.nan,

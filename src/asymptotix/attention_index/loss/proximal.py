@@ -33,6 +33,7 @@ DISAGREEMENT = 1e-6
 
 _WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
 _MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
+_TELLING = 2  # of the starts: far apart, so that these find several minima on nearly all samples that have some
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
@@ -70,7 +71,7 @@ class ProximalMap(abc.ABC):
 
     @abc.abstractmethod
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Starting points (n, N), the one to use if there is only one first."""
+        """Starting points (n, N), the one to use if there is only one first, then the one that is least like it."""
 
     @abc.abstractmethod
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
@@ -93,9 +94,10 @@ class ProximalMap(abc.ABC):
         multi_start: bool | np.ndarray,
         y: np.ndarray | None = None,
     ) -> ProximalPoints:
-        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from all of them.
+        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from several.
 
-        That may also be a mask of the samples that are worth it. ``y`` is output(z0), if that is at hand.
+        That are two far apart and, if these find more than one minimum on any sample, all. It may also be a mask of the
+        samples that are worth all of them, whatever the others show. ``y`` is output(z0), if that is at hand.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -104,7 +106,9 @@ class ProximalMap(abc.ABC):
         highest = value.copy()
         at = np.flatnonzero(self.may_jump(y, Sigma) & multi_start) if np.any(multi_start) else np.zeros(0, int)
         if at.size:
-            for start in self.starts(z0[at], z[at]):
+            for number, start in enumerate(self.starts(z0[at], z[at])):
+                if number == _TELLING and multi_start is True and not np.any(highest - value > DISAGREEMENT):
+                    break
                 interrupts.check()  # compiled descents of many samples take up to a second
                 other, other_value = self.descend(y[at], z[at], start, Sigma)
                 highest[at] = np.maximum(highest[at], other_value)
@@ -152,7 +156,7 @@ class SoftmaxMap(ProximalMap):
         work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
         count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
         parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
-        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts)), strict=True)
+        first, second = zip(*in_threads(lambda part: kernel(*part), list(parts), first_alone=False), strict=True)
         return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
@@ -285,6 +289,6 @@ def proximal_points(
     """Best minimisers p (n, N) of all starts, and tr dp/dz (n,), for visible coordinates z0 and z (n, N)."""
     proximal = softmax_map(tokens, beta, target_beta)
     z0, z = (np.ascontiguousarray(x, dtype=float) for x in (z0, z))
-    points = proximal.solve(z0, z, Sigma, None, multi_start=True)
+    points = proximal.solve(z0, z, Sigma, None, multi_start=np.ones(len(z), bool))
     trace, _ = proximal.derivative(points.y, points.p, Sigma)
     return points.p, trace

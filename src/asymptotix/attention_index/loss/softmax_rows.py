@@ -318,10 +318,11 @@ def _refill(basis, y, z, start, following, ended, r, fields, targets, step, tria
         counts[_STEPS, w], counts[_HALVINGS, w] = 0, _FRESH
         following += 1
         for k in range(len(basis)):
-            fields[k, w], trial[k, w] = 0.0, 0.0
+            field, first = 0.0, 0.0
             for j in range(visible):
-                fields[k, w] += basis[k, j] * z[i, j]
-                trial[k, w] += basis[k, j] * start[i, j]
+                field += basis[k, j] * z[i, j]
+                first += basis[k, j] * start[i, j]
+            fields[k, w], trial[k, w] = field, first
         for k in range(tokens * tokens):
             targets[k // tokens, k % tokens, w] = y[i, k]
     return following, taken

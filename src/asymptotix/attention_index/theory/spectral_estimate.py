@@ -98,8 +98,12 @@ class NuclearNorm(Penalty):
         return 2 * self.strength / mhat, mhat / Sigmahat
 
     def squared_response(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> float:
-        eps = 2 * self.strength / mhat
-        return _squared_difference(target, np.sqrt(qhat) / mhat, eps, lambda x: np.maximum(x - eps, 0)) / Sigmahat**2
+        # Of (x - eps)_+ the quotient is 1 where both are above eps, 0 where both are below.
+        convolution, eps = target.convolution(np.sqrt(qhat) / mhat), 2 * self.strength / mhat
+        x, above, _ = convolution.nodes(eps)
+        y, below = _nodes_below(convolution, eps)
+        across = above @ ((x - eps)[:, None] / (x[:, None] - y)) ** 2 @ below
+        return float(above.sum() ** 2 + 2 * across) / Sigmahat**2
 
 
 class SquaredNorm(Penalty):

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ...core.status import Status
-from ...numerics.iteration import FixedPoint, fixed_point
+from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
 from ..loss.loss_average import LossAverage, LossAverages, Pull
 from ..spectra.target import Target
@@ -226,17 +226,17 @@ class TrainingEvolution:
         self,
         alpha: float,
         start: OrderParameters,
-        inverse: np.ndarray,
+        newton: QuasiNewton,
         *,
         tolerance: float = 1e-8,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
-        """As :meth:`solve` from close to the end, with ``inverse`` = (1 - G')^{-1} of the map on other nodes.
+        """As :meth:`solve` from close to the end, with quasi-Newton steps that know the map on other nodes.
 
         It is left unfinished where the proximal map jumps on a share of the data beyond ``most_jumps``.
         """
-        found = self._refined(alpha, self.variables(start), inverse, tolerance)
-        return self._checked(alpha, found, inverse, tolerance, most_jumps)
+        found = self._refined(alpha, self.variables(start), newton, tolerance)
+        return self._checked(alpha, found, newton, tolerance, most_jumps)
 
     def follow(
         self,
@@ -297,46 +297,53 @@ class TrainingEvolution:
         return ended, points
 
     def _refined(
-        self, alpha: float, x: np.ndarray, inverse: np.ndarray, tolerance: float, near: np.ndarray | None = None
+        self, alpha: float, x: np.ndarray, newton: QuasiNewton, tolerance: float, near: np.ndarray | None = None
     ) -> Iterate:
-        """Quasi-Newton steps as long as they halve the residual, then the dynamics."""
-        best, first, points = np.inf, x, near
+        """Quasi-Newton steps to one before the end as long as they halve the residual, then the dynamics."""
+        before, first, points = np.inf, x, near
+        newton.begin()
         for _ in range(_POLISH):
             state = self.step(alpha, x, points)
-            points = state.points
-            if state.residual < tolerance:
+            points, fall = state.points, state.residual / before
+            # what the residual is after one more step that brings as much as the last one
+            if state.residual * (fall if 0 < fall < 1 else 1) < tolerance:
                 return state
-            if state.residual > 0.5 * best:
+            if fall > 0.5:
                 break
-            best = state.residual
-            x = x + (inverse @ (self.image(state) - x)).clip(-1, 1)
+            before = state.residual
+            x = newton.step(x, self.image(state))
         return self.follow(alpha, self.parameters(first), tolerance=tolerance, near=points)
 
     def _checked(
         self,
         alpha: float,
         found: Iterate,
-        inverse: np.ndarray | None,
+        newton: QuasiNewton | None,
         tolerance: float,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
         for _ in range(_CHECKS):
-            x = self.variables(found.parameters)
+            x = self._end(found, newton)
             checked = self.at(alpha, x, near=found.points, multi_start=True)
             hopeless = checked.averages.jump_weight > most_jumps
             if checked.residual < 10 * tolerance or not found.converged or hopeless:
                 return replace(checked, status=found.status, words=found.words)
-            if inverse is not None:
-                found = self._refined(alpha, x, inverse, tolerance, checked.points)
+            if newton is not None:
+                found = self._refined(alpha, x, newton, tolerance, checked.points)
                 if checked.residual < _HARMLESS and found.converged:
                     # The few minima found have hardly moved the end: others will not by moving with it.
-                    end = self.at(alpha, self.variables(found.parameters), near=found.points)
+                    end = self.at(alpha, self._end(found, newton), near=found.points)
                     averages = end.averages._replace(jump_weight=checked.averages.jump_weight)
                     return replace(end, averages=averages)
             else:
                 found = self.follow(alpha, found.parameters, tolerance=tolerance, near=checked.points)
         return self._from_all_starts(alpha, found, tolerance)
+
+    def _end(self, found: Iterate, newton: QuasiNewton | None) -> np.ndarray:
+        """The variables where an iteration ended, after the last step to which quasi-Newton ones are led."""
+        x = self.variables(found.parameters)
+        return x if newton is None or not found.converged else newton.step(x, self.image(found))
 
     def complete(self, alpha: float, found: Iterate) -> TrainingSolution:
         """The same with all averages."""

@@ -16,6 +16,7 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.iteration import QuasiNewton
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
@@ -31,9 +32,11 @@ from .vanishing_weight_decay import (
 
 STARTS = ("uninformed", "informed", "continued")
 #: Residuals of the dynamics on the fewest nodes, on few, and on those from which the numbers are.
-_SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-6, 1e-8
+_SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
 #: Without nodes the equations are as cheap as they are exact.
 _CLOSED_RESIDUAL = 1e-11
+#: On the other nodes, whose spread is the error: a small part of it is enough.
+_OTHER_RESIDUAL = 3e-6
 #: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.
 _JUMPING_RESIDUAL = 1e-6
 #: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
@@ -172,18 +175,19 @@ class TrainingTheory:
         evolutions = equations.replicas(count)
         if equations.on_two_token_nodes:
             return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
+        newton = QuasiNewton(inverse)
         residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
-        solutions, start = [], end.parameters
-        for evolution in evolutions:
-            solutions.append(evolution.polish(alpha, start, inverse, tolerance=residual))
-            start = solutions[0].parameters if solutions[0].converged else start  # many nodes agree better than few
+        solutions = [evolutions[0].polish(alpha, end.parameters, newton, tolerance=residual)]
+        near = solutions[0].parameters if solutions[0].converged else end.parameters  # many nodes agree better than few
+        solutions += [other.polish(alpha, near, newton, tolerance=_OTHER_RESIDUAL) for other in evolutions[1:]]
         return Branch(alpha, solutions, evolutions)
 
     def _on_two_token_nodes(
         self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
     ) -> Branch:
         """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
-        fine = evolutions[0].polish(alpha, start, inverse, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
+        newton = QuasiNewton(inverse)
+        fine = evolutions[0].polish(alpha, start, newton, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
