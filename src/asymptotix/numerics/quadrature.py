@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, roots_hermitenorm
 
 from . import checks
+from .sobol import BITS, MOST_COORDINATES, sobol_block
 
 MAX_ENTRIES = 2**27
 """Largest table of nodes that is built, in numbers (1 GiB of float64)."""
-
-SOBOL_BITS = 52
-"""Binary digits of a Sobol coordinate: with half a cell added it is still an exact float64."""
 
 
 class Estimate(NamedTuple):
@@ -82,30 +80,31 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     -------
     array (count, dim)
     """
-    # scipy.stats takes most of a second to import and only Sobol points need it.
-    from scipy.stats import qmc
-
     count, dim = checks.integer("count", count, 1), checks.integer("dim", dim, 1)
     if count & (count - 1):
         below = 1 << (count.bit_length() - 1)
         raise ValueError(
             f"count must be a power of two, got {count}; the nearest are {below} and {2 * below}"
         )
-    if dim > qmc.Sobol.MAXDIM:
-        raise ValueError(f"dim must be at most {qmc.Sobol.MAXDIM} for Sobol points, got {dim}")
     _refuse_large(count * dim, f"count * dim = {count} * {dim} Sobol coordinates", "fewer points")
     parts = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     parts = tuple(checks.integer("seed", part, 0) for part in parts)
     block = checks.integer("block", block, 0)
+    if dim <= MOST_COORDINATES:
+        return sobol_block(count, dim, parts, block) + 0.5 ** (BITS + 1)
     # Scrambling takes longer than the points: who asks for one block after the other goes on with one sequence.
     sequence = _sequence(count, dim, parts) if block else _SobolSequence(count, dim, parts)
-    return sequence.block(block) + 0.5 ** (SOBOL_BITS + 1)
+    return sequence.block(block) + 0.5 ** (BITS + 1)
 
 
 class _SobolSequence:
-    """A scrambled Sobol sequence in blocks of ``count`` points; the next block is the cheapest to ask for."""
+    """The same of many coordinates in blocks of ``count`` points; the next block is the cheapest to ask for."""
 
     def __init__(self, count: int, dim: int, seed: tuple[int, ...]) -> None:
+        from scipy.stats import qmc
+
+        if dim > qmc.Sobol.MAXDIM:
+            raise ValueError(f"dim must be at most {qmc.Sobol.MAXDIM} for Sobol points, got {dim}")
         self._count, self._dim, self._seed = count, dim, seed
         self._lock, self._sampler, self._next = threading.Lock(), None, 0
 
@@ -115,7 +114,7 @@ class _SobolSequence:
         with self._lock:
             if self._sampler is None or number < self._next:
                 generator = np.random.default_rng(list(self._seed))
-                self._sampler, self._next = qmc.Sobol(self._dim, scramble=True, bits=SOBOL_BITS, rng=generator), 0
+                self._sampler, self._next = qmc.Sobol(self._dim, scramble=True, bits=BITS, rng=generator), 0
             for _ in range(number - self._next):  # scipy's fast_forward fails with more than 32 bits
                 self._sampler.random(self._count)
             self._next = number + 1
