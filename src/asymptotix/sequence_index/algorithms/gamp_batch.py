@@ -136,7 +136,7 @@ class GampBatch:
             jitter=self.options.jitter,
         )
         self.record.add_lost(report.lost, self.data.samples)
-        self.record.add_overflow(finite := np.isfinite(np.asarray(self.state.W)).all((1, 2)))
+        self.record.add_overflow(finite := np.asarray(np.isfinite(np.asarray(self.state.W)).all((1, 2))))
         if not finite.all():  # zero in the place of a run that is over, or the others could not go on
             self.state.W = array_namespace(self.state.W).where(finite[:, None, None], self.state.W, 0)
         self.record.add_iteration(self.state, report.empirical_variance, number)

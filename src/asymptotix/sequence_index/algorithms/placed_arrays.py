@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
@@ -28,20 +27,20 @@ def placed(x: Any) -> Any:
     return np.asarray(x, np.float32) if on_cpu() else jnp.asarray(x, jnp.float32)
 
 
-def compiled_for_jax(work: Callable[Arguments, Made], **options: Any) -> Callable[Arguments, Made]:
+def compiled_for_jax(work: Callable[..., Made], **options: Any) -> Callable[..., Made]:
     """``work`` as one program where an argument is an array of JAX, with products in full single precision.
 
     Where all are NumPy's it is called as it is. ``options`` are those of ``jax.jit``.
     """
 
-    def traced(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+    def traced(*args: Any) -> Made:
         with jax.default_matmul_precision("highest"):
-            return work(*args, **kwargs)
+            return work(*args)
 
-    program = jax.jit(wraps(work)(traced), **options)
+    program = jax.jit(traced, **options)
 
     @wraps(work)
-    def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
-        return (program if any(isinstance(x, jax.Array) for x in args) else work)(*args, **kwargs)
+    def called(*args: Any) -> Made:
+        return (program if any(isinstance(x, jax.Array) for x in args) else work)(*args)
 
     return called

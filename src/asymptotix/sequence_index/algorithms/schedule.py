@@ -12,6 +12,7 @@ instabilities are those of Theorem 2.3 there ("grand staircase"). Learning in st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from ..channels.protocol import Averager, Channel, OperatorAverager
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
+from ..evolution.followed_moments import FollowedMoments
 from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
 from ..evolution.zero_overlap import curvature_at_zero
 from .spectral_start import same_part
@@ -210,11 +212,11 @@ def _trajectory(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Variances and precisions of at most ``iterations`` steps; ends when the logits move by less than ``steady``."""
     Vs, precisions = [V], []
-    prior = np.eye(len(V)) / (1 - evolution.side_information)
+    prior, moments = np.eye(len(V)) / (1 - evolution.side_information), _moments(averages, active)
     for _ in range(iterations):
         interrupts.check()
         # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
-        hat = active @ (alpha * averages(V).second_moment.mean(0)) @ active
+        hat = active @ (alpha * moments(V)) @ active
         if not np.isfinite(hat).all():
             raise FloatingPointError(f"state evolution has no finite precision at V={V.tolist()}")
         hat = _at_least(hat, 0.0)
@@ -227,6 +229,13 @@ def _trajectory(
         if steady > 0 and change < steady:
             break
     return np.array(Vs), np.array(precisions)
+
+
+def _moments(averages: Averager, active: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """V -> E[g g^T] on a path along which the active directions move."""
+    if isinstance(averages, QuasiRandomAverager) and averages.channel.diagonal:
+        return FollowedMoments(averages, np.diag(active) > 0.5)
+    return lambda V: averages(V).second_moment.mean(0)
 
 
 def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
