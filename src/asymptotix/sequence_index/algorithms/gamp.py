@@ -197,7 +197,8 @@ class GAMP(AlgorithmOnSamples):
         )
         data = draw_data(channel, runs.samples, runs.dim, seeds, side, stream=stream)
         batch = GampBatch(channel, theory.index_labels(), data, seeds, options)
-        compile_ahead(data, batch.state)
+        if not on_cpu():
+            compile_ahead(data, batch.state)
         return batch
 
     def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
