@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import streams
 from ..channels.protocol import Channel
+from .placed_arrays import placed
 from .tokens import DrawnTokens, Tokens
 
 
@@ -45,7 +44,7 @@ def draw_data(
     tokens = tokens if stream else tokens.kept()
     Z = np.asarray(tokens.fields(teacher))
     noise = _noise(channel, samples, dim, seeds) if channel.noises else None
-    observation = jnp.asarray(channel.observe(Z.reshape(-1, *Z.shape[2:]), noise))
+    observation = placed(channel.observe(Z.reshape(-1, *Z.shape[2:]), noise))
     return DataSets(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
 
 
@@ -55,8 +54,8 @@ def _noise(channel: Channel, samples: int, dim: int, seeds: Sequence[int]) -> np
     return np.concatenate([source.normal(size=(samples, channel.noises)) for source in sources])
 
 
-def drawn_tokens(channel: Channel, keys: Any, samples: int, dim: int) -> DrawnTokens:
-    """The tokens of data sets with the given keys (S,)."""
+def drawn_tokens(channel: Channel, keys: np.ndarray, samples: int, dim: int) -> DrawnTokens:
+    """The tokens of data sets with the given keys (S, 2)."""
     groups = None if channel.groups is None else tuple(int(group) for group in channel.groups)
     parts = 1 if groups is None else max(groups) + 1
     return DrawnTokens(keys, (len(keys), samples, parts * channel.tokens, dim), groups)
@@ -64,18 +63,17 @@ def drawn_tokens(channel: Channel, keys: Any, samples: int, dim: int) -> DrawnTo
 
 def draw_weights(
     seeds: Sequence[int], samples: int, indices: int, dim: int, side_information: float
-) -> tuple[Any, Any, Any]:
-    """Keys (S,) of the tokens, teachers W* (S, P, D) and side information (S, P, D) of every seed.
+) -> tuple[np.ndarray, Any, Any]:
+    """Keys (S, 2) of the tokens, teachers W* (S, P, D) and side information (S, P, D) of every seed.
 
     The side information is S = sqrt(l) W* + sqrt(1-l) noise, l the overlap that it has with the teacher: Troiani et
     al., arXiv:2502.00901, eq. (104). (Section 2.3 there prints l in the place of sqrt(l).)
     """
-    key_data, teachers, sides = [], [], []
+    keys, teachers, sides = [], [], []
     for seed in seeds:
         source = np.random.SeedSequence(streams.data_of_run(seed, samples, dim))
-        key_data.append(source.generate_state(2, np.uint32))
+        keys.append(source.generate_state(2, np.uint32))
         W, extra = np.random.default_rng(source).standard_normal((2, indices, dim))
         teachers.append(W)
         sides.append(np.sqrt(side_information) * W + np.sqrt(1 - side_information) * extra)
-    keys = jax.random.wrap_key_data(jnp.asarray(np.array(key_data)), impl="threefry2x32")
-    return keys, jnp.asarray(np.array(teachers), jnp.float32), jnp.asarray(np.array(sides), jnp.float32)
+    return np.array(keys), placed(teachers), placed(sides)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from ...core.problem import Outcome, Problem
@@ -21,17 +20,22 @@ from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.memory import physical_memory, refuse_beyond_memory
+from ...numerics.threads import one_blas_thread
 from .. import streams
-from ..channels.protocol import Channel
+from ..channels.protocol import Averager, Channel
 from ..evolution.averages import averager
 from ..theory import SequenceIndexTheory
 from .data_sets import draw_data, drawn_tokens
 from .gamp_batch import BatchOptions, GampBatch
 from .message_passing import compile_ahead
-from .schedule import Stage, joint_stage, learning_stages
+from .placed_arrays import on_cpu
+from .schedule import SpectralNodes, Stage, joint_stage, learning_stages
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
+#: Nodes of a plan on a CPU and on an accelerator. On a CPU half of them where a run has fewer samples than that and
+#: overlaps are diagonal: A of two layers is then known to 1 %, and on N samples it scatters by 160 %/sqrt(N).
+_PLAN_NODES = 2**11, 2**13
 #: Seeds are run together as long as their data stay below this many bytes.
 _BATCH_BYTES = 2**31
 #: Tokens are kept as long as they take less than this share of the memory.
@@ -167,7 +171,9 @@ class GAMP(AlgorithmOnSamples):
             batches = chain([first_batch.result()], map(prepared, parts[1:]))
             del first_batch  # or it would keep the first data alive beside those of later batches
         for first, batch in zip(firsts, batches, strict=True):
-            for k, outcome in enumerate(batch.run(stages, progress, runs.label)):
+            with one_blas_thread():
+                outcomes = batch.run(stages, progress, runs.label)
+            for k, outcome in enumerate(outcomes):
                 yield first + k, outcome
 
     def _start(self, theory: SequenceIndexTheory) -> str:
@@ -191,7 +197,8 @@ class GAMP(AlgorithmOnSamples):
         )
         data = draw_data(channel, runs.samples, runs.dim, seeds, side, stream=stream)
         batch = GampBatch(channel, theory.index_labels(), data, seeds, options)
-        compile_ahead(data, batch.state)
+        if not on_cpu():
+            compile_ahead(data, batch.state)
         return batch
 
     def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
@@ -199,7 +206,7 @@ class GAMP(AlgorithmOnSamples):
         P, M = channel.indices, channel.tokens
         drawn = drawn_tokens(channel, np.zeros(1), samples, dim)
         kept = 4 * samples * drawn.shape[2] * dim
-        if jax.default_backend() != "cpu":
+        if not on_cpu():
             kept *= 2  # a product is tuned on a copy of what it is applied to
         memory = physical_memory()
         stream = memory is not None and kept > _KEPT_SHARE * memory if self.stream is None else self.stream
@@ -213,19 +220,27 @@ class GAMP(AlgorithmOnSamples):
         return True, 1
 
     def _stages(self, theory: SequenceIndexTheory, alpha: float, samples: int) -> list[Stage]:
-        """The plan of runs that see so many samples each; it may cost as much as one of them does."""
-        channel, evolution = theory.channel.in_single_precision(), theory.state_evolution
-        most = 2**11 if jax.default_backend() == "cpu" else 2**13
-        count = max(evolution.nodes.affordable(most), min(most, 1 << (samples - 1).bit_length()))
-        # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
-        split = 1 if channel.diagonal else 8
-        averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
+        """The plan of runs that see so many samples each."""
+        most = _PLAN_NODES[not on_cpu()]
+        least = most // 2 if on_cpu() and theory.channel.diagonal else most
+        least = min(theory.state_evolution.nodes.affordable(most), least)
+        averages, nodes = _plan_nodes(theory, max(least, min(most, 1 << (samples - 1).bit_length())))
         options = {"iterations": self.iterations, "damping": self.damping}
         if self._start(theory) == "staged":
-            return learning_stages(evolution, averages, channel, alpha, **options)
+            return learning_stages(theory.state_evolution, averages, nodes, alpha, **options)
         if self.variances == "state_evolution":
-            return [joint_stage(evolution, averages, alpha, **options)]
-        return [Stage.unplanned(channel.indices, self.iterations)]
+            return [joint_stage(theory.state_evolution, averages, alpha, **options)]
+        return [Stage.unplanned(theory.channel.indices, self.iterations)]
+
+
+@lru_cache(maxsize=1)
+def _plan_nodes(theory: SequenceIndexTheory, count: int) -> tuple[Averager, SpectralNodes]:
+    """The nodes on which plans are made, the same ones for every alpha."""
+    channel = theory.channel.in_single_precision()
+    # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
+    split = 1 if channel.diagonal else 8
+    averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
+    return averages, SpectralNodes(channel, theory.state_evolution.nodes.affordable(2**12))
 
 
 def sequence_theory_of(

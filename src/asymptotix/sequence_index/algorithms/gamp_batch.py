@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...core.problem import Outcome, index_name
@@ -14,9 +12,11 @@ from ...core.progress import Progress
 from ...core.status import Status
 from .. import streams
 from ..channels.protocol import Channel
+from ..models.rank_one import array_namespace
 from . import message_passing as mp
 from .data_sets import DataSets
 from .estimate_quality import errors, overlaps, settled
+from .placed_arrays import placed
 from .schedule import SMALLEST_VARIANCE, Stage
 from .spectral_start import spectral_start
 
@@ -95,24 +95,25 @@ class GampBatch:
         _, *shape = self.state.W.shape
         sources = [np.random.default_rng(streams.random_start_of_run(seed, shape[-1])) for seed in self.seeds]
         draws = np.array([source.normal(size=shape) for source in sources])
-        self.state.W = jnp.asarray(self.options.start_scale * draws, jnp.float32)
+        self.state.W = placed(self.options.start_scale * draws)
 
     def _enter(self, stage: Stage) -> None:
         """Start what enters at its spectral estimate, scaled to the overlap that theory gives it."""
         frame, start, state = stage.frame, stage.start, self.state
         covariance = mp.covariance_along(self.channel, self.data, state, frame, stage.active - frame @ frame.T)
         eigenvalues, gaps = np.full((2, len(self.seeds)), np.nan)
+        W, g = (np.zeros(x.shape, np.float32) for x in (state.W, state.g))
         self.record.add_lost((~np.isfinite(covariance).all((2, 3, 4, 5))).sum(1), self.data.samples)
         for k, seed in enumerate(self.seeds):
             if self.record.failure[k]:
                 continue
             found = spectral_start(self.data.tokens.of_seed(k), covariance[k], seed, frame, start)
-            state.W = _added(state.W, np.float32(frame @ start.calibration @ found.vectors), np.int32(k))
-            scores = np.einsum("pi,nim->npm", frame, found.scores)
-            state.g = _added(state.g, np.float32(scores), np.int32(k))
+            W[k] = frame @ start.calibration @ found.vectors
+            g[k] = np.einsum("pi,nim->npm", frame, found.scores)
             eigenvalues[k], gaps[k] = found.eigenvalue, found.gap
             if not found.converged:
                 self.record.residual[k, stage.entering] = found.residual
+        state.W, state.g = state.W + W, state.g + g
         # What was not active had variance one and no reaction but that of the prior.
         change = start.calibration @ start.reaction - np.eye(frame.shape[1])
         state.reaction = state.reaction + frame @ change @ frame.T
@@ -135,9 +136,9 @@ class GampBatch:
             jitter=self.options.jitter,
         )
         self.record.add_lost(report.lost, self.data.samples)
-        self.record.add_overflow(finite := np.asarray(_finite(self.state.W)))
+        self.record.add_overflow(finite := np.asarray(np.isfinite(np.asarray(self.state.W)).all((1, 2))))
         if not finite.all():  # zero in the place of a run that is over, or the others could not go on
-            self.state.W = jnp.where(finite[:, None, None], self.state.W, 0)
+            self.state.W = array_namespace(self.state.W).where(finite[:, None, None], self.state.W, 0)
         self.record.add_iteration(self.state, report.empirical_variance, number)
         return report.second_moment
 
@@ -154,16 +155,6 @@ class GampBatch:
         # |g|^2 scatters by about 1.6 times its mean from sample to sample.
         limit = _LAG + 4 * 1.6 / np.sqrt(self.data.samples)
         self.own_precision |= (tested & (second_moment > limit * np.diag(stage.precision[t]))).any(1)
-
-
-@jax.jit
-def _added(arrays: Any, part: Any, seed: Any) -> Any:
-    return arrays.at[seed].add(part)
-
-
-@jax.jit
-def _finite(arrays: Any) -> Any:
-    return jnp.isfinite(arrays).all((1, 2))
 
 
 class GampRecord:

@@ -14,13 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.linear_algebra import psd_project
-from ..channels.protocol import DEFAULT_ACCURACY, Channel
+from ..channels.protocol import Channel
+from ..evolution.averages import POSTERIOR_ACCURACY
+from ..models.rank_one import array_namespace
 from .data_sets import DataSets
+from .placed_arrays import compiled_for_jax, placed
 from .schedule import SMALLEST_VARIANCE
 from .tokens import joined, may_stop
 
@@ -39,8 +40,8 @@ class MessageState:
         """W = 0 with the variances of the prior."""
         S, P = data.teacher.shape[:2]
         return cls(
-            W=jnp.zeros(data.teacher.shape, jnp.float32),
-            g=jnp.zeros((S, data.samples, P, channel.tokens), jnp.float32),
+            W=placed(np.zeros(data.teacher.shape)),
+            g=placed(np.zeros((S, data.samples, P, channel.tokens))),
             V=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
             reaction=np.broadcast_to(np.eye(P), (S, P, P)).copy(),
         )
@@ -81,8 +82,9 @@ def posterior_at(
     seeds, samples, *each = omega.shape
     V = np.repeat((state.V + jitter * np.eye(len(active))).astype(np.float32), samples, axis=0)
     observation = data.observation[:, rows].reshape(seeds * samples, *data.observation.shape[2:])
+    # As accurate as in averages: errors of samples have random signs, and finer cells move overlaps by 1e-3 at most.
     # Draws of a posterior go by the number of the sample in its own run, whatever else is computed with it.
-    accuracy = replace(DEFAULT_ACCURACY, numbers=np.tile(np.arange(rows.start, rows.start + samples), seeds))
+    accuracy = replace(POSTERIOR_ACCURACY, numbers=np.tile(np.arange(rows.start, rows.start + samples), seeds))
     found = channel.posterior(observation, omega.reshape(-1, *each), V, accuracy)
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
@@ -103,38 +105,35 @@ def covariance_along(
 
 
 def _times(matrices: Any, fields: Any) -> Any:
-    """Matrices (S, P, P) times fields (S, n, P, M), in full single precision on any device."""
-    return jnp.einsum("spq,snqm->snpm", matrices, fields, precision="highest")
+    """Matrices (S, P, P) times fields (S, n, P, M)."""
+    return array_namespace(fields).einsum("spq,snqm->snpm", matrices, fields)
 
 
-@jax.jit
+@compiled_for_jax
 def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
     """Fields omega (S, n, P, M)."""
-    return jnp.einsum("pq,snqm->snpm", active, raw - _times(reaction, g), precision="highest")
+    return array_namespace(raw).einsum("pq,snqm->snpm", active, raw - _times(reaction, g))
 
 
-@jax.jit
+@compiled_for_jax
 def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
     """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
 
     A lost sample says nothing, for the sake of the other runs of a batch: the run that it belongs to is over.
     """
-    lost = ~(jnp.isfinite(shift).all((2, 3)) & jnp.isfinite(covariance).all((2, 3, 4, 5)))
-    shift = jnp.where(lost[..., None, None], 0.0, shift)
-    traced = jnp.einsum("snpmqm->snpq", covariance)
-    traced = jnp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
+    xp = array_namespace(shift)
+    lost = ~(xp.isfinite(shift).all((2, 3)) & xp.isfinite(covariance).all((2, 3, 4, 5)))
+    shift = xp.where(lost[..., None, None], 0.0, shift)
+    traced = xp.einsum("snpmqm->snpq", covariance)
+    traced = xp.where(lost[..., None, None], shift.shape[-1] * V[:, None], traced)
     g = _times(gain, shift)
     return g, traced.sum(1), (g**2).sum((1, 3)), lost.sum(1)
 
 
-@jax.jit
+@compiled_for_jax
 def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
     """(1 - share) W + share C (b + A W + side S), b = X^T g / sqrt(D), in the active directions."""
-
-    def times(matrix: Any, vectors: Any) -> Any:
-        return jnp.einsum("spq,sqd->spd", matrix, vectors, precision="highest")
-
-    new = times(active @ C, b + times(A, W) + side * S)
+    new = active @ C @ (b + A @ W + side * S)
     return share * new + (1 - share) * W
 
 
@@ -208,7 +207,7 @@ def iterate(
 
     def score(rows: slice, raw: Any) -> Any:
         posterior = posterior_at(channel, data, state, rows, raw, active, jitter)
-        g, *parts = _scores(*posterior, np.float32(V_seen), gain)
+        g, *parts = _scores(*map(placed, posterior), np.float32(V_seen), gain)
         scores.append(g)
         sums.append([np.asarray(x, float) for x in parts])
         return g

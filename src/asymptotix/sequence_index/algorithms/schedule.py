@@ -12,7 +12,9 @@ instabilities are those of Theorem 2.3 there ("grand staircase"). Learning in st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +25,16 @@ from ..channels.protocol import Averager, Channel, OperatorAverager
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
+from ..evolution.followed_moments import FollowedMoments
 from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
 from ..evolution.zero_overlap import curvature_at_zero
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 
-#: Variance at which an index counts as known; below it single precision has no digits left to gain.
+#: Least variance; below it single precision has no digits left to gain.
 SMALLEST_VARIANCE = 1e-6
+#: Variance at which a direction counts as known: a plan does not wait for what it could still gain.
+_KNOWN = 1e-4
 #: Overlap given to a direction that state evolution says cannot be learned: it is tried all the same.
 _HOPELESS = 1e-3
 _STEADY = 0.02
@@ -91,16 +96,44 @@ def joint_stage(
     return Stage(np.zeros((P, 0)), np.eye(P), uninformative(0.0, 0), np.nan, *trajectory)
 
 
+class SpectralNodes:
+    """The nodes of spectral starts; what they say where nothing is learned yet serves every alpha."""
+
+    def __init__(self, channel: Channel, count: int) -> None:
+        self.channel = channel
+        self._nodes = QuasiRandomAverager(channel, count, 1, seed=streams.SPECTRAL_NODES, fields=1)
+
+    @cached_property
+    def _at_nothing(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._at(np.eye(self.channel.indices))
+
+    def _at(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        Z, weights, _, posterior = self._nodes.samples(V)
+        return Z, weights, posterior.covariance
+
+    def theory(self, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
+        """Of the start of some directions, the columns of ``frame`` (P, k), where the others have variances V."""
+        Z, weights, covariance = self._at_nothing if np.array_equal(V, np.eye(len(V))) else self._at(V)
+        inside = np.einsum("pi,npmqk,qj->nimjk", frame, covariance, frame, optimize=True)
+        mask = same_part(frame, self.channel.groups)
+        found = spectral_theory(alpha, inside, np.einsum("pi,npm->nim", frame, Z), weights, mask)
+        return found if found.overlap.any() else uninformative(_HOPELESS, frame.shape[1])
+
+
 def learning_stages(
-    evolution: StateEvolution, averages: Averager, channel: Channel, alpha: float, *, iterations: int, damping: float
+    evolution: StateEvolution,
+    averages: Averager,
+    nodes: SpectralNodes,
+    alpha: float,
+    *,
+    iterations: int,
+    damping: float,
 ) -> list[Stage]:
     """One stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint one.
 
-    ``averages`` and ``channel`` may be of lower precision than those of ``evolution``.
+    ``averages`` and ``nodes`` may be of lower precision than those of ``evolution``.
     """
     P = evolution.channel.indices
-    count = evolution.nodes.affordable(2**12)
-    nodes = QuasiRandomAverager(channel, count, 1, seed=streams.SPECTRAL_NODES, fields=1)
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:
@@ -108,7 +141,7 @@ def learning_stages(
         frame, start = entering.frame, uninformative(0.0, entering.frame.shape[1])
         active = active + frame @ frame.T
         if not entering.by_itself:
-            start = _start(nodes, V, frame, alpha)
+            start = nodes.theory(V, frame, alpha)
         V = V - frame @ start.overlap @ frame.T
         rest = _not_active(evolution, active)
         last = rest.shape[1] == 0
@@ -118,14 +151,6 @@ def learning_stages(
         stages.append(Stage(spectral, active, start, entering.growth, *trajectory))
         V = trajectory[0][-1]
     return stages
-
-
-def _start(nodes: QuasiRandomAverager, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
-    Z, weights, _, posterior = nodes.samples(V)
-    inside = np.einsum("pi,npmqk,qj->nimjk", frame, posterior.covariance, frame, optimize=True)
-    mask = same_part(frame, nodes.channel.groups)
-    found = spectral_theory(alpha, inside, np.einsum("pi,npm->nim", frame, Z), weights, mask)
-    return found if found.overlap.any() else uninformative(_HOPELESS, frame.shape[1])
 
 
 class _Entering(NamedTuple):
@@ -187,11 +212,11 @@ def _trajectory(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Variances and precisions of at most ``iterations`` steps; ends when the logits move by less than ``steady``."""
     Vs, precisions = [V], []
-    prior = np.eye(len(V)) / (1 - evolution.side_information)
+    prior, moments = np.eye(len(V)) / (1 - evolution.side_information), _moments(averages, active)
     for _ in range(iterations):
         interrupts.check()
         # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
-        hat = active @ (alpha * averages(V).second_moment.mean(0)) @ active
+        hat = active @ (alpha * moments(V)) @ active
         if not np.isfinite(hat).all():
             raise FloatingPointError(f"state evolution has no finite precision at V={V.tolist()}")
         hat = _at_least(hat, 0.0)
@@ -206,6 +231,13 @@ def _trajectory(
     return np.array(Vs), np.array(precisions)
 
 
+def _moments(averages: Averager, active: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """V -> E[g g^T] on a path along which the active directions move."""
+    if isinstance(averages, QuasiRandomAverager) and averages.channel.diagonal:
+        return FollowedMoments(averages, np.diag(active) > 0.5)
+    return lambda V: averages(V).second_moment.mean(0)
+
+
 def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
     """The symmetric matrix with its eigenvalues raised to ``least``."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
@@ -213,8 +245,8 @@ def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
 
 
 def _moved(V: np.ndarray, new: np.ndarray) -> float:
-    """Largest change of a principal logit log(v/q) that is neither at zero overlap nor at the floor."""
+    """Largest change of a principal logit log(v/q) that is neither at zero overlap nor known."""
     old, v = np.linalg.eigvalsh(V), np.linalg.eigvalsh(new)
-    alive = (1 - v > NO_OVERLAP) & (v > 1.001 * SMALLEST_VARIANCE)
+    alive = (1 - v > NO_OVERLAP) & (v > _KNOWN)
     change = abs(np.log(v / old) - np.log((1 - v).clip(1e-12) / (1 - old).clip(1e-12)))
     return float(change[alive].max(initial=0.0))

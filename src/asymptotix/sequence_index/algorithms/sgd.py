@@ -28,7 +28,7 @@ from ..models import rank_one
 from ..models.deep_attention import DeepAttention
 from .data_sets import draw_weights
 from .estimate_quality import fresh_fields, overlap_matrices
-from .tokens import DrawnTokens, fields, gathered
+from .tokens import DrawnTokens, fields, gathered, normals
 
 #: Seeds are run together as long as their tokens stay below this many bytes.
 _BATCH_BYTES = 2**31
@@ -159,7 +159,7 @@ class Rule(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Tokens (S, B, n, M, D) of all batches (None where they are drawn anew), and keys (S,) of those that are.
+    """Tokens (S, B, n, M, D) of all batches (None where they are drawn anew), and keys (S, 2) of those that are.
 
     A last batch that is not full is filled up with zero tokens, which have no error and no gradient. ``counts`` (B,)
     are the true sizes.
@@ -316,8 +316,4 @@ def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
 
 def _fresh(keys: Any, number: Any, dim: int, rule: Rule) -> Any:
     """Tokens (S, n, M, D) of an online batch."""
-
-    def one(key: Any) -> Any:
-        return jax.random.normal(jax.random.fold_in(key, number), (rule.size, rule.tokens, dim), jnp.float32)
-
-    return jax.vmap(one)(keys)
+    return normals(keys, number, (rule.size, rule.tokens, dim))

@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import eigh
 
 from ...numerics import interrupts
 from ...numerics.linear_algebra import psd_sqrt
 from .. import streams
+from ..models.rank_one import array_namespace
+from .placed_arrays import compiled_for_jax, placed
 from .spectral_theory import SpectralTheory, linear_scores, preprocessing
 from .tokens import Tokens
 
@@ -123,15 +123,14 @@ class _Operator:
 
     def _rows(self, vectors: np.ndarray) -> Any:
         W = np.einsum("pk,bkd->bpd", self.frame, vectors.reshape(-1, self.k, self.dim))
-        return np.float32(W).reshape(1, -1, self.dim)
+        return placed(W).reshape(1, -1, self.dim)
 
     def scores(self, estimate: np.ndarray) -> np.ndarray:
         """T X w / sqrt(D) of an estimate w (k, D), as (n, k, M)."""
         fields = self.tokens.fields(self._rows(estimate[None]))
         n, M = fields.shape[1], fields.shape[3]
-        along = jnp.einsum("pk,npm->nkm", self.frame, fields[0], precision="highest").reshape(n, -1)
-        found = jnp.einsum("nab,nb->na", self.T, along, precision="highest")
-        return np.asarray(found).reshape(n, self.k, M)
+        along = np.einsum("pk,npm->nkm", self.frame, np.asarray(fields[0])).reshape(n, -1)
+        return np.einsum("nab,nb->na", self.T, along).reshape(n, self.k, M)
 
 
 def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> np.ndarray:
@@ -142,15 +141,15 @@ def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> n
     return (own[:, None] == own).astype(float)
 
 
-@jax.jit
+@compiled_for_jax
 def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
     """Frame T frame^T times the fields (1, n, b P, M) of b sets of rows."""
     _, n, rows, M = fields.shape
     P, k = frame.shape
-    fields = fields.reshape(n, rows // P, P, M)
-    along = jnp.einsum("pk,nbpm->nbkm", frame, fields, precision="highest").reshape(n, -1, k * M)
-    g = jnp.einsum("nab,ncb->nca", T, along, precision="highest").reshape(n, -1, k, M)
-    return jnp.einsum("pk,nbkm->nbpm", frame, g, precision="highest").reshape(1, n, rows, M)
+    xp, fields = array_namespace(fields), fields.reshape(n, rows // P, P, M)
+    along = xp.einsum("pk,nbpm->nbkm", frame, fields).reshape(n, -1, k * M)
+    g = xp.einsum("nab,ncb->nca", T, along).reshape(n, -1, k, M)
+    return xp.einsum("pk,nbkm->nbpm", frame, g).reshape(1, n, rows, M)
 
 
 def top_eigenpairs(

@@ -6,15 +6,15 @@ fields, as they are around zero overlap.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 #: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
 _LOWEST = -8.0
-#: Most shapes of the reaction that are tried, and the smallest size.
-_MOST_SHAPES, _LEAST_REACTION = 20, 1e-30
+#: Most shapes of the reaction that are tried, the smallest size, and the width to which one is found.
+_MOST_SHAPES, _LEAST_REACTION, _PLACE = 20, 1e-30, 1e-12
 #: Relative distances within which eigenvalues count as equal: the first at which the signal has rows of their own, that
 #: is singular values above the share _INDEPENDENT of the largest.
 _TIED, _INDEPENDENT = (0.05, 0.2, 0.5), 0.1
@@ -151,6 +151,26 @@ def _leading_signal(K: np.ndarray) -> tuple[np.ndarray, int]:
     return vectors[:, -1].reshape(k, k) * np.sqrt(k), 1
 
 
+def _crossing(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where an increasing function crosses zero between two places: regula falsi, Illinois.
+
+    Brent's method is as good, but scipy.optimize takes a quarter of a second to import.
+    """
+    below, above, last = function(low), function(high), 0.0
+    while high - low > _PLACE:
+        place = high - above * (high - low) / (above - below)
+        value = function(place)
+        if abs(value) < _PLACE:
+            return place
+        # Where the same end moves twice, half of the other's value counts: or that one would never move.
+        if value > 0:
+            high, above, below = place, value, 0.5 * below if last > 0 else below
+        else:
+            low, below, above = place, value, 0.5 * above if last < 0 else above
+        last = value
+    return 0.5 * (low + high)
+
+
 class _LinearPassing:
     """Averages of linear message passing over nodes."""
 
@@ -180,8 +200,7 @@ class _LinearPassing:
             least /= 10
             if least < _LEAST_REACTION:
                 raise FloatingPointError("no reaction keeps the signal of the spectral start steady")
-        size = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0)
-        return self.at(float(size) * shape)  # type: ignore[arg-type]
+        return self.at(_crossing(lambda c: self.at(c * shape).growth - 1, least, 1.0) * shape)
 
     def noise(self, found: _LinearStep) -> np.ndarray:
         """N, from a linear system."""

@@ -25,6 +25,8 @@ import numpy as np
 
 from ...numerics import interrupts
 from ...numerics.memory import physical_memory
+from ..models.rank_one import array_namespace
+from .placed_arrays import compiled_for_jax, on_cpu
 
 #: Samples that are drawn from one key.
 TILE = 256
@@ -75,7 +77,7 @@ class Tokens(abc.ABC):
         parts = []
         for _, X in self.blocks():
             may_stop()
-            parts.append(self.fields_of(X, W).block_until_ready())
+            parts.append(jax.block_until_ready(self.fields_of(X, W)))
             del X  # or it would be alive while the next block is drawn
         return joined(parts)
 
@@ -86,7 +88,7 @@ class Tokens(abc.ABC):
             may_stop()
             part = self.gathered_of(X, score(samples, self.fields_of(X, W)))
             # Waits, or a device that is asked for several blocks ahead would hold them all.
-            total = (part if total is None else total + part).block_until_ready()
+            total = jax.block_until_ready(part if total is None else total + part)
             del X
         return total
 
@@ -100,31 +102,31 @@ def may_stop() -> None:
 
 def joined(parts: list[Any]) -> Any:
     """Arrays of blocks (S, n, ...) as one of all samples (S, N, ...)."""
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+    return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concatenate(parts, axis=1)
 
 
 # Tokens of all samples in one row: einsum with one axis for each is up to nine times slower on a CPU.
-@partial(jax.jit, static_argnums=2)
+@partial(compiled_for_jax, static_argnums=2)
 def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
     """X W / sqrt(D) as (S, n, P, M), M the number of tokens that a row sees."""
     seeds, n, tokens, dim = X.shape
-    Z = jnp.einsum("skd,spd->skp", X.reshape(seeds, -1, dim), W, precision="highest") / jnp.sqrt(jnp.float32(dim))
-    Z = Z.reshape(seeds, n, tokens, -1).swapaxes(2, 3)
+    Z = W @ X.reshape(seeds, -1, dim).swapaxes(1, 2) / np.sqrt(np.float32(dim))
+    Z = Z.reshape(seeds, -1, n, tokens).swapaxes(1, 2)
     if groups is None:
         return Z
     parts = Z.reshape(seeds, n, len(groups), max(groups) + 1, -1)
     return parts[:, :, np.arange(len(groups)), np.array(groups)]
 
 
-@partial(jax.jit, static_argnums=2)
+@partial(compiled_for_jax, static_argnums=2)
 def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
     """X^T g / sqrt(D) as (S, P, D)."""
     seeds, n, tokens, dim = X.shape
     if groups is not None:
         own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
-        g = jnp.einsum("snpm,pg->snpgm", g, own).reshape(seeds, n, len(groups), tokens)
-    g = g.swapaxes(2, 3).reshape(seeds, n * tokens, -1)
-    return jnp.einsum("skp,skd->spd", g, X.reshape(seeds, -1, dim), precision="highest") / jnp.sqrt(jnp.float32(dim))
+        g = (g[:, :, :, None] * own[:, :, None]).reshape(seeds, n, len(groups), tokens)
+    g = g.swapaxes(1, 2).reshape(seeds, -1, n * tokens)
+    return g @ X.reshape(seeds, -1, dim) / np.sqrt(np.float32(dim))
 
 
 class KeptTokens(Tokens):
@@ -145,7 +147,8 @@ class DrawnTokens(Tokens):
 
     Parameters
     ----------
-    keys : array (S,) of keys
+    keys : array of uint32 (S, 2)
+        The key of every data set.
     shape : tuple (S, N, M, D)
     groups : tuple of int, optional
         See :class:`Tokens`.
@@ -156,7 +159,7 @@ class DrawnTokens(Tokens):
 
     def __init__(
         self,
-        keys: Any,
+        keys: np.ndarray,
         shape: tuple[int, int, int, int],
         groups: tuple[int, ...] | None = None,
         tiles: int | None = None,
@@ -187,37 +190,60 @@ class DrawnTokens(Tokens):
 def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:
     seeds, _, tokens, dim = shape
     budget: float = _BLOCK_BYTES[0]
-    if jax.default_backend() != "cpu":
+    if not on_cpu():
         budget = min(_BLOCK_BYTES[1], _BLOCK_SHARE * (physical_memory() or np.inf))
     tiles = max(int(budget // (4 * seeds * TILE * tokens * dim)), 1)
     return tiles if tiles < _TILES_TOGETHER else tiles - tiles % _TILES_TOGETHER
 
 
-def _draw(keys: Any, first_tile: int, shape: tuple[int, int, int]) -> Any:
+def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Any:
     """Tokens (S, n, M, D) from a given tile on; beyond them this needs the memory of one tile.
 
     Only what draws a tile takes long to compile, and it serves every number of samples.
     """
-    X = jnp.zeros((len(keys), *shape), jnp.float32)
+    X = np.empty((len(keys), *shape), np.float32) if on_cpu() else jnp.zeros((len(keys), *shape), jnp.float32)
     together = max(_SHORT_BYTES // (4 * len(keys) * TILE * shape[1] * shape[2]), 1)
     for first in range(0, shape[0], TILE):
         if first % (together * TILE) == 0:
-            X.block_until_ready()  # or all tiles would be on their way before the first signal can be obeyed
+            jax.block_until_ready(X)  # or all tiles would be on their way before the first signal can be obeyed
             may_stop()
-        tile = _tile(keys, np.int32(first_tile + first // TILE), shape[1:])
+        tile = normals(keys, np.uint32(first_tile + first // TILE), (TILE, *shape[1:]))
         rest = min(shape[0] - first, TILE)
-        X = _with_tile(X, tile if rest == TILE else tile[:, :rest], np.int32(first))
+        if isinstance(X, np.ndarray):
+            X[:, first : first + rest] = np.asarray(tile)[:, :rest]
+        else:
+            X = _with_tile(X, tile if rest == TILE else tile[:, :rest], np.int32(first))
     return X
-
-
-@partial(jax.jit, static_argnums=2)
-def _tile(keys: Any, k: Any, shape: tuple[int, int]) -> Any:
-    def one(key: Any) -> Any:
-        return jax.random.normal(jax.random.fold_in(key, k), (TILE, *shape), jnp.float32)
-
-    return jax.vmap(one)(keys)
 
 
 @partial(jax.jit, donate_argnums=0)
 def _with_tile(X: Any, tile: Any, first: Any) -> Any:
     return jax.lax.dynamic_update_slice_in_dim(X, tile, first, axis=1)
+
+
+@partial(jax.jit, static_argnums=2)
+def normals(keys: Any, number: Any, shape: tuple[int, ...]) -> Any:
+    """Standard normals (S, *shape) from keys (S, 2): those of ``jax.random.normal(fold_in(key, number), shape)``.
+
+    The loops in which JAX draws bits on a CPU take it two seconds to compile, these lines a quarter of one.
+    """
+    none, count = jnp.uint32(0), jax.lax.iota(jnp.uint32, int(np.prod(shape)))
+    folded = _threefry(keys[:, :1], keys[:, 1:], none, jnp.asarray(number, jnp.uint32))
+    first, second = _threefry(*folded, none, count)
+    # The first 23 bits are those of a float32 in [1, 2), which becomes one in (-1, 1).
+    ones = jax.lax.bitcast_convert_type(((first ^ second) >> 9) | np.float32(1).view(np.uint32), jnp.float32)
+    least = np.nextafter(np.float32(-1), np.float32(0))
+    uniform = jnp.maximum(least, (ones - 1) * (1 - least) + least)
+    return (np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(-1, *shape)
+
+
+def _threefry(key: Any, other_key: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """The Threefry-2x32 hash of keys x, y under a key of two keys: Salmon et al., SC'11, 20 rounds."""
+    keys = key, other_key, key ^ other_key ^ np.uint32(0x1BD11BDA)
+    x, y = x + keys[0], y + keys[1]
+    for k in range(5):
+        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[k % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x, y = x + keys[(k + 1) % 3], y + keys[(k + 2) % 3] + np.uint32(k + 1)
+    return x, y
