@@ -2,9 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -78,7 +77,6 @@ CASES = {
     # two steps
     "parabola": Case(MultiIndex(parabola, 2), starting(partial(PARABOLA, noise=0.0), 2)),
     "rotated parabola": Case(MultiIndex(rotated(parabola, 2), 2), starting(partial(PARABOLA, noise=0.0), 2)),
-    "parabola with noise": Case(MultiIndex(parabola, 2, 0.1), starting(partial(PARABOLA, noise=0.1), 2)),
     "stretched": Case(
         MultiIndex(lambda z: z[0] * (1 + z[1] ** 2), 2),
         starting(partial(by.conditioned, by.stretched(lambda z: 1 + z[0] ** 2), 2), 2),
@@ -124,17 +122,23 @@ def distances(name: str) -> np.ndarray:
     return abs(ds.staircase.values - alphas(name)) / (ds.staircase_err.values + 1e-6 * alphas(name) + 1e-300)
 
 
-#: More than a minute of computing each.
-LONG = {"parabola with noise", "inside of a parabola", "paraboloid", "rotated paraboloid with noise"}
+#: Minutes of computing each.
+LONG = {
+    "inside of a parabola",
+    "paraboloid of two tokens with noise",
+    "paraboloid",
+    "rotated paraboloid with noise",
+    "itself, a square and a quartic",
+}
 #: Errors beyond twice the tolerance, which the status says.
-SAMPLED = {"parabola", "paraboloid"}
+SAMPLED = {"parabola", "rotated parabola", "stretched", "paraboloid of two tokens with noise", "paraboloid"}
 FEW_NODES = pytest.mark.xfail(reason="the largest number of nodes is too small for the tolerance", strict=True)
 
 
-def cases(marked: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+def cases(too_few_nodes: Collection[str] = ()) -> list[Any]:
     """Their names as parameters, with marks."""
-    all_marks = (dict.fromkeys(LONG, pytest.mark.full), marked)
-    return [pytest.param(name, marks=[marks[name] for marks in all_marks if name in marks]) for name in CASES]
+    marks = ((pytest.mark.full, LONG), (FEW_NODES, too_few_nodes))
+    return [pytest.param(name, marks=[mark for mark, names in marks if name in names]) for name in CASES]
 
 
 @pytest.mark.parametrize("name", cases())
@@ -143,7 +147,7 @@ def test_the_errors_cover_the_distances(name: str) -> None:
     assert distances(name).max() < 3
 
 
-@pytest.mark.parametrize("name", cases(dict.fromkeys(SAMPLED, FEW_NODES)))
+@pytest.mark.parametrize("name", cases(SAMPLED))
 def test_the_steps_are_as_good_as_asked_for(name: str) -> None:
     # Twice the tolerance, which is one standard error.
     assert np.all(found(name).staircase_err <= 2 * TOLERANCE * alphas(name))
@@ -163,10 +167,13 @@ def test_one_direction_is_learned_after_the_other(name: str) -> None:
     np.testing.assert_allclose(directions.sum(0), np.eye(directions.shape[1]), atol=0.1)
 
 
+@pytest.mark.full
 def test_half_of_all_lie_within_one_error() -> None:
     # Of normal errors 68 % would.
-    sampled = np.concatenate([distances(name) for name in CASES if name not in LONG])
-    assert np.mean(sampled[sampled > 0] < 1) >= 0.5
+    relative = np.concatenate([found(name).staircase_err / found(name).staircase.clip(1e-9) for name in CASES])
+    sampled = np.concatenate([distances(name) for name in CASES])[relative > 1e-9]
+    assert len(sampled) >= 10
+    assert np.mean(sampled < 1) >= 0.5
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.has_nodes])
