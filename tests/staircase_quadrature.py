@@ -40,17 +40,12 @@ class Step(NamedTuple):
     overlap: np.ndarray
 
 
-def staircase(averages: Averages, indices: int, *, starts: bool) -> list[Step]:
-    """All steps; ``starts`` says whether index 0 starts by itself, with any overlap from alpha = 0 on."""
-    nothing = np.zeros(indices)
-    steps = [Step(0.0, 0, nothing) if starts else _first(averages(nothing), nothing)]
+def staircase(averages: Averages, indices: int) -> list[Step]:
+    """All steps of a link whose index 0 starts by itself, with an overlap at any alpha."""
+    steps = [Step(0.0, 0, np.zeros(indices))]
     while len(steps) < indices:
         steps.append(_followed(averages, steps))
     return steps
-
-
-def _first(rates: np.ndarray, nothing: np.ndarray) -> Step:
-    return Step(1 / rates.max(), int(rates.argmax()), nothing)
 
 
 def _followed(averages: Averages, steps: Sequence[Step]) -> Step:
