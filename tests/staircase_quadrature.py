@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import root
-from scipy.special import ndtr
 from scipy.stats import chi
 
 #: Overlaps (n,), zero of what is not learned, to E|g|^2 or E|G|^2 of each index (n,).
@@ -183,19 +182,6 @@ def summed(terms: Sequence[Term], noise: float, *, largest: float = 80.0, finer:
 #: Overlap of the first index, the others (n - 1, z_2, ..., z_n) and ``finer`` to E and N of the first given the others,
 #: (o, z_2, ..., z_n), at all o pairs of its field and an output; their weights include the width of the output.
 First = Callable[[float, np.ndarray, int], Seen]
-
-
-def side(shift: Callable[[np.ndarray], np.ndarray]) -> First:
-    """The sign of z_1 + shift(others)."""
-
-    def first(q: float, others: np.ndarray, finer: int) -> Seen:
-        omega, weight = _fields(q, finer)
-        signs = np.array([1.0, -1.0])
-        omega, sign = (part.reshape(-1, *[1] * len(others)) for part in np.meshgrid(omega, signs, indexing="ij"))
-        x = omega + shift(others)
-        return Seen(weight.repeat(2), ndtr(sign * x / np.sqrt(1 - q)), sign * _density(x, 1 - q))
-
-    return first
 
 
 def shifted(shift: Callable[[np.ndarray], np.ndarray], noise: float, largest: float = 80.0) -> First:

