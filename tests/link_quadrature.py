@@ -240,6 +240,17 @@ def not_below_one(*, finer: int = 1) -> Answer:
     return Answer(np.append(2 * weight * norm.pdf(z), inside), values[:, None, None])
 
 
+def quartic(*, finer: int = 1) -> Answer:
+    """z^4 - 4 z^2: below zero z^2 and 4 - z^2 look the same, above it z^2 is known."""
+    low, width = _panels(0.0, np.sqrt(2.0), 4 * finer)
+    high, factor = np.sqrt(4 - low**2), low / np.sqrt(4 - low**2)  # the other root, and |dz/dz| along with y
+    both = norm.pdf(low) + factor * norm.pdf(high)
+    mean = (norm.pdf(low) * low**2 + factor * norm.pdf(high) * high**2) / both
+    z, outer = _panels(2.0, 12.0, 20 * finer)
+    weight = np.concatenate([2 * width * both, 2 * outer * norm.pdf(z)])
+    return Answer(weight, (np.concatenate([mean, z**2]) - 1)[:, None, None])
+
+
 def intervals(edges: Sequence[float]) -> Answer:
     """In which of the intervals between 0, ``edges`` and infinity |z| lies."""
     ends = np.array([0.0, *edges, 40.0])

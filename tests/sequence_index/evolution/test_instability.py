@@ -9,7 +9,7 @@ from asymptotix.numerics.control_variates import hermite_polynomials
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import gauss_hermite
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.protocol import Channel, score_jacobian
+from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY, Channel, score_jacobian
 from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
@@ -74,6 +74,18 @@ def test_links_that_are_not_even_start_by_themselves(channel, moment):
     np.testing.assert_allclose(found.moment, moment, rtol=0.03)
     if channel.indices == 2:
         np.testing.assert_allclose(found.rate, 0.0, atol=1e-12)  # nothing is said of (1, -1)
+
+
+def test_one_posterior_that_is_wrong_starts_nothing():
+    class OneRootMissed(RotatedSquares):
+        def posterior(self, observation, omega, V, accuracy=DEFAULT_ACCURACY):
+            found = super().posterior(observation, omega, V, accuracy)
+            found.shift[0] = observation[0, :, None]  # without the root of the other sign
+            return found
+
+    found = at_zero(OneRootMissed(np.eye(1)))
+    assert not found.starts_by_itself
+    np.testing.assert_allclose(found.rate, 2.0, rtol=1e-10)
 
 
 def no_block(number):

@@ -19,7 +19,7 @@ from asymptotix.sequence_index.evolution.thresholds.all_thresholds import find_t
 from asymptotix.sequence_index.evolution.thresholds.exact_recovery import _FullOverlap, exact_recovery
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
-from asymptotix.sequence_index.evolution.thresholds.threshold import NEVER, Threshold, not_below
+from asymptotix.sequence_index.evolution.thresholds.threshold import NEVER, StaircaseStep, Threshold, not_below
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 from reference_numbers import reference
 from small_channels import RotatedSquares
@@ -233,6 +233,17 @@ def test_weak_recovery_ends_where_every_row_is_learned(monkeypatch):
     steps, _ = staircase(evolution(), tolerance=0.05)
     assert followed == ["followed"]
     assert len(steps) == 2
+
+
+def test_a_step_that_no_index_speaks_for_is_in_the_status(monkeypatch):
+    """Both rows have a part in the first direction: the second one is the weak recovery of none."""
+    frame = np.einsum("si,sj->sij", ROTATED, ROTATED)
+    steps = [StaircaseStep(Threshold(0.5, 1e-4), frame[0]), StaircaseStep(Threshold(1.0, 0.1).checked(1e-3), frame[1])]
+    monkeypatch.setattr(all_thresholds, "staircase", lambda *args, **options: (steps, None))
+    evolution = StateEvolution(RotatedSquares(ROTATED))
+    found = find_thresholds(evolution, tolerance=1e-3, progress=QUIET, which=("staircase",))
+    assert found.how is Status.INACCURATE
+    assert found.words.startswith("step 2 of the staircase: the relative error 1.0e-01")
 
 
 # ------------------------------------------------------------------------- exact recovery from where it can be

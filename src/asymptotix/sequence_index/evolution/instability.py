@@ -93,7 +93,7 @@ def instability(
     basis = symmetric_basis(d)
     parts = [average.moments_and_operators(V, complement, basis) for average in averages]
     moments, operators = (np.mean(part, axis=0) for part in zip(*parts, strict=True))
-    return analysed(moments, operators, complement, floor, averages[0].stochastic)
+    return analysed(moments, operators, complement, floor, noisy=True)
 
 
 def analysed(
@@ -112,8 +112,8 @@ def analysed(
 def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray]:
     """Principal directions of the mean of matrices (R, d, d) along which it exceeds the floor.
 
-    What vanishes does so sample by sample, unless posteriors come from draws (``noisy``): then the mean must exceed
-    its own error too, along directions that the other half of the rows has chosen.
+    What vanishes does so sample by sample, unless posteriors come from draws or one in many misses a root (``noisy``):
+    then the mean must exceed its own error too, along directions that the other half of the rows has chosen.
     """
     values, vectors = np.linalg.eigh(moments.mean(0))
     if not noisy or len(moments) < 4:

@@ -49,6 +49,9 @@ def find_thresholds(
         weak = [_weak_recovery(evolution, steps, index) for index in range(evolution.channel.indices)]
         names = [index_name(labels, index) for index in range(len(weak))]
         found |= {f"weak recovery of {name}": one for name, one in zip(names, weak, strict=True)}
+        if not rows_only:  # where all indices have a part in the first steps, none of them speaks for a later one
+            later = [(number, step.threshold) for number, step in enumerate(steps, 1) if step.threshold not in weak]
+            found |= {f"step {number} of the staircase": one for number, one in later}
         values |= _with_errors("weak_recovery", weak) | _with_errors("staircase", [step.threshold for step in steps])
         values["direction"] = [step.direction for step in steps]
         if never := [name for name, one in zip(names, weak, strict=True) if not np.isfinite(one.alpha)]:
