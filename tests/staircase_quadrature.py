@@ -184,7 +184,7 @@ def summed(terms: Sequence[Term], noise: float, *, largest: float = 80.0, finer:
 First = Callable[[float, np.ndarray, int], Seen]
 
 
-def shifted(shift: Callable[[np.ndarray], np.ndarray], noise: float, largest: float = 80.0) -> First:
+def shifted(shift: Callable[[np.ndarray], np.ndarray | float], noise: float, largest: float = 80.0) -> First:
     """z_1 + shift(others) and noise, less the field of z_1, which only shifts the output."""
 
     def first(q: float, others: np.ndarray, finer: int) -> Seen:
@@ -196,7 +196,7 @@ def shifted(shift: Callable[[np.ndarray], np.ndarray], noise: float, largest: fl
     return first
 
 
-def stretched(factor: Callable[[np.ndarray], np.ndarray]) -> First:
+def stretched(factor: Callable[[np.ndarray], np.ndarray | float]) -> First:
     """z_1 factor(others), which is not small."""
 
     def first(q: float, others: np.ndarray, finer: int) -> Seen:

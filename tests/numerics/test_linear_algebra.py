@@ -93,3 +93,10 @@ def test_symmetric_basis_is_orthonormal_and_complete(size):
     matrix = symmetrise(np.random.default_rng(3).standard_normal((size, size)))
     coordinates = np.einsum("aij,ij->a", basis, matrix)
     assert np.einsum("a,aij->ij", coordinates, basis) == pytest.approx(matrix, abs=1e-14)
+
+
+def test_what_is_left_of_a_difference_may_have_the_rounding_of_its_terms():
+    left = np.diag([1e-20, -1e-22])  # I - V, where V is I up to rounding
+    with pytest.raises(np.linalg.LinAlgError, match="semi-definite"):
+        psd_sqrt(left)
+    np.testing.assert_array_equal(psd_sqrt(left, scale=1.0), np.diag([1e-10, 0.0]))

@@ -26,10 +26,13 @@ def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[n
     return np.einsum("pq,nqm->npm", matrix, Z)
 
 
-def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix") -> NDArray[np.float64]:
-    """Symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero."""
-    values, vectors = np.linalg.eigh(_symmetric(name, matrix))
-    bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
+def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix", scale: float = 0.0) -> NDArray[np.float64]:
+    """Symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero.
+
+    ``scale`` is the size of the numbers that A is a difference of, where it is one: their rounding is in A.
+    """
+    values, vectors = np.linalg.eigh(_symmetric(name, matrix, scale))
+    bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=scale, keepdims=True)
     if (values < -bound).any():
         # LinAlgError is a ValueError too: bad input raises, and a grid point that meets it can be marked.
         raise np.linalg.LinAlgError(
@@ -95,10 +98,10 @@ def _square(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
     return a
 
 
-def _symmetric(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
+def _symmetric(name: str, matrix: ArrayLike, scale: float) -> NDArray[np.float64]:
     a = _square(name, matrix)
     gap = np.abs(a - np.swapaxes(a, -1, -2)).max(axis=(-1, -2), initial=0.0)
-    if (gap > RELATIVE_TOLERANCE * np.abs(a).max(axis=(-1, -2), initial=0.0)).any():
+    if (gap > RELATIVE_TOLERANCE * np.abs(a).max(axis=(-1, -2), initial=scale)).any():
         raise np.linalg.LinAlgError(f"{name} must be symmetric, got max |A - A^T| = {gap.max():.3g}")
     return symmetrise(a)
 

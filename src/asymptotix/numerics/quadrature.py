@@ -92,7 +92,7 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     parts = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     parts = tuple(checks.integer("seed", part, 0) for part in parts)
     block = checks.integer("block", block, 0)
-    return (sobol_points(count, dim, parts, block) + 0.5) * 0.5**DIGITS
+    return (sobol_points(count, dim, parts, block).astype(np.float64) + 0.5) * 0.5**DIGITS
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:

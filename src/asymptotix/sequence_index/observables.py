@@ -50,7 +50,7 @@ def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 def _prediction_errors(channel: Channel, V: np.ndarray, count: int = PREDICTION_NODES) -> Estimate:
     P, M = channel.indices, channel.tokens
-    root_q, root_v = psd_sqrt(np.eye(P) - V), psd_sqrt(V)
+    root_q, root_v = psd_sqrt(np.eye(P) - V, scale=1.0), psd_sqrt(V)
 
     def errors(nodes: np.ndarray) -> np.ndarray:
         field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))

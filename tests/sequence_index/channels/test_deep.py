@@ -114,11 +114,10 @@ def test_random_numbers_of_samples_are_uniform_normal_and_independent():
 
 @pytest.mark.slow  # compiles the program twice
 @pytest.mark.parametrize("shape", [(3, 2, 1.0), (3, 2, 0.1), (2, 3, 1.0)])
-def test_single_precision_is_enough(shape, rng):
-    channel, n = DeepChannel(*shape, "softmax"), 128
+def test_single_precision_is_enough(shape: tuple[int, int, float], rng):
+    channel, double = (DeepChannel(*shape, activation="softmax") for _ in range(2))
     assert channel.precision == "float32"
-    double = DeepChannel(*shape, "softmax")
-    double.precision = "float64"
+    n, double.precision = 128, "float64"
     V = np.diag(np.geomspace(0.3, 0.01, channel.layers))
     Q = np.eye(channel.layers) - V
     Z, noise = rng.standard_normal((2, n, channel.layers, channel.tokens))

@@ -148,7 +148,7 @@ class QuasiRandomAverager(OperatorAverager):
         """The fields at overlap I - V."""
         Z, noise, _ = self._nodes
         Q = np.eye(len(V)) - V
-        return mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V), noise)
+        return mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V, scale=1.0), noise)
 
     def _all_posteriors(self, V: np.ndarray) -> list[Posterior]:
         """The posteriors of the nodes, or two of each from independent lists where they come from draws."""
@@ -211,7 +211,7 @@ class QuasiRandomAverager(OperatorAverager):
         from the prior's amplifies that: then it is left for overlaps close to one.
         """
         if not self.channel.stochastic:
-            return psd_sqrt(Q)
+            return psd_sqrt(Q, scale=1.0)
         return Q if self.channel.draws >= _MANY_DRAWS else Q @ Q
 
     def moments_and_operators(
