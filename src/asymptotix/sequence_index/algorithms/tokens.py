@@ -110,8 +110,12 @@ def joined(parts: list[Any]) -> Any:
 def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
     """X W / sqrt(D) as (S, n, P, M), M the number of tokens that a row sees."""
     seeds, n, tokens, dim = X.shape
-    Z = W @ X.reshape(seeds, -1, dim).swapaxes(1, 2) / np.sqrt(np.float32(dim))
-    Z = Z.reshape(seeds, -1, n, tokens).swapaxes(1, 2)
+    X = X.reshape(seeds, -1, dim)
+    if isinstance(X, np.ndarray):
+        Z = (W @ X.swapaxes(1, 2)).reshape(seeds, -1, n, tokens).swapaxes(1, 2)
+    else:  # in this order the rounding of JAX's products does not depend on how many seeds there are
+        Z = jnp.einsum("skd,spd->skp", X, W).reshape(seeds, n, tokens, -1).swapaxes(2, 3)
+    Z = Z / np.sqrt(np.float32(dim))
     if groups is None:
         return Z
     parts = Z.reshape(seeds, n, len(groups), max(groups) + 1, -1)
@@ -125,8 +129,12 @@ def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
     if groups is not None:
         own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
         g = (g[:, :, :, None] * own[:, :, None]).reshape(seeds, n, len(groups), tokens)
-    g = g.swapaxes(1, 2).reshape(seeds, -1, n * tokens)
-    return g @ X.reshape(seeds, -1, dim) / np.sqrt(np.float32(dim))
+    X = X.reshape(seeds, -1, dim)
+    if isinstance(X, np.ndarray):
+        W = g.swapaxes(1, 2).reshape(seeds, -1, n * tokens) @ X
+    else:
+        W = jnp.einsum("skp,skd->spd", g.swapaxes(2, 3).reshape(seeds, n * tokens, -1), X)
+    return W / np.sqrt(np.float32(dim))
 
 
 class KeptTokens(Tokens):
