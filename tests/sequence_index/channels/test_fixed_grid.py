@@ -144,6 +144,7 @@ def test_symmetries_of_the_model():
     np.testing.assert_allclose(mirrored[0], evidence, atol=5e-3)
 
 
+@pytest.mark.slow  # compiles for ten seconds
 def test_one_compilation_for_all_parameters():
     u, omega, V, _ = draw(SOFTMAX, 1.0, 0.4, 0.1)
     each = np.broadcast_to(V, (SAMPLES, 2, 2))
