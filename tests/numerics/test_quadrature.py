@@ -145,3 +145,9 @@ def test_randomised_average_reports_a_bad_function():
         randomised_average(lambda x: x, 8, 1, randomisations=1)
     estimate = randomised_average(lambda x: np.stack([x[:, 0], np.full(8, np.nan)], axis=1), 8, 1)
     assert np.isnan(estimate.value).tolist() == np.isnan(estimate.error).tolist() == [False, True]
+
+
+def test_a_sequence_ends_before_its_direction_numbers_do():
+    assert sobol_uniforms(2**10, 70, 1, block=2**20 - 1).shape == (2**10, 70)
+    with pytest.raises(ValueError, match=r"block must be at most 1048575 with count = 1024.*got 1048576"):
+        sobol_uniforms(2**10, 70, 1, block=2**20)

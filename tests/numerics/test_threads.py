@@ -66,3 +66,25 @@ def test_threads_leave_when_a_signal_waits(monkeypatch):
     with pytest.raises(KeyboardInterrupt):  # what is unfinished is never taken for done
         each_in_parallel(work, range(1000), 2)
     assert len(done) <= 2
+
+
+def test_a_signal_while_waiting_for_the_others_stops_them(monkeypatch):
+    done: list[int] = []
+
+    def interrupted(begun):
+        raise KeyboardInterrupt
+
+    def work(item: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.02)  # the others have begun
+            raise LookupError  # and this thread goes on to wait for them
+        done.append(item)
+        time.sleep(1e-3)
+
+    monkeypatch.setattr("asymptotix.numerics.threads.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        each_in_parallel(work, range(10**9), 2)
+    time.sleep(0.05)
+    before = len(done)
+    time.sleep(0.05)
+    assert len(done) == before

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, roots_hermitenorm
 
 from . import checks
-from .sobol import DIGITS, LARGEST_DIM, sobol_points
+from .sobol import DIGITS, LARGEST_DIM, PLACES, sobol_points
 from .threads import in_threads
 
 MAX_ENTRIES = 2**27
@@ -92,6 +92,11 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     parts = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     parts = tuple(checks.integer("seed", part, 0) for part in parts)
     block = checks.integer("block", block, 0)
+    if count * (block + 1) > 1 << PLACES:
+        last = (1 << PLACES) // count - 1
+        raise ValueError(
+            f"block must be at most {last} with count = {count}, for a sequence ends at 2^{PLACES}; got {block}"
+        )
     return (sobol_points(count, dim, parts, block).astype(np.float64) + 0.5) * 0.5**DIGITS
 
 
@@ -127,8 +132,8 @@ def randomised_average(
     Parameters
     ----------
     function : callable
-        Maps nodes (count, dim) to values (count, ...); a non-finite value makes its own average and error
-        NaN.
+        Maps nodes (count, dim) to values (count, ...), in any thread; a non-finite value makes its own average
+        and error NaN.
     count, dim : int
         Points per randomisation (a power of two) and number of normals.
     randomisations : int

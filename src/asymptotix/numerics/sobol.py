@@ -20,6 +20,9 @@ DIGITS = 52
 LARGEST_DIM = 21201
 """Coordinates for which Joe and Kuo give numbers."""
 
+PLACES = 30
+"""A sequence has 2^30 points: so many direction numbers are known beyond the table below."""
+
 Integers = NDArray[np.uint64]
 
 #: Of the coordinates after the first: the digits of a primitive polynomial, and the numbers that its recurrence begins
@@ -110,14 +113,14 @@ def _recurrence(polynomial: int, first: tuple[int, ...]) -> list[int]:
 def _from_scipy(dim: int, places: int) -> Integers:
     """Where there are more coordinates than in the table: two points whose Gray codes differ in one place tell.
 
-    A number has no more digits than its place: 30 are enough, and with more scipy cannot skip points.
+    A number has no more digits than its place: PLACES are enough, and with more scipy cannot skip points.
     """
     from scipy.stats import qmc
 
-    numbers, digits = np.zeros((dim, DIGITS), np.uint64), 30
-    sequence = qmc.Sobol(dim, scramble=False, bits=digits)
+    numbers = np.zeros((dim, DIGITS), np.uint64)
+    sequence = qmc.Sobol(dim, scramble=False, bits=PLACES)
     last = sequence.random(1)[0]
-    for place in range(min(places, digits)):
+    for place in range(places):
         first = sequence.random(1)[0]  # of number 2^place
         numbers[:, place] = (last * 2.0**DIGITS).astype(np.uint64) ^ (first * 2.0**DIGITS).astype(np.uint64)
         if place > 0:

@@ -66,7 +66,11 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
         take()
     finally:  # those that have not begun have nothing to do: where all threads wait like this one, none would begin
         begun = [other for other in others if not other.cancel()]
-        wait(begun)
+        try:
+            wait(begun)
+        except BaseException:  # a signal while waiting: the others end with what they are at
+            stopped.set()
+            raise
     for other in begun:
         other.result()
     interrupts.check()

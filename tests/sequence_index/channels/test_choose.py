@@ -1,7 +1,9 @@
 """Which models have a channel, and what a channel promises about itself."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -111,3 +113,21 @@ def test_only_channels_with_a_program_for_it_change_in_single_precision():
     Z = np.random.default_rng(0).standard_normal((4, 2, 2))
     single = two.in_single_precision()
     assert single.posterior(two.observe(Z), 0 * Z, np.eye(2)).shift.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MultiIndex(lambda z: jnp.cos(z[0]), 1),
+        MultiIndex(lambda z: jnp.sin(z[0] * z[1]) + z[2], 3, noise=0.1),
+        DeepAttention(layers=3, tokens=2),
+    ],
+)
+def test_outputs_are_in_double_precision_in_any_thread(model):
+    """Averages call them in threads, each of which has JAX's precision for itself."""
+    channel = channel_of(model)
+    Z = np.random.default_rng(0).standard_normal((16, channel.indices, channel.tokens))
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(lambda: np.asarray(channel.output(Z))).result()
+    assert there.dtype == np.float64
+    np.testing.assert_array_equal(there, np.asarray(channel.output(Z)))

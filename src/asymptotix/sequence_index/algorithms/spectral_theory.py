@@ -6,7 +6,6 @@ fields, as they are around zero overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -151,26 +150,6 @@ def _leading_signal(K: np.ndarray) -> tuple[np.ndarray, int]:
     return vectors[:, -1].reshape(k, k) * np.sqrt(k), 1
 
 
-def _crossing(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function crosses zero between two places: regula falsi, Illinois.
-
-    Brent's method is as good, but scipy.optimize takes a quarter of a second to import.
-    """
-    below, above, last = function(low), function(high), 0.0
-    while high - low > _PLACE:
-        place = high - above * (high - low) / (above - below)
-        value = function(place)
-        if abs(value) < _PLACE:
-            return place
-        # Where the same end moves twice, half of the other's value counts: or that one would never move.
-        if value > 0:
-            high, above, below = place, value, 0.5 * below if last > 0 else below
-        else:
-            low, below, above = place, value, 0.5 * above if last < 0 else above
-        last = value
-    return 0.5 * (low + high)
-
-
 class _LinearPassing:
     """Averages of linear message passing over nodes."""
 
@@ -200,7 +179,10 @@ class _LinearPassing:
             least /= 10
             if least < _LEAST_REACTION:
                 raise FloatingPointError("no reaction keeps the signal of the spectral start steady")
-        return self.at(_crossing(lambda c: self.at(c * shape).growth - 1, least, 1.0) * shape)
+        from scipy.optimize import brentq  # takes a quarter of a second to import
+
+        place = brentq(lambda c: self.at(c * shape).growth - 1, least, 1.0, xtol=_PLACE)
+        return self.at(float(place) * shape)  # pyright: ignore[reportArgumentType]
 
     def noise(self, found: _LinearStep) -> np.ndarray:
         """N, from a linear system."""

@@ -74,7 +74,7 @@ class MappedChannel(Channel):
         return self._programs[draws]
 
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
-        """Posterior of Z, see :class:`Channel`; computed in float64."""
+        """Posterior of Z, see :class:`Channel`; in the precision of its program."""
         found = self.unjudged(observation, omega, V, accuracy)
         if found.effective_samples is not None:
             self.refuse_few_samples(found.effective_samples)
