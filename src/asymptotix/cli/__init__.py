@@ -1,0 +1,10 @@
+"""The command line: a problem described in TOML does what the same problem does in Python.
+
+It reads, calls the verbs and prints.
+"""
+
+from .commands import EXAMPLE, app, main
+from .problem_files import read_problem
+from .tables import format_number, show
+
+__all__ = ["EXAMPLE", "app", "format_number", "main", "read_problem", "show"]

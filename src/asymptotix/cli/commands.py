@@ -1,0 +1,259 @@
+"""The commands. JAX and the theories are imported only when one needs them, so that help appears at once."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._version import __version__
+from .problem_files import read_problem
+from .tables import show
+
+if TYPE_CHECKING:
+    from ..core.result import Result
+
+EXAMPLE = """\
+# Bayes-optimal learning of two layers of attention.
+
+[problem]
+type = "BayesOptimal"
+
+[problem.model]
+type = "DeepAttention"
+layers = 2
+tokens = 2
+skip = 1.0
+
+[solve]
+# a number, a list, or a grid; spacing = "log" makes it geometric
+alpha = { start = 0.05, stop = 1.6, num = 32 }
+start = "uninformed"
+tolerance = 1e-3
+
+[simulate]
+algorithm = { type = "GAMP" }
+alpha = [0.3, 0.6, 1.2]
+dim = 1000
+seeds = 4
+
+[thresholds]
+# without this line all of them, which takes longer
+which = ["weak_recovery"]
+# any number of the problem may be a grid, in the other sections too
+skip = [0.5, 1.0, 2.0]
+"""
+
+HELP = f"""\
+Exact high-dimensional theory of attention: learning curves, thresholds, matching algorithms.
+
+**A first look:** a table and a picture of theory against message passing.
+
+```sh
+asymptotix demo
+```
+
+**A problem of your own:** put this into `two_layers.toml`. The names are those of Python.
+
+```toml
+{EXAMPLE}```
+
+**Then:** the exact curve, the algorithm at finite size, the phase transitions.
+
+```sh
+asymptotix solve two_layers.toml --out curve.nc
+asymptotix simulate two_layers.toml --out runs.nc
+asymptotix thresholds two_layers.toml
+```
+
+An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `--out` is written as points finish;
+`--resume curve.nc` goes on from there, on a wider grid too.
+A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
+package is found after `imports = ["its_module"]` on the first line; that of a script beside the TOML file too, with
+`--allow-imports`, because it runs the script.
+"""
+
+EXPECTED_ERRORS = (
+    ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, RecursionError, OverflowError,
+)  # fmt: skip
+
+app = typer.Typer(
+    name="asymptotix",
+    help=HELP,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")
+]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
+]
+AllowImports = Annotated[
+    bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that its `imports` name.")
+]
+
+
+def main() -> None:
+    """Run the command line: the entry point of the console script."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"asymptotix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    context.obj = {"debug": debug}
+
+
+@app.command()
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("asymptotix-demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and smaller sizes.")] = False,
+    debug: Debug = False,
+) -> None:
+    """All theories against their experiments: tables and pictures."""
+    with _clear_messages(context, debug):
+        importlib.import_module("asymptotix.demo").main(out=out, quick=quick)
+
+
+@app.command()
+def solve(
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
+) -> None:
+    """The exact learning curve, at the controls of the section [solve]."""
+    with _clear_messages(context, debug):
+        problem, section = read_problem(file, "solve", allow_imports=allow_imports)
+        from ..core import verbs
+
+        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, checkpoint=out, **section))
+
+
+@app.command()
+def simulate(
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
+) -> None:
+    """The finite-size algorithm, as the section [simulate] says."""
+    with _clear_messages(context, debug):
+        problem, section = read_problem(file, "simulate", allow_imports=allow_imports)
+        from ..core import verbs
+        from ..core.specification import build
+
+        if missing := [name for name in ("algorithm", "seeds") if name not in section]:
+            raise ValueError(f"[simulate] of {file} needs {' and '.join(missing)}")
+        algorithm = build(section.pop("algorithm"))
+        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, checkpoint=out, **section))
+
+
+@app.command()
+def thresholds(
+    context: typer.Context,
+    file: ProblemFile,
+    out: Out = None,
+    resume: Resume = None,
+    allow_imports: AllowImports = False,
+    debug: Debug = False,
+) -> None:
+    """The phase transitions, over the grids of the section [thresholds] if there is one."""
+    with _clear_messages(context, debug):
+        problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
+        from ..core import verbs
+
+        _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
+
+
+@contextmanager
+def _clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
+    """Warnings in one line each; an expected error as one sentence and exit code 2, unless debugging."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
+        try:
+            yield
+        except Exception as error:
+            if debug or context.obj["debug"] or not (isinstance(error, EXPECTED_ERRORS) or _is_out_of_memory(error)):
+                raise
+            print(f"Error: {_in_words(error)}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(_exit_code_of_interrupt()) from error
+
+
+def _exit_code_of_interrupt() -> int:
+    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
+    from ..numerics import interrupts
+
+    return 128 + (interrupts.last_signal() or signal.SIGINT)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """XLA says so in an error of its own class, which is that of all its errors."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
+
+
+def _in_words(error: Exception) -> str:
+    said = _one_line(error) or type(error).__name__
+    if _is_out_of_memory(error):
+        return f"there is not enough memory: {said}"
+    if isinstance(error, RecursionError):
+        return f"something is nested too deeply: {said}"
+    return said
+
+
+def _one_line(message: str | Warning | Exception) -> str:
+    return " ".join(str(message).split())
+
+
+def _checked_out(out: Path | None) -> Path | None:
+    """The output path, refused before the work rather than after it."""
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"--out {out}: there is no folder {out.parent}")
+    if out is not None and out.is_dir():
+        raise IsADirectoryError(f"--out {out} is a folder; name a file in it, such as {out / 'result.nc'}")
+    return out
+
+
+def _finish(out: Path | None, work: Callable[[], Result]) -> None:
+    result = work()
+    try:  # neither a closed pipe nor a full disk may lose the numbers
+        if out is not None and result.begun:
+            result.save(out)
+    finally:
+        show(result)
+    if out is not None:
+        print(f"written to {out}" if result.begun else f"nothing is finished, and {out} is as it was")
+    if not result.finished:
+        raise typer.Exit(_exit_code_of_interrupt())

@@ -1,0 +1,128 @@
+"""Results as tables in the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..core.result import Result
+
+MAX_COLUMNS_PER_VARIABLE = 4  # a 2 x 2 overlap still fits beside the errors; larger ones are in the file
+MAX_ROWS_PER_VARIABLE = 64
+MAX_STATUS_WIDTH = 30  # a longer sentence takes several lines
+
+
+def show(result: Result) -> None:
+    """Print a result: a row for every point, or for a single point a row for every number."""
+    from rich.console import Console
+
+    # Piped output has no width to respect, and a table that is cut there is useless.
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console.print(_plain(_title(result)), style="bold")
+    point_dims = result.status.dims
+    shown, left_out = _variables(result, MAX_COLUMNS_PER_VARIABLE if point_dims else MAX_ROWS_PER_VARIABLE)
+    headers = [*map(str, point_dims), *(label for name in shown for label in _labels(result, name)), "status"]
+    positions = itertools.product(*map(range, result.status.shape))
+    rows = [_cells(result, position, shown) for position in positions]
+    if point_dims:
+        columns = list(zip(headers, *rows, strict=True))
+        controls, values, status = columns[: len(point_dims)], columns[len(point_dims) : -1], columns[-1]
+        for group in _fitting_groups(values, [*controls, status], console.width):
+            console.print(_table([*controls, *group, status]))
+    else:
+        console.print(_table([("quantity", *headers), ("value", *rows[0])]))
+    if left_out:
+        print(f"not shown, but written by --out: {', '.join(left_out)}")
+
+
+def _table(columns: Sequence[Sequence[str]]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    for header, *_ in columns:
+        justify = "left" if header in ("status", "quantity") else "right"
+        table.add_column(_plain(header), justify=justify, no_wrap=header not in ("status", "value"))
+    for row in zip(*(cells for _, *cells in columns), strict=True):
+        table.add_row(*map(_plain, row))
+    return table
+
+
+def _fitting_groups(
+    values: Sequence[Sequence[str]], repeated: Sequence[Sequence[str]], room: int
+) -> list[list[Sequence[str]]]:
+    """Columns of numbers for as many tables as the terminal's width asks for: a cut number is a wrong one."""
+
+    def width(column: Sequence[str]) -> int:
+        return min(max(map(len, column)), MAX_STATUS_WIDTH) + 3  # two blanks and a line
+
+    taken = sum(map(width, repeated)) + 1
+    groups: list[list[Sequence[str]]] = [[]]
+    for column in values:
+        if groups[-1] and taken + sum(map(width, [*groups[-1], column])) > room:
+            groups.append([])
+        groups[-1].append(column)
+    return groups
+
+
+def _plain(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text)  # a string would be read as markup: "overlap[0,0]" would lose its brackets
+
+
+def _title(result: Result) -> str:
+    fixed = [f"{name} = {value.item():.6g}" for name, value in result.ds.coords.items() if value.ndim == 0]
+    grids = [f"over {' and '.join(map(str, result.status.dims))}"] if result.status.dims else []
+    return ", ".join([f"{result.kind} of {result.problem!r}", *fixed, *grids])
+
+
+def _variables(result: Result, limit: int) -> tuple[list[str], list[str]]:
+    """The names of the variables that have at most `limit` numbers per point, and of the larger ones."""
+    from ..core.dataset.assemble import RESERVED
+
+    shown, left_out = [], []
+    for name, variable in result.ds.data_vars.items():
+        if name in RESERVED or str(name).endswith("_err"):
+            continue
+        numbers = variable.size // max(result.status.size, 1)
+        (shown if numbers <= limit else left_out).append(str(name))
+    return shown, left_out
+
+
+def _labels(result: Result, name: str) -> list[str]:
+    own = [dim for dim in result.ds[name].dims if dim not in result.status.dims]
+    entries = itertools.product(*(result.ds[dim].values for dim in own))
+    return [f"{name}[{','.join(map(str, entry))}]" if own else name for entry in entries]
+
+
+def _cells(result: Result, position: tuple[int, ...], shown: Sequence[str]) -> list[str]:
+    """One point as text: controls, values with their numerical errors, status."""
+    point = result.ds.isel(dict(zip(result.status.dims, position, strict=True)))
+    controls = [f"{point[dim].item():.6g}" for dim in result.status.dims]
+    values = []
+    for name in shown:
+        numbers = point[name].values.ravel()
+        errors = point[f"{name}_err"].values.ravel() if f"{name}_err" in point else [math.nan] * numbers.size
+        values += [format_number(*pair) for pair in zip(numbers, errors, strict=True)]
+    return [*controls, *values, str(point["status"].item())]
+
+
+def format_number(value: float, error: float = math.nan) -> str:
+    """The value to the last digit that its numerical error leaves, with that error if there is one.
+
+    >>> format_number(0.712345, 0.00123), format_number(0.712345), format_number(0.5, 0.0)
+    ('0.7123 ± 0.0012', '0.712345', '0.5')
+    """
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:.6g}"
+    decimals = max(1 - math.floor(math.log10(error)), 0)
+    if decimals > 9:
+        return f"{value:.9g} ± {error:.1e}"
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
