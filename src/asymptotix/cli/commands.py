@@ -15,7 +15,7 @@ import typer
 
 from .._version import __version__
 from .problem_files import read_problem
-from .tables import show
+from .tables import say, show, show_figures
 
 if TYPE_CHECKING:
     from ..core.result import Result
@@ -193,6 +193,31 @@ def thresholds(
         from ..core import verbs
 
         _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
+
+
+@app.command()
+def reproduce(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="[FIGURE]", help="Such as training/fig2; none lists them.")] = "",
+    size: Annotated[str, typer.Option(help="quick or paper.")] = "quick",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("asymptotix-figures"),
+    everything: Annotated[bool, typer.Option("--all", help="All that is missing, and a gallery.")] = False,
+    debug: Debug = False,
+) -> None:
+    """The papers' figures, computed anew: picture, data, and a record of what agrees; without a name, the list."""
+    with _clear_messages(context, debug):
+        if name and everything:
+            raise ValueError(f"give a figure or --all, not both; got {name!r} and --all")
+        if not name and not everything:
+            show_figures()
+            return
+        figures = importlib.import_module("asymptotix.figures.reproduce")
+        if everything:
+            figures.reproduce_all(size, out, say)
+        else:
+            figures.reproduce(name, size, out, say)
+            figures.write_gallery(size, out)
+            say(f"{out / name}: picture, data and record.md")
 
 
 @contextmanager

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..core.words import format_number
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -40,6 +42,39 @@ def show(result: Result) -> None:
         console.print(_table([("quantity", *headers), ("value", *rows[0])]))
     if left_out:
         print(f"not shown, but written by --out: {', '.join(left_out)}")
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once, also into a log."""
+    print(line, flush=True)
+
+
+def show_figures() -> None:
+    """Print what can be reproduced, and what it costs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..figures import FIGURES
+
+    table = Table()
+    for head in ("figure", "what it shows", "quick", "paper", "on a GPU", "memory"):
+        table.add_column(head, no_wrap=head == "figure", overflow="fold")
+    for chosen in FIGURES.values():
+        if chosen.make is None:
+            table.add_row(chosen.name, chosen.shows, f"needs {chosen.needs}")
+            continue
+        quick, paper = chosen.sizes["quick"], chosen.sizes["paper"]
+        gpu = "" if paper.gpu_minutes is None else _minutes(paper.gpu_minutes)
+        memory = f"{quick.gib:g}, {paper.gib:g} GiB"
+        table.add_row(chosen.name, chosen.shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
+    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
+    print("Times on two cores. Make one with: asymptotix reproduce FIGURE --size quick --out DIR")
+
+
+def _minutes(minutes: float) -> str:
+    if minutes > 90:
+        return f"{minutes / 60:.1f} h"
+    return f"{minutes:.2g} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
 
 
 def _table(columns: Sequence[Sequence[str]]) -> Table:
@@ -112,17 +147,3 @@ def _cells(result: Result, position: tuple[int, ...], shown: Sequence[str]) -> l
         errors = point[f"{name}_err"].values.ravel() if f"{name}_err" in point else [math.nan] * numbers.size
         values += [format_number(*pair) for pair in zip(numbers, errors, strict=True)]
     return [*controls, *values, str(point["status"].item())]
-
-
-def format_number(value: float, error: float = math.nan) -> str:
-    """The value to the last digit that its numerical error leaves, with that error if there is one.
-
-    >>> format_number(0.712345, 0.00123), format_number(0.712345), format_number(0.5, 0.0)
-    ('0.7123 ± 0.0012', '0.712345', '0.5')
-    """
-    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
-        return f"{value:.6g}"
-    decimals = max(1 - math.floor(math.log10(error)), 0)
-    if decimals > 9:
-        return f"{value:.9g} ± {error:.1e}"
-    return f"{value:.{decimals}f} ± {error:.{decimals}f}"

@@ -58,7 +58,6 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
     Nothing of HDF5 touches the disk: after an error there it writes again when it is closed, and ends the process. What
     was made is read once before it is written, so that a file that could not be read is never in the place of another.
     """
-    _require_h5netcdf()
     data = _serialised(saved)
     try:
         _parsed(path, _opened(data))
@@ -68,8 +67,6 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
 
 
 def _serialised(saved: Saved) -> memoryview:
-    import h5netcdf
-
     arrays: dict[str, np.ndarray] = {}
     algorithm = None if saved.algorithm is None else describe(saved.algorithm, arrays=arrays)
     attributes = {
@@ -82,7 +79,14 @@ def _serialised(saved: Saved) -> memoryview:
     }
     extra = {name: ([f"{name}.{i}" for i in range(array.ndim)], array) for name, array in arrays.items()}
     ds = saved.ds.assign(extra).assign_attrs(attributes)
-    ds = ds.assign_attrs(checksums=json.dumps(checksums(ds, attributes)))
+    return sealed(ds.assign_attrs(checksums=json.dumps(checksums(ds, attributes))))
+
+
+def sealed(ds: xr.Dataset) -> memoryview:
+    """A dataset as the bytes of a netCDF file with a seal at its end, that :func:`opened` reads."""
+    _require_h5netcdf()
+    import h5netcdf
+
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
         ds.dump_to_store(H5NetCDFStore(file))
@@ -100,18 +104,9 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
 
     In the fields that are ``free`` it may differ from the one that was saved, whose values are then set.
     """
-    _require_h5netcdf()
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
-    data = _contents(path)
-    if is_broken(data):
-        raise ValueError(f"{path} is damaged: its bytes are not those that were written")
-    try:
-        ds = _opened(data)
-    except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
-        raise ValueError(
-            f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
-        ) from error
+    ds = opened(path)
     attributes = _parsed(path, ds)
     with naming(path):
         arrays = {name: ds[name].values for name in _array_names([attributes[name] for name in DESCRIBED])}
@@ -123,6 +118,20 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
         ds = _with_codes(ds.drop_vars(list(arrays)))
     ds.attrs = {}
     return Saved(ds, saved, attributes["kind"], algorithm, settings, attributes["provenance"])
+
+
+def opened(path: str | os.PathLike) -> xr.Dataset:
+    """The dataset of a netCDF file, refused where its seal or its format is broken."""
+    _require_h5netcdf()
+    data = _contents(path)
+    if is_broken(data):
+        raise ValueError(f"{path} is damaged: its bytes are not those that were written")
+    try:
+        return _opened(data)
+    except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
+        raise ValueError(
+            f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
+        ) from error
 
 
 @contextmanager

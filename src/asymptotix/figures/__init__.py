@@ -1,0 +1,14 @@
+"""The figures of the three papers, computed anew, each with a verdict; and an atlas beyond them.
+
+>>> import asymptotix as asx
+>>> made = asx.figures.training.fig2(size="quick")                      # doctest: +SKIP
+>>> made.figure.axes[0].set_title("mine")                               # doctest: +SKIP
+
+``asymptotix reproduce`` lists them.
+"""
+
+from . import atlas, deep, paths, training
+from .registry import FIGURES
+from .reproduction import Reproduction
+
+__all__ = ["FIGURES", "Reproduction", "atlas", "deep", "paths", "training"]

@@ -1,0 +1,161 @@
+"""What a figure is found to say: how far experiment and theory agree, and whether what was published holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import gammaincc
+
+from ..core.words import format_number
+
+if TYPE_CHECKING:
+    from ..core.compare import Comparison
+
+#: Probability below which distances are called larger than their errors. There are some fifty curves.
+UNLIKELY = 1e-3
+#: What a reading off a printed curve is worth, as a share of the axis.
+READ_OFF = 0.02
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far an experiment is from theory along one curve.
+
+    Attributes
+    ----------
+    curve : str
+        What is compared.
+    points : int
+        Number of points that have an error.
+    chi2 : float
+        Sum over them of squared distances in errors (of the experiment's mean and of theory).
+    largest : float
+        The largest distance in errors.
+    distances : mapping of int to (float, float)
+        Size of the system -> mean over the curve of (experiment - theory), relative to the mean of theory, with its
+        error.
+    """
+
+    curve: str
+    points: int
+    chi2: float
+    largest: float
+    distances: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the distances are what errors explain."""
+        return bool(self.points) and float(gammaincc(0.5 * self.points, 0.5 * self.chi2)) > UNLIKELY
+
+    @property
+    def words(self) -> str:
+        if not self.points:
+            return "no point has an error"
+        if self.holds:
+            return "within errors"
+        sizes = sorted(self.distances)
+        if len(sizes) < 2:
+            return "beyond errors; one size only, so that its trend is not known"
+        (first, first_error), (last, last_error) = (self.distances[size] for size in (sizes[0], sizes[-1]))
+        if abs(last) + 2 * math.hypot(first_error, last_error) < abs(first):
+            return "beyond errors, and closer the larger the system"
+        return "beyond errors, without a clear trend in the size"
+
+
+def agreement(curve: str, comparison: Comparison, name: str, **entry: int) -> Agreement:
+    """How far an observable's entry (``index=0, index_other=0``, say) is from theory, at the largest size.
+
+    What is compared are means over seeds; points of exact theory with equal runs have no error and do not count.
+    """
+    ds = comparison.ds
+    columns = {part: ds[f"{name}_{part}"].isel(entry) for part in ("theory", "mean", "sem", "z")}
+    at_largest = columns["z"].isel(dim=-1) if "dim" in columns["z"].dims else columns["z"]
+    z = at_largest.values[np.isfinite(at_largest.values)]
+    distances = {}
+    for k, size in enumerate(np.atleast_1d(ds["dim"].values) if "dim" in ds.coords else []):
+        at = {"dim": k} if "dim" in columns["mean"].dims else {}
+        theory, mean, sem = (
+            columns[part].isel({dim: i for dim, i in at.items() if dim in columns[part].dims}).values
+            for part in ("theory", "mean", "sem")
+        )
+        scale = max(float(np.nanmean(abs(theory))), 1e-300)
+        distance = float(np.nanmean(mean - theory)) / scale
+        error = float(np.sqrt(np.nansum(sem**2))) / np.sum(np.isfinite(mean)) / scale
+        distances[int(size)] = (distance, error)
+    largest = float(abs(z).max()) if len(z) else math.nan
+    return Agreement(curve, len(z), float((z**2).sum()), largest, distances)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that was published, and what is found.
+
+    Attributes
+    ----------
+    what : str
+    published : str
+        As it was printed; with "read off the figure" in ``source`` where that is so.
+    source : str
+        Where: a section, a caption, the released data.
+    found : str
+    holds : bool
+    script : str
+        Where it does not hold: a script that shows it, in ``examples/``.
+    """
+
+    what: str
+    published: str
+    source: str
+    found: str
+    holds: bool
+    script: str = ""
+
+
+def number_claim(
+    what: str, published: float, source: str, found: float, error: float, *, rounding: float, script: str = ""
+) -> Claim:
+    """A published number: it holds if it is within its rounding and three errors of ours."""
+    holds = abs(published - found) <= rounding + 3 * error
+    return Claim(what, f"{published:g}", source, format_number(found, error), holds, script)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a figure is found to say.
+
+    Attributes
+    ----------
+    agreements, claims : sequences
+    remarks : sequence of str
+        Whole sentences: what a reader must know besides.
+    """
+
+    agreements: Sequence[Agreement] = ()
+    claims: Sequence[Claim] = ()
+    remarks: Sequence[str] = ()
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        wrong = sum(not claim.holds for claim in self.claims)
+        if not self.claims:
+            return "new: nothing was published"
+        return "agrees" if not wrong else f"wrong in {wrong} of {len(self.claims)} claims"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "agreements": [
+                {"curve": a.curve, "points": a.points, "chi2": a.chi2, "largest": a.largest, "words": a.words}
+                for a in self.agreements
+            ],
+            "claims": [
+                {"what": c.what, "published": c.published, "source": c.source, "found": c.found, "holds": c.holds}
+                for c in self.claims
+            ],
+            "remarks": list(self.remarks),
+        }

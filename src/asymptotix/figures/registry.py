@@ -1,0 +1,147 @@
+"""What can be reproduced: the table of figures, filled by the files of the papers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core import plot
+from ..numerics import checks
+from .parts import Parts
+from .record import Findings
+from .reproduction import Reproduction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Name, such as "training/fig2" -> figure.
+FIGURES: dict[str, Reproducible] = {}
+
+Making = Callable[..., "tuple[Figure, Findings]"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a figure is made, and what that costs.
+
+    Attributes
+    ----------
+    minutes : float
+        On two cores; measured, or extrapolated from the smaller size.
+    gib : float
+        Memory at most.
+    settings : mapping
+        What the figure's function is called with.
+    gpu_minutes : float, optional
+        On a GPU, where that is faster.
+    """
+
+    minutes: float
+    gib: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    gpu_minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Reproducible:
+    """A figure that can be made.
+
+    Calling it makes it: ``asx.figures.training.fig2(size="quick", seeds=2)``.
+
+    Attributes
+    ----------
+    name : str
+        Paper and figure, "training/fig2".
+    shows : str
+        In one line.
+    source : str
+        Where it was published.
+    sizes : mapping of str to Size
+        "quick" and "paper".
+    make : callable or None
+        Takes parts and settings, returns the picture and what is found; None where ``needs`` names a data set without
+        which it cannot be made.
+    """
+
+    name: str
+    shows: str
+    source: str
+    sizes: Mapping[str, Size]
+    make: Making | None
+    needs: str = ""
+
+    def __call__(
+        self,
+        size: str = "quick",
+        *,
+        out: Path | str | None = None,
+        progress: bool | None = None,
+        say: Callable[[str], None] | None = None,
+        **settings: Any,
+    ) -> Reproduction:
+        """Make the figure.
+
+        Parameters
+        ----------
+        size : "quick" or "paper"
+        out : path, optional
+            Folder in which results are kept while they are computed, and taken from if they are there.
+        progress : bool, optional
+            As for :func:`asymptotix.solve`.
+        say : callable, optional
+            Gets a line for every result that is begun.
+        **settings
+            Changes to those of the size: see ``fig.sizes["quick"].settings``.
+
+        Returns
+        -------
+        Reproduction
+            ``.figure`` is the picture, ``.results`` and ``.datasets`` what is drawn, ``.findings`` what it says.
+        """
+        if self.make is None:
+            raise NotImplementedError(f"{self.name} needs the data set {self.needs}, which is not read yet")
+        own = self.settings_of(size) | settings
+        if unknown := [name for name in settings if name not in self.settings_of(size)]:
+            accepted = ", ".join(self.settings_of(size))
+            raise TypeError(f"unknown setting of {self.name}: {', '.join(unknown)}; accepted are {accepted}")
+        parts = Parts(None if out is None else Path(out), say or (lambda line: None), progress)
+        with plot.style():
+            figure, findings = self.make(parts, **own)
+        made = (parts.results, parts.datasets, figure, findings)
+        return Reproduction(self.name, self.shows, self.source, size, own, *made)
+
+    def settings_of(self, size: str) -> dict[str, Any]:
+        return dict(self.sizes[checks.one_of("size", size, tuple(self.sizes))].settings)
+
+
+def figure(name: str, *, shows: str, source: str, quick: Size, paper: Size) -> Callable[[Making], Reproducible]:
+    """Register the function that makes a figure."""
+
+    def register(make: Making) -> Reproducible:
+        FIGURES[name] = Reproducible(name, shows, source, {"quick": quick, "paper": paper}, make)
+        return FIGURES[name]
+
+    return register
+
+
+def needs_data(name: str, *, shows: str, source: str, needs: str) -> Reproducible:
+    """Register a figure that is made from a data set."""
+    FIGURES[name] = Reproducible(name, shows, source, {}, None, needs)
+    return FIGURES[name]
+
+
+def named(name: str) -> Reproducible:
+    """The figure of a name.
+
+    Raises
+    ------
+    ValueError
+        With the nearest name, where there is none.
+    """
+    if name in FIGURES:
+        return FIGURES[name]
+    near = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.0)
+    raise ValueError(f"there is no figure {name!r}; did you mean {near[0]!r}? `asymptotix reproduce` lists all")

@@ -1,0 +1,90 @@
+"""Making figures into folders: one, or all that are missing, with a gallery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..core.dataset.whole_file import write_whole
+from ..numerics.memory import refuse_beyond_memory
+from . import gallery
+from .registry import FIGURES, Reproducible, named
+from .reproduction import finished_record
+
+Say = Callable[[str], None]
+PLACE = Path("asymptotix-figures")
+
+
+def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = print) -> dict[str, Any]:
+    """Make a figure into ``out/name`` and return its record; what is there already is taken.
+
+    Raises
+    ------
+    ValueError
+        An unknown name, with the nearest one, or an unknown size.
+    OSError
+        A place that cannot be written to.
+    MemoryError
+        A size that does not fit, before anything is computed.
+    """
+    chosen = named(name)
+    if chosen.make is None:
+        raise NotImplementedError(f"{name} needs the data set {chosen.needs}, which is not read yet")
+    settings = chosen.settings_of(size)
+    folder = _checked_folder(out, name)
+    if (record := finished_record(folder, size, settings)) is not None:
+        say(f"{name}: there already")
+        return record
+    needed = int(chosen.sizes[size].gib * 2**30)
+    refuse_beyond_memory(needed, f"{name} at size {size}", "--size quick" if size == "paper" else "a larger machine")
+    began = time.perf_counter()
+    made = chosen(size, out=folder, say=lambda line: say(f"{name}: {line}"))
+    made.save(folder, time.perf_counter() - began)
+    record = finished_record(folder, size, settings)
+    assert record is not None, "what was just written must be readable"
+    say(f"{name}: {record['verdict']} ({record['seconds']:.0f} s)")
+    return record
+
+
+def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> None:
+    """Make every figure that needs no data set and is not there yet, and the gallery of all."""
+    failures = []
+    for chosen in FIGURES.values():
+        if chosen.make is None:
+            say(f"{chosen.name}: needs the data set {chosen.needs}")
+            continue
+        try:
+            reproduce(chosen.name, size, out, say)
+        except (ArithmeticError, ValueError, RuntimeError, MemoryError, NotImplementedError) as error:
+            failures.append(chosen.name)  # the others are made all the same
+            say(f"{chosen.name}: failed: {error}")
+        write_gallery(size, out)
+    say(f"gallery: {out / 'index.html'}")
+    if failures:
+        raise RuntimeError(f"{len(failures)} figures failed: {', '.join(failures)}; call again to go on")
+
+
+def write_gallery(size: str, out: Path) -> None:
+    """Write the page of all figures that are there."""
+    write_whole(out / "index.html", gallery.page(list(_records(size, out)), size).encode())
+
+
+def _records(size: str, out: Path) -> Iterator[tuple[Reproducible, dict[str, Any] | None]]:
+    for chosen in FIGURES.values():
+        known = chosen.make is not None
+        yield chosen, finished_record(out / chosen.name, size, chosen.settings_of(size)) if known else None
+
+
+def _checked_folder(out: Path, name: str) -> Path:
+    """The folder of a figure, made and tried before any work."""
+    folder = out / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(error.errno, f"--out {out} cannot be written to: {error.strerror}") from error
+    return folder

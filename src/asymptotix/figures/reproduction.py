@@ -1,0 +1,162 @@
+"""A figure that was made: the picture, its numbers, what they say; and the folder that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from .._version import __version__
+from ..core.dataset.whole_file import write_whole
+from ..core.result import Result
+from .record import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECORD = "record.json"
+PAGE = "record.md"
+DPI = 160
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure that was made.
+
+    Attributes
+    ----------
+    name, shows, source : str
+    size : str
+        "quick" or "paper".
+    settings : mapping
+        What it was made with.
+    results : mapping of str to Result
+        Theory, experiments and thresholds, by the names of their files.
+    datasets : mapping of str to xarray.Dataset
+        Numbers that no verb returns.
+    figure : matplotlib.figure.Figure
+    findings : Findings
+    """
+
+    name: str
+    shows: str
+    source: str
+    size: str
+    settings: Mapping[str, Any]
+    results: Mapping[str, Result]
+    datasets: Mapping[str, xr.Dataset]
+    figure: Figure
+    findings: Findings
+
+    def save(self, folder: Path, seconds: float) -> None:
+        """Write picture and record to a folder that holds the results already; the JSON record comes last."""
+        title = self.name.rpartition("/")[2]
+        for kind in ("png", "pdf"):
+            buffer = io.BytesIO()
+            self.figure.savefig(buffer, format=kind, dpi=DPI)
+            write_whole(folder / f"{title}.{kind}", buffer.getvalue())
+        write_whole(folder / PAGE, self.page(seconds).encode())
+        files = [f"{title}.png", f"{title}.pdf", PAGE, *(f"{part}.nc" for part in [*self.results, *self.datasets])]
+        record = {
+            "name": self.name,
+            "shows": self.shows,
+            "source": self.source,
+            "size": self.size,
+            "settings": _plain(self.settings),
+            "version": __version__,
+            "seconds": round(seconds, 1),
+            "files": {file: _sha256(folder / file) for file in files},
+            **self.findings.as_json(),
+        }
+        write_whole(folder / RECORD, json.dumps(record, indent=1).encode())
+
+    def page(self, seconds: float) -> str:
+        """The record in Markdown: one page for a reader."""
+        found = self.findings
+        title = self.name.rpartition("/")[2]
+        lines = [f"# {self.name}", "", f"{self.shows}. {self.source}.", "", f"![{self.shows}]({title}.png)", ""]
+        lines += [f"**Verdict: {found.verdict}.**", ""]
+        if found.claims:
+            rows = [[c.what, f"{c.published} ({c.source})", c.found, _judged(c.holds, c.script)] for c in found.claims]
+            lines += ["## Published, and found", "", *table(["what", "published", "found", "holds"], rows), ""]
+        if found.agreements:
+            rows = [
+                [a.curve, str(a.points), _ratio(a.chi2, a.points), f"{a.largest:.1f}", _trend(a.distances), a.words]
+                for a in found.agreements
+            ]
+            heads = ["experiment against theory", "points", "χ²/points", "largest", "mean distance by size", ""]
+            lines += ["## Agreement", "", *table(heads, rows), "", _AGREEMENT_WORDS, ""]
+        if found.remarks:
+            lines += ["## Remarks", "", *(f"* {remark}" for remark in found.remarks), ""]
+        lines += ["## Parameters", "", f"Size `{self.size}`: {_listed(self.settings)}.", ""]
+        lines += [f"* `{name}.nc`: {_described(result)}" for name, result in self.results.items()]
+        lines += [f"* `{name}.nc`: {', '.join(map(str, ds.data_vars))}" for name, ds in self.datasets.items()]
+        lines += ["", f"asymptotix {__version__}, {platform.machine()}, {seconds:.0f} s for what was done last.", ""]
+        return "\n".join(lines)
+
+
+_AGREEMENT_WORDS = (
+    "A distance is that of the experiment's mean from theory; in the columns χ² and largest it is counted in errors "
+    "(standard error over runs and numerical error of theory). Mean distance: of the curve, relative to its mean."
+)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table in Markdown."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *cells]]
+
+
+def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of a folder whose figure is there, whole, of this size and these settings; or None."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        same = record["size"] == size and record["settings"] == _plain(settings) and record["version"] == __version__
+        whole = all(_sha256(folder / file) == told for file, told in record["files"].items())
+        return record if same and whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _judged(holds: bool, script: str) -> str:
+    return ("yes" if holds else "**no**") + (f": `{script}`" if script and not holds else "")
+
+
+def _ratio(chi2: float, points: int) -> str:
+    return f"{chi2 / points:.2f}" if points else "–"
+
+
+def _trend(distances: Mapping[int, tuple[float, float]]) -> str:
+    entries = [f"{100 * mean:+.2f}({100 * error:.2f}) % at {size}" for size, (mean, error) in distances.items()]
+    return ", ".join(entries) or "–"
+
+
+def _described(result: Result) -> str:
+    """What it is a result of, and how its points ended."""
+    converged = result.ds["converged"]
+    ended = Counter(str(word) for word in result.status.values.ravel()[~converged.values.ravel()])
+    words = [f"{count} × {word}" for word, count in ended.most_common(3)]
+    algorithm = "" if result.algorithm is None else f" by {result.algorithm!r}"
+    more = f"; {'; '.join(words)}" if words else ""
+    ok = f"{int(converged.sum())} of {converged.size} points ok"
+    return f"{result.kind} of `{result.problem!r}`{algorithm}: {ok}{more}"
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
+
+
+def _plain(settings: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(settings, default=str))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
