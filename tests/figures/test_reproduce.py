@@ -1,0 +1,185 @@
+"""Figures made into folders: what is there is taken, what is damaged is made again, what cannot be is refused first."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from asymptotix.figures import registry, reproduce
+from asymptotix.figures.drawing import panels
+from asymptotix.figures.parts import Parts
+from asymptotix.figures.record import Findings, agreement, number_claim
+from asymptotix.figures.registry import Size, figure
+from toy import ToyLearning, ToyRegression, ToyRun
+
+PROBLEM = ToyLearning(ToyRegression(indices=2, noise=0.5))
+made: list[str] = []
+
+
+def toy_figure(parts: Parts, *, seeds: int):
+    made.append("toy")
+    theory = parts.solve("theory", PROBLEM, alpha=[0.2, 0.4])
+    runs = parts.simulate("runs", PROBLEM, ToyRun(), alpha=[0.2, 0.4], dim=50, seeds=seeds)
+    grid = parts.dataset("squares", {"seeds": seeds}, lambda: xr.Dataset({"square": ("x", np.arange(3.0) ** 2)}))
+    picture, (axis,) = panels(size=(3, 2))
+    axis.plot(grid["square"])
+    close = agreement("overlap", parts.compare(theory, runs), "overlap", index=0, index_other=0)
+    claim = number_claim("overlap at 0.4", 0.4, "Section 1", float(theory.overlap[1, 0, 0]), 1e-6, rounding=0.005)
+    return picture, Findings([close], [claim], ["A remark."])
+
+
+@pytest.fixture
+def toys(monkeypatch, tmp_path):
+    """A registry of two figures, and one that needs data; returns what is said and the folder."""
+    monkeypatch.setattr(registry, "FIGURES", {})
+    monkeypatch.setattr(reproduce, "FIGURES", registry.FIGURES)
+    made.clear()
+    small = Size(minutes=0.1, gib=0.1, settings={"seeds": 3})
+    figure("training/toy", shows="A toy", source="nowhere", quick=small, paper=Size(9.0, 1e6, {"seeds": 9}))(toy_figure)
+    figure("deep/toy", shows="Another", source="nowhere", quick=small, paper=small)(toy_figure)
+    registry.needs_data("paths/fig3", shows="Images", source="elsewhere", needs="omniglot")
+    return [], tmp_path / "figures"
+
+
+def test_a_figure_is_a_picture_its_data_and_a_record(toys):
+    said, out = toys
+    record = reproduce.reproduce("training/toy", out=out, say=said.append)
+    folder = out / "training" / "toy"
+    assert {path.name for path in folder.iterdir()} == {
+        "toy.png", "toy.pdf", "record.md", "record.json", "theory.nc", "runs.nc", "squares.nc",
+    }  # fmt: skip
+    assert (folder / "toy.png").read_bytes().startswith(b"\x89PNG")
+    with xr.open_dataset(folder / "theory.nc", engine="h5netcdf") as plain:
+        np.testing.assert_allclose(plain["overlap"][:, 0, 0], [0.2 / 1.5, 0.4 / 1.5])
+    assert record["verdict"] == "wrong in 1 of 1 claims"
+    assert record["claims"][0]["published"] == "0.4"
+    assert record["claims"][0]["found"].startswith("0.26666")
+    assert record["agreements"][0]["points"] == 2
+    page = (folder / "record.md").read_text()
+    assert "A remark." in page
+    assert "4 of 4" not in page
+    assert "6 of 6 points ok" in page
+
+
+def test_what_is_there_is_not_made_again(toys):
+    said, out = toys
+    reproduce.reproduce("training/toy", out=out, say=said.append)
+    reproduce.reproduce("training/toy", out=out, say=said.append)
+    assert len(made) == 1
+    assert said[-1] == "training/toy: there already"
+
+
+@pytest.mark.parametrize("file", ["theory.nc", "runs.nc", "squares.nc"])
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_a_damaged_part_is_computed_anew_and_said(toys, file, damage):
+    said, out = toys
+    reproduce.reproduce("training/toy", out=out, say=said.append)
+    path = out / "training" / "toy" / file
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 0xFF
+    else:
+        del data[len(data) // 2 :]
+    path.write_bytes(data)
+    said.clear()
+    again = reproduce.reproduce("training/toy", out=out, say=said.append)
+    assert any("computed anew" in line and file in line for line in said)
+    assert len(made) == 2
+    assert again["claims"][0]["found"].startswith("0.26666")
+
+
+def test_a_part_of_something_else_is_computed_anew_and_said(toys):
+    said, out = toys
+    reproduce.reproduce("training/toy", out=out, say=said.append)
+    folder = out / "training" / "toy"
+    (folder / "record.json").unlink()
+    other = ToyLearning(ToyRegression(indices=2, noise=0.1))
+    Parts(folder, said.append).solve("theory", other, alpha=[0.2, 0.4])  # in the place of the figure's own
+    assert any("of something else" in line for line in said)
+    said.clear()
+    again = reproduce.reproduce("training/toy", out=out, say=said.append)
+    assert any("of something else" in line for line in said)
+    assert again["claims"][0]["found"].startswith("0.26666")
+
+
+def test_all_goes_on_where_it_was_stopped(toys, monkeypatch):
+    said, out = toys
+    real = Parts.simulate
+
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Parts, "simulate", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce_all(out=out, say=said.append)
+    monkeypatch.setattr(Parts, "simulate", real)
+    solved: list[int] = []
+    own = ToyLearning.solve_points
+
+    def counted(problem, points, **options):
+        solved.append(len(points))
+        return own(problem, points, **options)
+
+    monkeypatch.setattr(ToyLearning, "solve_points", counted)
+    reproduce.reproduce_all(out=out, say=said.append)
+    assert solved == [2]  # of deep/toy: what training/toy had when it was stopped is kept
+    assert (out / "deep" / "toy" / "record.json").exists()
+    page = (out / "index.html").read_text()
+    assert "2 of 3 figures" in page
+    assert 'src="training/toy/toy.png"' in page
+    assert "needs the data set omniglot" in page
+    assert "paths/fig3: needs the data set omniglot" in said
+
+
+def test_one_that_fails_does_not_stop_the_others(toys, monkeypatch):
+    said, out = toys
+    good = registry.FIGURES["training/toy"]
+
+    def fails(parts, **settings):
+        raise FloatingPointError("no root")
+
+    bad = registry.Reproducible("training/toy", "A toy", "nowhere", good.sizes, fails)
+    monkeypatch.setitem(registry.FIGURES, "training/toy", bad)
+    with pytest.raises(RuntimeError, match="1 figures failed: training/toy"):
+        reproduce.reproduce_all(out=out, say=said.append)
+    assert (out / "deep" / "toy" / "record.json").exists()
+    assert "training/toy: failed: no root" in said
+
+
+def test_bad_input_is_refused_before_any_work(toys, tmp_path):
+    said, out = toys
+    with pytest.raises(ValueError, match=r"no figure 'training/tyo'; did you mean 'training/toy'"):
+        reproduce.reproduce("training/tyo", out=out, say=said.append)
+    with pytest.raises(ValueError, match="size must be one of 'quick', 'paper', got 'huge'"):
+        reproduce.reproduce("training/toy", "huge", out=out, say=said.append)
+    with pytest.raises(NotImplementedError, match="data set omniglot"):
+        reproduce.reproduce("paths/fig3", out=out, say=said.append)
+    with pytest.raises(MemoryError, match=r"training/toy at size paper takes 1000000.0 GiB.*--size quick"):
+        reproduce.reproduce("training/toy", "paper", out=out, say=said.append)
+    (tmp_path / "a_file").write_text("")
+    with pytest.raises(OSError, match=r"--out .*a_file cannot be written to"):
+        reproduce.reproduce("training/toy", out=tmp_path / "a_file", say=said.append)
+    with pytest.raises(TypeError, match="unknown setting of training/toy: sedes; accepted are seeds"):
+        registry.FIGURES["training/toy"]("quick", sedes=2)
+    assert not made
+
+
+def test_from_python_one_gets_the_results_and_the_picture(toys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = registry.FIGURES["training/toy"](seeds=2)
+    assert found.results["runs"].ds.sizes["seed"] == 2
+    assert found.settings == {"seeds": 2}
+    found.figure.axes[0].set_title("mine")
+
+
+def test_records_are_plain_json(toys):
+    said, out = toys
+    reproduce.reproduce("training/toy", out=out, say=said.append)
+    record = json.loads((out / "training" / "toy" / "record.json").read_text())
+    assert record["settings"] == {"seeds": 3}
+    assert set(record["files"]) >= {"toy.png", "toy.pdf", "record.md", "theory.nc"}
