@@ -144,6 +144,8 @@ def test_a_point_that_failed_has_no_prediction():
     assert np.isnan(numbers.accuracy[0])
     assert numbers.accuracy[1] == theory.evaluate(test, np.ones(300)).accuracy[1]
     assert np.isnan(broken.alignment(5)[0]).all()
+    assert np.isnan(broken.kernel()[0]).all()
+    np.testing.assert_array_equal(broken.kernel()[1], theory.kernel()[1])
 
 
 def test_repr_is_short():

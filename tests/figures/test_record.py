@@ -19,10 +19,14 @@ def test_a_number_holds_within_its_rounding_and_three_errors(published, found, e
 
 
 def test_verdicts():
+    assert Claim("a", "1", "text", "1", np.bool_(False)).holds is False  # pyright: ignore[reportArgumentType]
     right, wrong = Claim("a", "1", "text", "1", True), Claim("b", "2", "text", "3", False)
     assert Findings().verdict == "new: nothing was published"
     assert Findings(claims=[right]).verdict == "agrees"
     assert Findings(claims=[right, wrong, wrong]).verdict == "wrong in 2 of 3 claims"
+    unknown = Claim("c", "3", "text", "3 ± 2", None)
+    assert Findings(claims=[right, unknown]).verdict == "agrees, 1 not decided"
+    assert Findings(claims=[wrong, unknown]).verdict == "wrong in 1 of 2 claims, 1 not decided"
 
 
 def test_agreement_counts_points_with_errors_and_knows_the_trend():

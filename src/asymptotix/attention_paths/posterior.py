@@ -65,7 +65,7 @@ class PathPosterior(Problem):
     """
 
     controls: ClassVar[tuple[str, ...]] = ("width",)
-    readouts: ClassVar[tuple[str, ...]] = ("predict", "evaluate", "alignment")
+    readouts: ClassVar[tuple[str, ...]] = ("predict", "evaluate", "alignment", "kernel")
 
     network: AttentionPaths
     inputs: np.ndarray | AttendedInputs
@@ -241,6 +241,14 @@ class PathPosterior(Problem):
         its eigenvectors are those of all (example, output) together.
         """
         return posterior_readouts.alignment(self, result, count)
+
+    def kernel(self, result: Result) -> xr.DataArray:
+        """The kernel K between the training examples, for every point of the result.
+
+        K = (s_0/d) sum U^{pi pi'} C_{pi pi'} over pairs of the d paths, with C the kernel of a pair; of draws, at their
+        mean order parameter.
+        """
+        return posterior_readouts.kernel(self, result)
 
     def swept(self, dims: Iterable[str]) -> list[str]:
         """Those of a grid's dimensions that are fields of this problem."""

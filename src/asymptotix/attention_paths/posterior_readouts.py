@@ -125,6 +125,13 @@ def alignment(problem: LearnedPosterior, result: Result, count: int) -> xr.DataA
     return _labelled(problem, result, rows, ("component",))
 
 
+def kernel(problem: LearnedPosterior, result: Result) -> xr.DataArray:
+    """The kernel between the training examples; see :meth:`PathPosterior.kernel`."""
+    rows = [predictor.kernel for _, predictor in _predictors(problem, result)]
+    dims = ("output", "example")[-problem.labels.ndim :]
+    return _labelled(problem, result, rows, (*dims, *(f"{dim}_other" for dim in dims)))
+
+
 def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
     """Network and predictor of every point of the result, in the order of `_labelled`."""
     U = _order_parameter(problem, result)

@@ -1,1 +1,1 @@
-"""The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: deep attention, learned Bayes-optimally."""
+"""The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: Bayes-optimal deep attention."""

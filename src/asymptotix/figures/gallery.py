@@ -67,14 +67,14 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
     picture = escape(f"{folder}/{title}.png")
     return (
         f'<article><a href="{picture}"><img src="{picture}" alt="{shows}" loading="lazy"></a>'
-        f"<div><h3>{name}</h3><p>{shows}</p>{_badge(verdict, verdict.partition(' ')[0].strip(':'))}"
+        f"<div><h3>{name}</h3><p>{shows}</p>{_badge(verdict, verdict.partition(' ')[0].strip(':,'))}"
         f"<ul>{''.join(claims + curves)}</ul>"
         f'<p class="soft">{links}</p></div></article>'
     )
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
-    sign = "holds" if claim["holds"] else "<strong>does not hold</strong>"
+    sign = {True: "holds", False: "<strong>does not hold</strong>", None: "not decided"}[claim["holds"]]
     return f"{escape(claim['what'])}: published {escape(claim['published'])}, found {escape(claim['found'])}: {sign}"
 
 

@@ -102,7 +102,8 @@ class Claim:
     source : str
         Where: a section, a caption, the released data.
     found : str
-    holds : bool
+    holds : bool or None
+        None where the numbers of this size do not decide.
     script : str
         Where it does not hold: a script that shows it, in ``examples/``.
     """
@@ -111,8 +112,12 @@ class Claim:
     published: str
     source: str
     found: str
-    holds: bool
+    holds: bool | None
     script: str = ""
+
+    def __post_init__(self) -> None:
+        if self.holds is not None:  # numpy's True is not Python's
+            object.__setattr__(self, "holds", bool(self.holds))
 
 
 def number_claim(
@@ -141,10 +146,11 @@ class Findings:
     @property
     def verdict(self) -> str:
         """In a few words."""
-        wrong = sum(not claim.holds for claim in self.claims)
+        wrong, undecided = (sum(claim.holds is kind for claim in self.claims) for kind in (False, None))
         if not self.claims:
             return "new: nothing was published"
-        return "agrees" if not wrong else f"wrong in {wrong} of {len(self.claims)} claims"
+        words = f"wrong in {wrong} of {len(self.claims)} claims" if wrong else "agrees"
+        return words + (f", {undecided} not decided" if undecided else "")
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -126,8 +126,10 @@ def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dic
         return None
 
 
-def _judged(holds: bool, script: str) -> str:
-    return ("yes" if holds else "**no**") + (f": `{script}`" if script and not holds else "")
+def _judged(holds: bool | None, script: str) -> str:
+    if holds is None:
+        return "not decided"
+    return "yes" if holds else "**no**" + (f": `{script}`" if script else "")
 
 
 def _ratio(chi2: float, points: int) -> str:

@@ -175,6 +175,8 @@ def test_alignment_is_with_the_eigenvectors_of_the_whole_kernel():
     theory = asx.solve(problem, width=20.0, progress=False)
     U, xi = theory.order_parameter.values, problem.attended
     K = VARIANCES[0] / xi[0].size * np.einsum("pcqe,apx,bqx->acbe", U, xi, xi).reshape(48, 48)
+    found = theory.kernel().transpose("example", "output", "example_other", "output_other")
+    np.testing.assert_allclose(found.values.reshape(48, 48), K, atol=1e-12)
     vectors = np.linalg.eigh(K)[1][:, ::-1]
     np.testing.assert_allclose(
         theory.alignment(6), abs(vectors.T @ problem.labels.ravel())[:6] / np.sqrt(48), atol=1e-9

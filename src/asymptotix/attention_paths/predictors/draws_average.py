@@ -56,6 +56,11 @@ class DrawsPredictor:
             return predict_path_weights(self._weights, xi)
         return predict_draws(self._xi, self._at_mean.labels, self._U, *self._options, xi)
 
+    @property
+    def kernel(self) -> np.ndarray:
+        """The mean kernel."""
+        return self._at_mean.kernel
+
     def alignment(self, count: int) -> np.ndarray:
         """Kernel-task alignment of the mean kernel."""
         return self._at_mean.alignment(count)

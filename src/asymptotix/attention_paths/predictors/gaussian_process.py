@@ -65,6 +65,12 @@ class Predictor:
         shape = (len(xi), *self.labels.shape[1:])
         return Prediction(mean.reshape(shape), variance.reshape(shape))
 
+    @property
+    def kernel(self) -> np.ndarray:
+        """K between the training examples, (P, P) or (C, P, C, P)."""
+        P, C = self.labels.shape[0], self._outputs
+        return self._kernel if self.labels.ndim == 1 else self._kernel.reshape(C, P, C, P)
+
     def alignment(self, count: int) -> np.ndarray:
         """|e_r . Y|/sqrt(P C) for the eigenvectors e_r of the kernel, by falling eigenvalue: kernel-task alignment."""
         values, vectors = np.linalg.eigh(self._kernel)
@@ -96,6 +102,11 @@ class NoPrediction:
     def __call__(self, xi: np.ndarray) -> Prediction:
         nothing = np.full((len(xi), *self.labels.shape[1:]), np.nan)
         return Prediction(nothing, nothing)
+
+    @property
+    def kernel(self) -> np.ndarray:
+        shape = self.labels.shape[::-1]
+        return np.full((*shape, *shape), np.nan)
 
     def alignment(self, count: int) -> np.ndarray:
         return np.full(min(count, self.labels.size), np.nan)
