@@ -123,7 +123,8 @@ class Coordinates:
         outside = self.complement @ self.complement.T
         Q, V = (directions * q) @ directions.T, (directions * v) @ directions.T + outside
         for index, overlap in self.held.items():
-            Q[index, index], V[index, index] = overlap, max(1 - overlap, 1 / PRECISIONS[1])
+            v = max(1 - overlap, 1 / PRECISIONS[1])  # a channel divides by it
+            Q[index, index], V[index, index] = min(overlap, 1 - v), v
         return Q, V
 
     def of_precision(self, hat: np.ndarray) -> np.ndarray:
