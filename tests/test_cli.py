@@ -106,6 +106,29 @@ def test_thresholds_give_the_same_numbers_as_python_over_a_field(toml, tmp_path)
     assert load(out).ds.equals(thresholds(PROBLEM, noise=[0.0, 0.5]).ds)
 
 
+FIRST_LAYER_HELD = """
+[problem]
+type = "BayesOptimal"
+model = { type = "DeepAttention", layers = 2, tokens = 2 }
+
+[solve]
+alpha = 0.1
+tolerance = 0.02
+fixed = { 0 = 0.0 }
+"""
+
+
+def test_an_overlap_that_is_held(toml, tmp_path):
+    out = tmp_path / "held.nc"
+    result = run("solve", toml(FIRST_LAYER_HELD), "--out", out)
+    assert result.exit_code == 0, result.output
+    assert load(out).settings["fixed"] == {"0": 0.0}
+    other = toml(FIRST_LAYER_HELD, replace=("0 = 0.0", "0 = 0.5"))
+    assert_one_sentence(run("solve", other, "--resume", out), "resume", "differs in fixed")
+    wrong = toml(FIRST_LAYER_HELD, replace=("0 = 0.0", "7 = 0.0"))
+    assert_one_sentence(run("solve", wrong), "every index of fixed must be", "got 7")
+
+
 ONE_LAYER = """
 [problem]
 type = "BayesOptimal"

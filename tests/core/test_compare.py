@@ -55,6 +55,31 @@ def test_agreement_and_disagreement_are_told_apart():
     assert compare(THEORY, simulate(PROBLEM, ToyRun(shift=0.1), **options)).max_abs_z > 10
 
 
+@dataclass(frozen=True)
+class Holding(ToyLearning):
+    """Halves the overlap of what is held, so that one sees it."""
+
+    def check_fixed(self, fixed):
+        return dict(fixed)
+
+    def solve_points(self, points, *, fixed=None, **options):
+        for i, outcome in super().solve_points(points, **options):
+            overlap = outcome.values["overlap"].copy()
+            for index in fixed or ():
+                overlap[int(index), int(index)] /= 2
+            yield i, Outcome({**outcome.values, "overlap": overlap}, outcome.how)
+
+
+def test_what_is_solved_anew_holds_the_same_overlaps():
+    problem = Holding(ToyRegression(indices=2))
+    theory = solve(problem, alpha=0.2, fixed={1: 0.1}, progress=False)
+    runs = simulate(problem, ToyRun(), alpha=[0.2, 0.5], dim=50, seeds=2)
+    found = compare(theory, runs).ds.overlap_theory
+    np.testing.assert_allclose(np.einsum("aii->ai", found), [[0.2, 0.1], [0.5, 0.25]], rtol=1e-12)
+    with pytest.raises(ValueError, match="theory must hold no overlap with by='iteration', got fixed="):
+        compare(theory, runs, by="iteration")  # the dynamics it would be compared with hold nothing
+
+
 def test_only_what_is_not_on_the_grid_is_solved_anew():
     problem = Counting(ToyRegression())
     theory = solve(problem, alpha=[0.2, 0.3, 1.5], noise=[0.0, 0.1])

@@ -139,6 +139,8 @@ def refuses_bad_controls(case: Case) -> None:
         for bad in (0.0, -1e-3, float("nan"), "tight"):
             refuses(case, "tolerance", tolerance=bad)
         refuses(case, "start", start="nowhere")
+        refuses(case, "fixed", fixed=[0.0])
+        refuses(case, "fixed", fixed={-1: 0.0})
         with pytest.raises(TypeError, match=name):
             asx.solve(case.problem)
         with pytest.raises(TypeError, match="problem"):

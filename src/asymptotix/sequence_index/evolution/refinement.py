@@ -123,7 +123,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     predictions, seen = Predictions(here.point, response, drawn), []
     while True:
         predictions.add(here, inverse)
-        seen.append(here.averages)
+        seen.append(here)
         end, errors = predictions.end(here.point), predictions.error(here.point)
         error, blocks = float(errors.max()), len(seen)
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
@@ -136,15 +136,16 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     errors = errors + first.accuracy * abs(response).sum(0)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
+    averages = _pooled(seen, end)
     if moving:
-        return OverlapSolution(end.Q, end.V, errors, _pooled(seen), Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
+        return OverlapSolution(end.Q, end.V, errors, averages, Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
     if not resolved:
         remarks.insert(0, "the slow direction is not resolved, the error is known by its order only")
     if error > tolerance:
         remarks.insert(0, f"the error {error:.1e} exceeds the tolerance {tolerance:.1e}")
     how = Status.CONVERGED if resolved and error <= tolerance else Status.INACCURATE
     words = "; ".join(["settled" if how is Status.INACCURATE else how.sentence, *remarks])
-    return OverlapSolution(end.Q, end.V, errors, _pooled(seen), how, words)
+    return OverlapSolution(end.Q, end.V, errors, averages, how, words)
 
 
 def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
@@ -295,5 +296,13 @@ def _pooled_rows(averages: Averages) -> Averages:
     return Averages(*(part.mean(0, keepdims=True) for part in averages))
 
 
-def _pooled(averages: list[Averages]) -> Averages:
+def _pooled(seen: list[_Evaluation], end: Point) -> Averages:
+    """Of all blocks, each taken near the end point; the log evidence, whose slope in Q is E[g g^T]/2, is led there.
+
+    The rest of the free entropy is read at the end: with the two apart it would be wrong in first order.
+    """
+    averages = []
+    for here in seen:
+        led = 0.5 * (here.averages.second_moment * (end.Q - here.point.Q)).sum((-1, -2))
+        averages.append(here.averages._replace(log_evidence=here.averages.log_evidence + led))
     return Averages(*(np.mean(parts, axis=0) for parts in zip(*averages, strict=True)))
