@@ -9,7 +9,8 @@ import xarray as xr
 
 import asymptotix as asx
 
-from .drawing import BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, mark, panels, theory_line
+from ..core.plot import PALETTE
+from .drawing import BLUE, GREEN, ORANGE, experiment_points, grid_with, mark, panels, theory_line
 from .parts import Parts
 from .record import Findings, agreement
 from .registry import Size, figure
@@ -28,53 +29,60 @@ NOISE, RANK, DECAY = 0.5, 0.5, 0.01
     "atlas/phase-training",
     shows="Test error of training over samples and weight decay, and over samples and rank of the target",
     source="asymptotix",
-    quick=Size(3.0, 1.0, {"alphas": 16, "decays": 12, "ranks": 8, "optima": 8}),
-    paper=Size(40.0, 1.0, {"alphas": 48, "decays": 40, "ranks": 32, "optima": 24}),
+    quick=Size(2.0, 1.0, {"alphas": 16, "decays": 12, "ranks": 8}),
+    paper=Size(20.0, 1.0, {"alphas": 48, "decays": 40, "ranks": 32}),
 )
-def phase_training(parts: Parts, *, alphas: int, decays: int, ranks: int, optima: int) -> tuple[Figure, Findings]:
+def phase_training(parts: Parts, *, alphas: int, decays: int, ranks: int) -> tuple[Figure, Findings]:
     """Two maps of the test error, with the best weight decay and the thresholds as lines."""
     alpha = np.geomspace(0.05, 10, alphas)
     problem = _training()
     over_decay = parts.solve("over_weight_decay", problem, alpha=alpha, weight_decay=np.geomspace(1e-4, 0.3, decays))
     over_rank = parts.solve("over_rank", problem, alpha=alpha, kappa0=np.linspace(0.05, 1.0, ranks))
-    best = parts.dataset(
-        "best_weight_decay", {"optima": optima, "task": repr(problem)}, lambda: _best_weight_decays(problem, optima)
-    )
+    settings = {"alphas": alphas, "decays": decays, "task": repr(problem)}
+    best = parts.dataset("best_weight_decay", settings, lambda: _best_weight_decays(over_decay))
     thresholds = parts.dataset("thresholds", {"points": 40}, _thresholds_by_rank)
     picture, (left, right) = panels(1, 2, size=(12.0, 4.8))
     _map(left, over_decay, "weight_decay")
     left.plot(best.alpha, best.weight_decay, "o-", color="black", ms=3.5, label="best weight decay")
     left.set(yscale="log", ylim=(1e-4, 0.3), ylabel=r"weight decay  $\lambda$")
     at = float(thresholds.interpolation.sel(rank=RANK, method="nearest"))
-    mark(left, at, "interpolation", "white", height=0.4)
+    mark(left, at, "interpolation", "black", height=0.45)
     left.legend(loc="lower right", facecolor="white", framealpha=0.8, frameon=True)
     _map(right, over_rank, "kappa0")
-    right.plot(thresholds.interpolation, thresholds["rank"], ":", color="white", lw=2.2, label="interpolation, noise 0.5")
-    right.plot(thresholds.bayes, thresholds["rank"], "--", color="white", lw=1.6, label="exact recovery, no noise, best")
+    lines = (("interpolation", ":", "interpolation, noise 0.5"), ("bayes", "--", "exact recovery, no noise, best"))
+    for name, style, label in lines:
+        right.plot(thresholds[name], thresholds["rank"], style, color="white", lw=2.0, label=label)
     right.set(ylabel=r"rank of the target  $\kappa_0$", ylim=(0.05, 1.0), xlim=(alpha[0], alpha[-1]))
     right.legend(loc="upper right", facecolor="0.3", labelcolor="white", frameon=True)
     inside = best.alpha.values[best.inside.values]
     failed = int((~over_decay.ds["converged"]).sum() + (~over_rank.ds["converged"]).sum())
     largest = max(float(r.ds["replicon"].max()) for r in (over_decay, over_rank))
     remarks = [
-        f"The best weight decay is inside the bounds 1e-5 and 1 at {len(inside)} of {len(best.alpha)} alphas.",
-        f"{failed} points did not converge (crosses); the largest replicon is {largest:.2f}, above one replica symmetry "
-        "fails.",
+        f"The best weight decay is inside the map at {len(inside)} of {len(best.alpha)} alphas.",
+        f"{failed} points did not converge (crosses); the largest replicon is {largest:.2f}: above one, replica "
+        "symmetry fails.",
     ]
     return picture, Findings(remarks=remarks)
 
 
-def _training(**changed: Any) -> Any:
+def _training() -> asx.RiskMinimization:
     task = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(RANK), noise=NOISE)
-    return asx.RiskMinimization(task, **({"weight_decay": DECAY} | changed))
+    return asx.RiskMinimization(task, weight_decay=DECAY)
 
 
-def _best_weight_decays(problem: Any, count: int) -> xr.Dataset:
-    alpha = np.geomspace(0.05, 10, count)
-    found = [asx.optimum(problem, "test_error", "weight_decay", bounds=(1e-5, 1.0), alpha=float(a)) for a in alpha]
-    columns = {"weight_decay": [f.at for f in found], "test_error": [f.value for f in found]}
-    inside = [f.inside for f in found]
-    return xr.Dataset({n: ("alpha", c) for n, c in (columns | {"inside": inside}).items()}, coords={"alpha": alpha})
+def _best_weight_decays(over_decay: Result) -> xr.Dataset:
+    """At every other alpha, between the neighbours of the least value on the grid: elsewhere S may be zero."""
+    rows = []
+    for alpha in over_decay.alpha.values[::2]:
+        errors = over_decay.ds["test_error"].sel(alpha=alpha).values
+        decays = over_decay.weight_decay.values
+        least = int(np.clip(np.nanargmin(errors), 1, len(decays) - 2))
+        bounds = float(decays[least - 1]), float(decays[least + 1])
+        found = asx.optimum(over_decay.problem, "test_error", "weight_decay", bounds=bounds, alpha=float(alpha))
+        rows.append((float(alpha), found.at, found.value, found.inside))
+    alpha, at, value, inside = map(np.array, zip(*rows, strict=True))
+    columns = {"weight_decay": at, "test_error": value, "inside": inside}
+    return xr.Dataset({name: ("alpha", column) for name, column in columns.items()}, coords={"alpha": alpha})
 
 
 def _thresholds_by_rank() -> xr.Dataset:
@@ -92,16 +100,21 @@ def _map(axis: Axes, result: Result, field: str) -> None:
     """The test error as colours with level lines; points that did not converge are crossed out."""
     values = result.ds["test_error"].transpose(field, "alpha")
     x, y = values["alpha"].values, values[field].values
-    image = axis.pcolormesh(x, y, values.values, cmap="viridis", shading="gouraud", rasterized=True)
-    lines = axis.contour(x, y, values.values, levels=np.arange(0.05, 0.6, 0.05), colors="white", linewidths=0.6)
+    from matplotlib.colors import LogNorm
+
+    shades: Any = {"cmap": "viridis", "norm": LogNorm(0.06, 0.5), "shading": "gouraud", "rasterized": True}
+    image = axis.pcolormesh(x, y, values.values, **shades)
+    levels = [0.08, 0.09, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]
+    lines = axis.contour(x, y, values.values, levels=levels, colors="white", linewidths=0.6)
     axis.clabel(lines, fmt="%.2f", fontsize=7.5)
     failed = np.argwhere(~result.ds["converged"].transpose(field, "alpha").values)
     if len(failed):
         axis.plot(x[failed[:, 1]], y[failed[:, 0]], "x", color="black", ms=4)
     axis.grid(visible=False)
     axis.set(xscale="log", xlabel=r"samples  $\alpha = n/d^2$")
-    figure = axis.figure
-    figure.colorbar(image, ax=axis, label=r"test error  $E\|y-A\|_F^2$")  # pyright: ignore[reportAttributeAccessIssue]
+    bar: Any = axis.figure
+    ticks = [0.07, 0.1, 0.15, 0.2, 0.3, 0.4]
+    bar.colorbar(image, ax=axis, ticks=ticks, format="%.2f", label=r"test error  $E\|y-A\|_F^2$").minorticks_off()
 
 
 @figure(
@@ -157,3 +170,80 @@ def _log_histogram(axis: Axes, values: np.ndarray, color: str) -> None:
         centre[seen], (counts * scale)[seen], (np.sqrt(counts) * scale)[seen], fmt="o", ms=3.5, color=color,
         markerfacecolor="white", capsize=2, zorder=3,
     )  # fmt: skip
+
+
+#: (layers, tokens, heads, tied): those that take seconds to a minute, and all whose thresholds take minutes.
+SMALL_SHAPES = [(1, 2, 1, True), (1, 3, 1, True), (1, 4, 1, True), (1, 2, 2, True), (1, 2, 1, False), (2, 2, 1, True)]
+ALL_SHAPES = [
+    *SMALL_SHAPES, (1, 2, 3, True), (1, 3, 1, False), (1, 3, 2, True), (1, 4, 1, False), (2, 3, 1, True),
+    (2, 4, 1, True), (2, 2, 1, False), (2, 2, 2, True), (3, 2, 1, True), (3, 3, 1, True),
+]  # fmt: skip
+
+
+@figure(
+    "atlas/thresholds",
+    shows="Weak-recovery thresholds of deep attention over depth, tokens, heads and skip",
+    source="asymptotix",
+    quick=Size(2.5, 1.0, {"shapes": SMALL_SHAPES, "skips": [0.25, 0.5, 1.0, 2.0, 4.0], "tolerance": 1e-2}),
+    paper=Size(200.0, 4.0, {"shapes": ALL_SHAPES, "skips": [0.1, 0.25, 0.5, 1.0, 2.0, 4.0], "tolerance": 5e-3}),
+)
+def thresholds(
+    parts: Parts, *, shapes: list[tuple[int, int, int, bool]], skips: list[float], tolerance: float
+) -> tuple[Figure, Findings]:
+    """One table of all thresholds, and a panel for every number of tokens."""
+    found = {}
+    for layers, tokens, heads, tied in shapes:
+        model = asx.DeepAttention(layers=layers, tokens=tokens, heads=heads, tied=tied)
+        over = {"skip": skips} if layers > 1 else {}  # the last layer has none
+        name = f"layers{layers}_tokens{tokens}_heads{heads}_{'tied' if tied else 'untied'}"
+        problem = asx.BayesOptimal(model)
+        found[name] = parts.thresholds(name, problem, which="weak_recovery", tolerance=tolerance, **over)
+    table = parts.dataset("atlas", {"shapes": shapes, "skips": skips}, lambda: _one_table(found, np.array(skips)))
+    numbers = sorted({tokens for _, tokens, _, _ in shapes})
+    picture, axes = panels(1, len(numbers), size=(4.6 * len(numbers), 4.4), sharey=True)
+    for axis, tokens in zip(axes, numbers, strict=True):
+        _thresholds_of(axis, table.sel(shape=table.tokens == tokens))
+        axis.axhline(1 / (tokens * (tokens + 1)), color="0.35", ls=":", lw=1.2, label="bound $1/M(M+1)$")
+        axis.set(xscale="log", yscale="log", xlabel="skip  $c$", title=f"{tokens} tokens")
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel(r"weak recovery  $\alpha = n/D$")
+    bound = 1 / (table.tokens * (table.tokens + 1))
+    below = int((table.weak_recovery + 3 * table.error < bound).where(table.tied).sum())
+    unsure = [name for name, result in found.items() if not result.ok]
+    remarks = [
+        "One data set: atlas.nc, with the dimensions shape, skip and index; one layer has no skip.",
+        f"{below} of the thresholds of tied layers lie below the bound 1/(M(M+1)), which none can.",
+        f"Not all points converged in {', '.join(unsure) or 'none of them'}; the list of files says how they ended.",
+    ]
+    return picture, Findings(remarks=remarks)
+
+
+def _one_table(found: dict[str, Result], skips: np.ndarray) -> xr.Dataset:
+    """All thresholds, (shape, skip, index), NaN where a shape has no such index."""
+    most = max(result.ds.sizes["index"] for result in found.values())
+    value, error = (np.full((len(found), len(skips), most), np.nan) for _ in range(2))
+    for k, result in enumerate(found.values()):
+        for table, name in ((value, "weak_recovery"), (error, "weak_recovery_err")):
+            table[k, :, : result.ds.sizes["index"]] = result.ds[name].values
+    models = [result.problem.model for result in found.values()]  # pyright: ignore[reportAttributeAccessIssue]
+    of_shape = {name: ("shape", [getattr(model, name) for model in models]) for name in ("layers", "tokens", "heads")}
+    tied = ("shape", [bool(model.tied) for model in models])
+    coords = {"shape": list(found), "skip": skips, **of_shape, "tied": tied}
+    dims = ("shape", "skip", "index")
+    return xr.Dataset({"weak_recovery": (dims, value), "error": (dims, error)}, coords=coords)
+
+
+def _thresholds_of(axis: Axes, table: xr.Dataset) -> None:
+    """A line for every threshold that differs from those drawn; of one layer a mark, for it has no skip."""
+    for k in range(table.sizes["shape"]):
+        shape = table.isel(shape=k)
+        words = f"{int(shape.layers)} layers" if shape.layers > 1 else "1 layer"
+        words += "" if shape.heads == 1 else f", {int(shape.heads)} heads"
+        words += "" if shape.tied else ", untied"
+        color, label = PALETTE[k % len(PALETTE)], words
+        levels = np.unique(np.nan_to_num(shape.weak_recovery.values.mean(0)), return_index=True)[1]
+        for index in levels:
+            values, errors = shape.weak_recovery.values[:, index], shape.error.values[:, index]
+            if np.isfinite(values).any():
+                axis.errorbar(table.skip, values, errors, fmt="o-", ms=3.5, capsize=2, color=color, label=label)
+                label = None
