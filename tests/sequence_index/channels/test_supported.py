@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from asymptotix import MultiIndex
 from asymptotix.numerics.precision import double_precision
@@ -115,3 +116,33 @@ def test_jumps_are_no_roots():
 def test_many_outputs_of_rank_one_have_no_support():
     two = channel_of(MultiIndex(lambda z: jnp.stack([jnp.maximum(z.sum(), 0), jnp.maximum(-z.sum(), 0)]), 3))
     assert getattr(two, "finest", None) is None
+
+
+@pytest.mark.slow
+def test_points_of_a_fibre_lie_on_it_and_weigh_as_much_as_the_output_is_likely():
+    """Sums of w_j N(z_j) are the density of y: chi squared for |z|^2, where lines meet spheres in two points."""
+    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    Z, _, y = drawn(channel, np.eye(3))
+    with double_precision():
+        points, log_weights = channel.support_program(y, Z[:, :, 0], channel.keys(np.arange(SAMPLES), 0))
+    exists = np.isfinite(log_weights)
+    assert exists.any(-1).all()
+    radius = np.broadcast_to(y[:, :, None], log_weights.shape)
+    np.testing.assert_allclose((points**2).sum(-1)[exists], radius[exists], rtol=1e-9)
+    density = (np.exp(log_weights) * stats.norm.pdf(points).prod(-1)).sum(-1)
+    ratio = density / stats.chi2.pdf(y, 3)
+    # Every list is unbiased; that of a sample is wrong by a third.
+    assert abs(ratio.mean() - 1) < 4 * ratio.mean(1).std(ddof=1) / np.sqrt(SAMPLES)
+    assert ratio.mean(1).std() < 0.3
+
+
+@pytest.mark.slow
+def test_two_roots_that_hide_in_one_cell_are_found():
+    """Spheres so small that no line has a place inside of them."""
+    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    Z = np.full((4, 3, 1), 0.05) * np.array([1.0, -1.0, 1.0, -1.0])[:, None, None]
+    with double_precision():
+        _, log_weights = channel.support_program(channel.observe(Z), Z[:, :, 0], channel.keys(np.arange(4), 0))
+    count = np.isfinite(log_weights).sum(-1)
+    assert (count > 0).all()
+    assert (count % 2 == 0).all()
