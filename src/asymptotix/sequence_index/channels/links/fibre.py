@@ -97,12 +97,12 @@ class FibreChannel(LinkChannel):
     def support_program(self) -> Any:
         rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
-        points_of = FibreSupport(phi, rows, self._affine, _SUPPORT_DRAWS)
+        points_of = FibreSupport(phi, rows, self._affine)
         link = jax.jit(jax.vmap(self.link))
 
-        def found(y: np.ndarray, z: np.ndarray, keys: Any) -> tuple[np.ndarray, np.ndarray]:
+        def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
             noise = (y - np.asarray(link(z))) / amplitude if amplitude else np.zeros((len(y), 0))
-            x, log_weights = points_of(y[:, 0], np.concatenate([z, noise], 1), keys)
+            x, log_weights = points_of(y[:, 0], np.concatenate([z, noise], 1), keys, longer * _SUPPORT_DRAWS)
             noise = x[..., self.size :]
             return x[..., : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(-1)
 

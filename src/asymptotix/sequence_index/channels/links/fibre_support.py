@@ -70,24 +70,23 @@ class FibreSupport:
         Which index row each of the first coordinates belongs to; the noise is the rest.
     affine : sequence of bool
         Of all D coordinates, whether phi is affine in it.
-    draws : int
-        Of a list, in all charts together.
     """
 
-    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool], draws: int) -> None:
+    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool]) -> None:
         self._phi, self._affine = unrolled(phi), affine
         self._kinds = _components(rows, len(affine) - len(rows))
-        self._each = max(1, draws // len(affine))
         self._cells = jax.jit(self._flagged_cells)
         self._extrema = jax.jit(jax.vmap(self._extremum, -1))
         self._weighted = jax.jit(self._weighted_roots)
 
-    def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any, draws: int) -> tuple[np.ndarray, np.ndarray]:
         """Points (samples, lists, J, D) with phi(x) = y and their log-weights (samples, lists, J), -inf for none.
 
-        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates.
+        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; so many draws make a list,
+        in all charts together.
         """
-        bases = self._drawn(truth, np.asarray(keys))
+        each = max(1, draws // truth.shape[1])
+        bases = self._drawn(truth, np.asarray(keys), each)
         crossing, turning = [], []
         for S in range(truth.shape[1]):
             for kept, found in zip((crossing, turning), self._on_chart(S, bases[:, :, S], y, truth), strict=True):
@@ -95,14 +94,14 @@ class FibreSupport:
         roots = _joined(*crossing, *self._hidden(_joined(*turning), y))
         sample = roots.owner // LISTS
         x, log_weights = _in_pieces(self._weighted, *roots[:4], y[sample], truth[sample].T)
-        return _by_list(x, log_weights, roots.owner, len(y))
+        return _by_list(x, log_weights - np.log(each), roots.owner, len(y))
 
-    def _drawn(self, truth: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _drawn(self, truth: np.ndarray, keys: np.ndarray, each: int) -> np.ndarray:
         """Points of the lines (samples, lists, charts, draws, D), zero in the coordinate that is solved.
 
         Without JAX, whose generators take longer to compile than all else.
         """
-        (samples, D), each = truth.shape, self._each
+        samples, D = truth.shape
         start = np.ascontiguousarray(keys).view(np.uint64)[:, 0]
         shifts = uniforms_from(start, LISTS * D * D).reshape(samples, LISTS, D, 1, D)
         component = (shifts[..., 0] * len(self._kinds)).astype(int) + np.arange(each)
@@ -122,7 +121,8 @@ class FibreSupport:
         samples, D = truth.shape
         line = _line(truth[:, S])
         line = line[[0, -1]] if self._affine[S] else line  # one root at most
-        sample = np.repeat(np.arange(samples), LISTS * self._each)
+        each = bases.shape[2]
+        sample = np.repeat(np.arange(samples), LISTS * each)
         base, line = np.ascontiguousarray(bases.reshape(-1, D).T), line[:, sample]
         along = np.eye(D)[S]
         found = []
@@ -130,7 +130,7 @@ class FibreSupport:
             cell, place = np.nonzero(np.asarray(flags))
             directions = np.repeat(along[:, None], len(place), 1)
             ends = line[cell, place], line[cell + 1, place]
-            found.append(Brackets(base[:, place], directions, *ends, place // self._each))
+            found.append(Brackets(base[:, place], directions, *ends, place // each))
         return found[0], found[1]
 
     def _flagged_cells(self, base: Any, along: Any, line: Any, y: Any) -> tuple[Any, Any]:
@@ -168,7 +168,7 @@ class FibreSupport:
         x, slopes, close = jax.vmap(root, -1, (-1, -1, -1))(base, along, lower, upper, y)
         balance = (jnp.abs(slopes) * _densities(self._kinds, x, truth)).sum(0)
         good = close & jnp.isfinite(balance) & (balance > 0)
-        return x, jnp.where(good, -jnp.log(jnp.where(good, balance, 1.0) * self._each), -jnp.inf)
+        return x, jnp.where(good, -jnp.log(jnp.where(good, balance, 1.0)), -jnp.inf)
 
     def _residual(self, base: Any, along: Any, y: Any, s: Any) -> Any:
         return self._phi(base + s * along)[0] - y
