@@ -41,4 +41,9 @@ def line_roots(residual: Any, line: Any, affine: bool) -> tuple[Any, Any]:
 def root_between(function: Any, a: Any, b: Any, steps: int) -> Any:
     """A root in [a, b], given that the function has different signs at its ends."""
     sign = jnp.sign(function(b) - function(a))
-    return monotone_root(lambda s: tuple(sign * v for v in jax.value_and_grad(function)(s)), a, b, steps)
+
+    def increasing(s: Any) -> tuple[Any, Any]:
+        value, slope = jax.jvp(function, (s,), (jnp.ones_like(s),))
+        return sign * value, sign * slope
+
+    return monotone_root(increasing, a, b, steps)
