@@ -4,11 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from asymptotix import MultiIndex
 from asymptotix.numerics.precision import double_precision
+from asymptotix.sequence_index.channels import supported
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.supported import support_moments
+from asymptotix.sequence_index.channels.links import fibre
+from asymptotix.sequence_index.channels.links.fibre import FibreChannel
+from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
+from asymptotix.sequence_index.channels.supported import SupportedPosterior, support_moments
 
 SAMPLES = 64
 
@@ -115,3 +120,107 @@ def test_jumps_are_no_roots():
 def test_many_outputs_of_rank_one_have_no_support():
     two = channel_of(MultiIndex(lambda z: jnp.stack([jnp.maximum(z.sum(), 0), jnp.maximum(-z.sum(), 0)]), 3))
     assert getattr(two, "finest", None) is None
+
+
+@pytest.mark.slow
+def test_points_of_a_fibre_lie_on_it_and_weigh_as_much_as_the_output_is_likely():
+    """Sums of w_j N(z_j) are the density of y: chi squared for |z|^2, where lines meet spheres in two points."""
+    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    Z, _, y = drawn(channel, np.eye(3))
+    with double_precision():
+        points, log_weights = channel.support_program(y, Z[:, :, 0], channel.keys(np.arange(SAMPLES), 0))
+    exists = np.isfinite(log_weights)
+    assert exists.any(-1).all()
+    radius = np.broadcast_to(y[:, :, None], log_weights.shape)
+    np.testing.assert_allclose((points**2).sum(-1)[exists], radius[exists], rtol=1e-9)
+    density = (np.exp(log_weights) * stats.norm.pdf(points).prod(-1)).sum(-1)
+    ratio = density / stats.chi2.pdf(y, 3)
+    # Every list is unbiased; that of a sample is wrong by a third.
+    assert abs(ratio.mean() - 1) < 4 * ratio.mean(1).std(ddof=1) / np.sqrt(SAMPLES)
+    assert ratio.mean(1).std() < 0.3
+
+
+@pytest.mark.slow
+def test_two_roots_that_hide_in_one_cell_are_found():
+    """Spheres so small that no line has a place inside of them."""
+    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    Z = np.full((4, 3, 1), 0.05) * np.array([1.0, -1.0, 1.0, -1.0])[:, None, None]
+    with double_precision():
+        _, log_weights = channel.support_program(channel.observe(Z), Z[:, :, 0], channel.keys(np.arange(4), 0))
+    count = np.isfinite(log_weights).sum(-1)
+    assert (count > 0).all()
+    assert (count % 2 == 0).all()
+
+
+class FewPoints:
+    """A channel that found twenty points of every fibre, of which one counts in some; its own posteriors are marked."""
+
+    finest, stochastic = 0.01, True
+
+    def __init__(self, lonely):
+        self._lonely = lonely
+
+    def keys(self, numbers, seed):
+        return np.asarray(numbers)
+
+    def support_program(self, y, z, numbers, longer=1):
+        log_weights = np.full((len(z), 1, 20), 0.0)
+        log_weights[np.isin(numbers, self._lonely), :, 1:] = -40.0
+        return np.broadcast_to(z[:, None, None], (len(z), 1, 20, 1)), log_weights
+
+    def unjudged(self, observation, omega, V, accuracy):
+        n = len(omega)
+        return Posterior(np.zeros(n), np.full((n, 1, 1), 7.0), np.ones((n, 1, 1, 1, 1)), np.full(n, 100.0))
+
+    def refuse_few_samples(self, effective):
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 40], ids=["rare", "common"])
+def test_a_point_that_stands_for_all_of_a_posterior_is_not_left_alone(count):
+    lonely = np.arange(count)
+    Z = np.zeros((1000, 1, 1))
+    found = SupportedPosterior(FewPoints(lonely), np.zeros((1000, 1)), Z, Accuracy())(Z, np.eye(1))
+    np.testing.assert_array_equal(np.flatnonzero(found.shift[:, 0, 0] == 7.0), lonely)
+
+
+def scored(posteriors, V):
+    """Per sample, E|g|^2 by both estimators as averages blend them, and |G|_F^2 summed over indices."""
+    (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in posteriors)
+    q = 1 - V[0, 0]
+    square, nishimori = (g * h).sum((1, 2)), -0.5 * np.einsum("npmpm->n", G + H)
+    own = np.einsum("npmpk,npmpk->n", G, H)
+    return np.stack([(1 - q**4) * square + q**4 * nishimori, own], 1)
+
+
+@pytest.mark.slow
+def test_samples_with_few_points_do_not_move_averages(monkeypatch):
+    """Two products of two indices: samples with few points against sixteen times as many lines.
+
+    Left as they are, averages move by 0.6(2) %.
+    """
+    v, model = 0.01, MultiIndex(lambda z: z[0] * z[1] + z[2] * z[3], 4)
+    V, rng = v * np.eye(4), np.random.default_rng(3)
+    Z, noise = rng.standard_normal((2, 512, 4, 1))
+    omega = (1 - v) * Z + np.sqrt(v * (1 - v)) * noise
+    channel = FibreChannel(model, 1, (True,) * 4)
+    y = channel.observe(Z)
+
+    def found(rows, seeds):
+        return [channel.prepared(y[rows], Z[rows], Accuracy(seed=k, numbers=rows))(omega[rows], V) for k in seeds]
+
+    everything = np.arange(len(Z))
+    with monkeypatch.context() as patch:
+        patch.setattr(supported, "ENOUGH_POINTS", 0.0)
+        plain = found(everything, (0, 1))
+    few = np.flatnonzero((np.array([one.effective_samples for one in plain]) < 12).any(0))
+    assert len(few) >= 10
+    usual = found(few, (0, 1))
+    monkeypatch.setattr(fibre, "_SUPPORT_DRAWS", 16 * fibre._SUPPORT_DRAWS)
+    exact = found(few, (2, 3))
+    mean = 0.5 * (exact[0].shift + exact[1].shift)
+    lonely = plain[0].effective_samples[few] < 12
+    before, after = ((shift - mean)[lonely].std() / np.sqrt(v) for shift in (plain[0].shift[few], usual[0].shift))
+    assert after < 0.6 * before
+    moved = (scored(usual, V) - scored(exact, V)) / len(Z) / scored(plain, V).mean(0)
+    assert (abs(moved.sum(0)) < 2e-3 + 3 * moved.std(0, ddof=1) * np.sqrt(len(few))).all()

@@ -100,7 +100,7 @@ class CurveChannel(LinkChannel):
         def point(s: Any) -> Any:
             return jnp.zeros(2).at[free].set(t).at[solved].set(s)
 
-        s, found, _ = line_roots(lambda s: residual(point(s)), line, self._affine[solved])
+        s, found = line_roots(lambda s: residual(point(s)), line, self._affine[solved])
         x = jax.vmap(point)(s)
         slope, bend = jax.vmap(jax.grad(residual))(x), jax.vmap(jax.hessian(residual))(x)
         bend = jnp.sqrt(jnp.diagonal(bend, axis1=1, axis2=2) ** 2 + slope[:, ::-1] ** 2)

@@ -11,7 +11,7 @@ with m_c draws from the density q_c in chart c: no chart's own degeneracy shows.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
-from .fibre_support import LISTS, fibre_points, mixture
+from .fibre_support import FibreSupport
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
@@ -93,20 +93,20 @@ class FibreChannel(LinkChannel):
         """The link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
 
-    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
-        amplitude, noises = float(np.sqrt(self.model.noise)), self.dimension - self.size
-        truth = jnp.append(z, (y - self.link(z)) / amplitude) if noises else z
-        mixed = mixture(truth, np.arange(self.size) // self.tokens, noises)
+    @cached_property
+    def support_program(self) -> Any:
+        rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
+        points_of = FibreSupport(phi, rows, self._affine)
+        link = jax.jit(jax.vmap(self.link))
 
-        def one(key: Any) -> tuple[Any, Any]:
-            x, log_weights = fibre_points(phi, y, truth, key, mixed, _SUPPORT_DRAWS, self._affine)
-            noise = x[:, self.size :]
-            return x[:, : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(1)
+        def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
+            noise = (y - np.asarray(link(z))) / amplitude if amplitude else np.zeros((len(y), 0))
+            x, log_weights = points_of(y[:, 0], np.concatenate([z, noise], 1), keys, longer * _SUPPORT_DRAWS)
+            noise = x[..., self.size :]
+            return x[..., : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(-1)
 
-        points, log_weights = jax.lax.map(one, jax.random.split(key, LISTS))
-        # One list alone without points has lost some: then so may have the others.
-        return points, jnp.where(jnp.isfinite(log_weights).any(1).all(), log_weights, -jnp.inf)
+        return found
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = jnp.linalg.cholesky(prior)

@@ -8,123 +8,239 @@ posterior; the balance heuristic over charts and components gives every root the
 
 with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line:
 for one output, where all roots can be found.
+
+Few of the cells of a line hold a root. All cells are looked at in one compiled program, roots and weights are computed
+in others for those that do: arrays there have coordinates first and places last, along which a processor computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import mul
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
+from scipy.special import ndtri
 
-from ..tools.line_roots import line_roots
-from ..tools.random_lists import kronecker_normals
+from ..tools.line_roots import root_between
+from ..tools.random_lists import kronecker_sequence, uniforms_from
+from ..tools.unrolled import unrolled
 
 #: Independent lists: what each leaves out tells the bias of all.
 LISTS = 4
 #: Widths of the components around the true indices: of all rows, and of one row with the others free.
 _WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
+#: The width of what is not around the truth, and all others.
+_ALL_WIDTHS = np.array([1.0, *sorted({*_WIDTHS, *_ROW_WIDTHS})])
 #: Weight of the prior in the mixture, in units of the other components.
 _PRIOR = 4
-_LOG_2PI = float(np.log(2 * np.pi))
-#: Roots along a line, and extrema that may hide two more.
-_MOST_ROOTS = (4, 1)
 #: Steps towards a root, and the relative residual of what is one.
 _STEPS, _CLOSE = 10, 1e-4
+#: Brackets at a time, for few compiled programs.
+_PIECE = 2048
 
 
-class WidthMixture(NamedTuple):
-    """Normals with means and widths (G, D), each of equal weight."""
+class Brackets(NamedTuple):
+    """Stretches of lines, each to hold one root: points with the solved coordinate at zero (D, r), directions (D, r).
 
-    mean: Any
-    width: Any
+    Then the ends along the direction, (r,), and which list of which sample each belongs to, (r,).
+    """
 
-    def log_density(self, x: Any, free: Any) -> Any:
-        """Of the free coordinates of a point x (D,); ``free`` is a mask (D,)."""
-        away = (x - self.mean) / self.width
-        terms = -0.5 * (away**2 + _LOG_2PI) - jnp.log(self.width)
-        return logsumexp(jnp.where(free, terms, 0.0).sum(1)) - np.log(len(self.mean))
+    base: np.ndarray
+    along: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    owner: np.ndarray
+
+    def some(self, chosen: np.ndarray) -> Brackets:
+        return Brackets(*(column[..., chosen] for column in self))
 
 
-def mixture(truth: Any, rows: np.ndarray, noises: int) -> WidthMixture:
-    """Around the true coordinates (D,); ``rows`` says which index row each belongs to, the noise is the rest."""
-    size = len(rows)
+class FibreSupport:
+    """Points and weights of the fibres of many observations.
+
+    Parameters
+    ----------
+    phi : callable
+        From R^D to R^1, of the indices and the noise.
+    rows : array of int
+        Which index row each of the first coordinates belongs to; the noise is the rest.
+    affine : sequence of bool
+        Of all D coordinates, whether phi is affine in it.
+    """
+
+    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool]) -> None:
+        self._phi, self._affine = unrolled(phi), affine
+        self._kinds = _components(rows, len(affine) - len(rows))
+        self._cells = jax.jit(self._flagged_cells)
+        self._extrema = jax.jit(jax.vmap(self._extremum, -1))
+        self._weighted = jax.jit(self._weighted_roots)
+
+    def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any, draws: int) -> tuple[np.ndarray, np.ndarray]:
+        """Points (samples, lists, J, D) with phi(x) = y and their log-weights (samples, lists, J), -inf for none.
+
+        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; so many draws make a list,
+        in all charts together.
+        """
+        each = max(1, draws // truth.shape[1])
+        bases = self._drawn(truth, np.asarray(keys), each)
+        crossing, turning = [], []
+        for S in range(truth.shape[1]):
+            for kept, found in zip((crossing, turning), self._on_chart(S, bases[:, :, S], y, truth), strict=True):
+                kept.append(found)
+        roots = _joined(*crossing, *self._hidden(_joined(*turning), y))
+        sample = roots.owner // LISTS
+        x, log_weights = _in_pieces(self._weighted, *roots[:4], y[sample], truth[sample].T)
+        return _by_list(x, log_weights - np.log(each), roots.owner, len(y))
+
+    def _drawn(self, truth: np.ndarray, keys: np.ndarray, each: int) -> np.ndarray:
+        """Points of the lines (samples, lists, charts, draws, D), zero in the coordinate that is solved.
+
+        Without JAX, whose generators take longer to compile than all else.
+        """
+        samples, D = truth.shape
+        start = np.ascontiguousarray(keys).view(np.uint64)[:, 0]
+        shifts = uniforms_from(start, LISTS * D * D).reshape(samples, LISTS, D, 1, D)
+        component = (shifts[..., 0] * len(self._kinds)).astype(int) + np.arange(each)
+        kinds = self._kinds[component % len(self._kinds)]
+        uniforms = (kronecker_sequence(each, D - 1) + shifts[..., 1:]) % 1.0
+        normals = ndtri(uniforms.clip(1e-14, 1 - 1e-14))
+        bases = np.zeros(kinds.shape)
+        for S in range(D):
+            free = np.delete(np.arange(D), S)
+            kind = kinds[:, :, S][..., free]
+            mean = np.where(kind > 0, truth[:, None, None, free], 0.0)
+            bases[:, :, S][..., free] = mean + _ALL_WIDTHS[kind] * normals[:, :, S]
+        return bases
+
+    def _on_chart(self, S: int, bases: np.ndarray, y: np.ndarray, truth: np.ndarray) -> tuple[Brackets, Brackets]:
+        """Along the lines (samples, lists, draws, D) of coordinate S: cells with a root, cells that may hide two."""
+        samples, D = truth.shape
+        line = _line(truth[:, S])
+        line = line[[0, -1]] if self._affine[S] else line  # one root at most
+        each = bases.shape[2]
+        sample = np.repeat(np.arange(samples), LISTS * each)
+        base, line = np.ascontiguousarray(bases.reshape(-1, D).T), line[:, sample]
+        along = np.eye(D)[S]
+        found = []
+        for flags in self._cells(base, along, line, y[sample]):
+            cell, place = np.nonzero(np.asarray(flags))
+            directions = np.repeat(along[:, None], len(place), 1)
+            ends = line[cell, place], line[cell + 1, place]
+            found.append(Brackets(base[:, place], directions, *ends, place // each))
+        return found[0], found[1]
+
+    def _flagged_cells(self, base: Any, along: Any, line: Any, y: Any) -> tuple[Any, Any]:
+        """Between places (K, m) of lines: cells (K - 1, m) at whose ends signs differ, and those that turn at zero."""
+
+        def at(base: Any, s: Any, y: Any) -> tuple[Any, Any]:
+            return jax.jvp(lambda s: self._residual(base, along, y, s), (s,), (1.0,))
+
+        value, slope = jax.vmap(jax.vmap(at, (1, 0, 0)), (None, 0, None))(base, line, y)
+        crossing = (value[1:] > 0) != (value[:-1] > 0)
+        turning = (slope[1:] * slope[:-1] < 0) & (value[:-1] * slope[:-1] < 0)
+        return crossing, turning & ~crossing
+
+    def _hidden(self, turning: Brackets, y: np.ndarray) -> tuple[Brackets, Brackets]:
+        """The two halves of cells whose extremum lies beyond zero."""
+        place, hides = _in_pieces(self._extrema, *turning[:4], y[turning.owner // LISTS])
+        return turning._replace(upper=place).some(hides), turning._replace(lower=place).some(hides)
+
+    def _extremum(self, base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any]:
+        residual = partial(self._residual, base, along, y)
+        place = root_between(jax.grad(residual), lower, upper, _STEPS)
+        return place, residual(place) * residual(lower) < 0
+
+    def _weighted_roots(
+        self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any
+    ) -> tuple[Any, Any]:
+        """Points (D, r) and their log-weights (r,)."""
+
+        def root(base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any, Any]:
+            residual = partial(self._residual, base, along, y)
+            x = base + root_between(residual, lower, upper, _STEPS) * along
+            value, slopes = jax.value_and_grad(lambda x: self._phi(x)[0])(x)
+            return x, slopes, jnp.abs(value - y) < _CLOSE * (1 + jnp.abs(y))  # a jump across y is no root
+
+        x, slopes, close = jax.vmap(root, -1, (-1, -1, -1))(base, along, lower, upper, y)
+        balance = (jnp.abs(slopes) * _densities(self._kinds, x, truth)).sum(0)
+        good = close & jnp.isfinite(balance) & (balance > 0)
+        return x, jnp.where(good, -jnp.log(jnp.where(good, balance, 1.0)), -jnp.inf)
+
+    def _residual(self, base: Any, along: Any, y: Any, s: Any) -> Any:
+        return self._phi(base + s * along)[0] - y
+
+
+def _components(rows: np.ndarray, noises: int) -> np.ndarray:
+    """Of every component and coordinate (G, D) the place of its width in the list of them, 0 for what is not narrow.
+
+    ``rows`` says which index row each coordinate belongs to, the noise is the rest.
+    """
     # The more rows, the more components there are of single ones, and the fewer points would be near in all of them.
     share = max(1, rows.max())
-    narrow = [np.ones(size, bool)] * len(_WIDTHS) * share
-    widths = [*_WIDTHS] * share
+    narrow = [(np.ones(len(rows), bool), width) for width in [*_WIDTHS] * share]
     if rows.max() > 0:
         for row in range(rows.max() + 1):
             chosen = [rows == row] if rows.max() == 1 else [rows == row, rows != row]
-            narrow += [mask for mask in chosen for _ in _ROW_WIDTHS]
-            widths += [*_ROW_WIDTHS] * len(chosen)
-    wide = [np.zeros(size, bool)] * _PRIOR
-    narrow, widths = np.array(narrow + wide), np.array(widths + [1.0] * _PRIOR)
-    pad = np.zeros((len(narrow), noises))
-    width = np.concatenate([np.where(narrow, widths[:, None], 1.0), pad + 1.0], 1)
-    return WidthMixture(jnp.where(np.concatenate([narrow, pad > 0], 1), truth, 0.0), jnp.asarray(width))
+            narrow += [(mask, width) for mask in chosen for width in _ROW_WIDTHS]
+    kinds = [mask * int(np.searchsorted(_ALL_WIDTHS[1:], width) + 1) for mask, width in narrow]
+    kinds += [np.zeros(len(rows), int)] * _PRIOR
+    return np.pad(np.array(kinds), ((0, 0), (0, noises)))
 
 
-def fibre_points(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, draws: int, affine: Sequence[bool]
-) -> tuple[Any, Any]:
-    """Points (m, D) with phi(x) = y and their log-weights (m,), from so many draws in all charts together.
+def _densities(kinds: np.ndarray, x: Any, truth: Any) -> Any:
+    """Of points (D, r), the density of all coordinates but one in the mixture around the truth, (D, r).
 
-    None has a weight where a line has more roots than there is room for: the others would be weighted wrongly.
-    ``affine`` says of every coordinate whether phi is affine in it.
+    As products of densities in one dimension, of which there are few: exponentials take longest. Where narrow ones
+    vanish by rounding, that of the prior does not.
     """
-    each = max(1, draws // len(truth))
-    charts = [
-        _on_chart(phi, y, truth, one, mixed, S, each, affine[S])
-        for S, one in enumerate(jax.random.split(key, len(truth)))
-    ]
-    xs, founds, complete = zip(*charts, strict=True)
-    x, found = jnp.concatenate(xs), jnp.concatenate(founds) & jnp.stack(complete).all()
-    J = jax.vmap(jax.jacfwd(phi))(x)
-    log_balance = jax.vmap(partial(_log_balance, mixed))(J, x)
-    good = found & jnp.isfinite(log_balance)
-    return x, jnp.where(good, -log_balance - np.log(each), -jnp.inf)
+    D = len(x)
+    kinds, counts = np.unique(kinds, axis=0, return_counts=True)
+    widths = _ALL_WIDTHS[:, None, None]
+    centre = jnp.where(np.arange(len(widths))[:, None, None] > 0, truth, 0.0)
+    single = jnp.exp(-0.5 * ((x - centre) / widths) ** 2) / (np.sqrt(2 * np.pi) * widths)
+    total = [jnp.zeros_like(x[0])] * D
+    for kind, count in zip(kinds, counts, strict=True):
+        for S in range(D):
+            factors = [single[kind[i], i] for i in range(D) if i != S]
+            total[S] += count / counts.sum() * reduce(mul, factors)
+    return jnp.stack(total)
 
 
-def _on_chart(
-    phi: Any, y: Any, truth: Any, key: Any, mixed: WidthMixture, S: int, each: int, affine: bool
-) -> tuple[Any, Any, Any]:
-    """Roots in coordinate S at random values of the others: places (m, D), which of them exist, whether that is all."""
-    D = len(truth)
-    F = np.delete(np.arange(D), S)
-    first, second = jax.random.split(key)
-    normals = kronecker_normals(first, each, D - 1)
-    component = (jnp.arange(each) + jax.random.randint(second, (), 0, len(mixed.mean))) % len(mixed.mean)
-    free = mixed.mean[component][:, F] + mixed.width[component][:, F] * normals
-    base = jnp.zeros((each, D)).at[:, F].set(free)
-    x, found, complete = jax.vmap(partial(_along_line, phi, y, S, _line(truth[S]), affine))(base)
-    x, found = x.reshape(-1, D), found.reshape(-1)
-    room = min(len(found), 4 * each)
-    # Most places hold no root: those that do go first.
-    _, kept = jax.lax.top_k(found.astype(jnp.float32), room)
-    return x[kept], found[kept], jnp.all(complete) & (found.sum() <= room)
+def _line(truth: np.ndarray) -> np.ndarray:
+    """Places (K, m) between which roots are looked for: evenly over the prior, ever closer around the truth (m,)."""
+    close = np.geomspace(0.01, 1.0, 6)[:, None]
+    even = np.repeat(np.linspace(-5.7, 5.7, 25)[:, None], len(truth), 1)
+    return np.sort(np.concatenate([even, truth + close, truth - close]), 0)
 
 
-def _line(truth: Any) -> Any:
-    """Places between which roots are looked for: evenly over the prior, and ever closer around the truth."""
-    close = np.geomspace(0.01, 1.0, 6)
-    return jnp.sort(jnp.concatenate([np.linspace(-5.7, 5.7, 25), truth + close, truth - close]))
+def _joined(*parts: Brackets) -> Brackets:
+    return Brackets(*(np.concatenate(columns, -1) for columns in zip(*parts, strict=True)))
 
 
-def _along_line(phi: Any, y: Any, S: int, line: Any, affine: bool, base: Any) -> tuple[Any, Any, Any]:
-    along = np.eye(len(base))[S]
-    s, found, complete = line_roots(lambda s: (phi(base + s * along) - y)[0], line, affine, _MOST_ROOTS, _STEPS)
-    x = base + s[:, None] * along
-    # A jump across y is no root.
-    close = jnp.abs(jax.vmap(phi)(x)[:, 0] - y[0]) < _CLOSE * (1 + jnp.abs(y[0]))
-    return x, found & close, complete
+def _in_pieces(program: Any, *columns: np.ndarray) -> list[np.ndarray]:
+    """A program applied to columns (..., r), in pieces of one length."""
+    count = columns[0].shape[-1]
+    whole = -(-max(count, 1) // _PIECE) * _PIECE
+    # The last one is filled up with zeros, whose results are dropped.
+    filled = [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, whole - count)]) for x in columns]
+    parts = [program(*(x[..., at : at + _PIECE] for x in filled)) for at in range(0, whole, _PIECE)]
+    return [np.concatenate(part, -1)[..., :count] for part in zip(*parts, strict=True)]
 
 
-def _log_balance(mixed: WidthMixture, J: Any, x: Any) -> Any:
-    """Log of sum_c |J_c| q(x_{F_c}), for one point; J_c is a column of the differential."""
-    log_volumes = 0.5 * jnp.log((J**2).sum(0))
-    return logsumexp(jnp.stack([log_volumes[S] + mixed.log_density(x, np.arange(len(x)) != S) for S in range(len(x))]))
+def _by_list(x: np.ndarray, log_weights: np.ndarray, owner: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points (D, r) of lists as (samples, lists, J, D), and their log-weights (samples, lists, J)."""
+    good = np.flatnonzero(np.isfinite(log_weights))
+    order = good[np.argsort(owner[good], kind="stable")]
+    owner, counts = owner[order], np.bincount(owner[good], minlength=samples * LISTS)
+    place = np.arange(len(order)) - (np.cumsum(counts) - counts)[owner]
+    points = np.zeros((samples * LISTS, max(1, counts.max()), len(x)))
+    weights = np.full(points.shape[:2], -np.inf)
+    points[owner, place], weights[owner, place] = x[:, order].T, log_weights[order]
+    # One list alone without points has lost some: then so may have the others.
+    weights = weights.reshape(samples, LISTS, -1)
+    weights[(counts.reshape(samples, LISTS) == 0).any(1)] = -np.inf
+    return points.reshape(samples, LISTS, -1, len(x)), weights

@@ -11,37 +11,39 @@ import numpy as np
 from .line_intervals import first_places
 from .root_finding import monotone_root
 
+#: Roots along a line, extrema that may hide two more, and steps towards each of them.
+_MOST_ROOTS, _MOST_EXTREMA, _STEPS = 6, 2, 18
 
-def line_roots(
-    residual: Any, line: Any, affine: bool, most: tuple[int, int] = (6, 2), steps: int = 18
-) -> tuple[Any, Any, Any]:
-    """Roots of a function of one variable between the increasing points ``line``, which exist, and whether that is all.
+
+def line_roots(residual: Any, line: Any, affine: bool) -> tuple[Any, Any]:
+    """Roots of a function of one variable between the increasing points ``line``, and which of them exist.
 
     A cell in which the slope changes its sign and the function does not is split at its extremum: two roots may hide
-    in it. ``most`` bounds the numbers of roots and of such extrema, those in the middle of the line first.
+    in it. Where there are more than there is room for, those in the middle of the line are found.
     """
     if affine:
         value, slope = jax.value_and_grad(residual)(0.0)
         s = -value / jnp.where(slope == 0, 1.0, slope)
-        return s[None], (slope != 0)[None], True
+        return s[None], (slope != 0)[None]
     value, slope = jax.vmap(jax.value_and_grad(residual))(line)
     central = np.abs(np.arange(len(line) - 1) - 0.5 * len(line))
-    cell, found = first_places(value[1:] * value[:-1] <= 0, central, most[0])
+    cell, found = first_places(value[1:] * value[:-1] <= 0, central, _MOST_ROOTS)
     turning = (slope[1:] * slope[:-1] < 0) & (value[1:] * value[:-1] > 0) & (value[:-1] * slope[:-1] < 0)
-    corner, turns = first_places(turning, central, most[1])
+    corner, turns = first_places(turning, central, _MOST_EXTREMA)
     a, b = line[corner], line[corner + 1]
-    extremum = _between(jax.grad(residual), a, b, steps)
+    extremum = jax.vmap(lambda a, b: root_between(jax.grad(residual), a, b, _STEPS))(a, b)
     hidden = turns & (jax.vmap(residual)(extremum) * value[corner] < 0)
     lower, upper = jnp.concatenate([line[cell], a, extremum]), jnp.concatenate([line[cell + 1], extremum, b])
-    complete = ((value[1:] * value[:-1] <= 0).sum() <= most[0]) & (turning.sum() <= most[1])
-    return _between(residual, lower, upper, steps), jnp.concatenate([found, hidden, hidden]), complete
+    roots = jax.vmap(lambda a, b: root_between(residual, a, b, _STEPS))(lower, upper)
+    return roots, jnp.concatenate([found, hidden, hidden])
 
 
-def _between(function: Any, lower: Any, upper: Any, steps: int) -> Any:
-    """One root in each of the intervals, given that the function has different signs at their ends."""
+def root_between(function: Any, a: Any, b: Any, steps: int) -> Any:
+    """A root in [a, b], given that the function has different signs at its ends."""
+    sign = jnp.sign(function(b) - function(a))
 
-    def one(a: Any, b: Any) -> Any:
-        sign = jnp.sign(function(b) - function(a))
-        return monotone_root(lambda s: tuple(sign * v for v in jax.value_and_grad(function)(s)), a, b, steps)
+    def increasing(s: Any) -> tuple[Any, Any]:
+        value, slope = jax.jvp(function, (s,), (jnp.ones_like(s),))
+        return sign * value, sign * slope
 
-    return jax.vmap(one)(lower, upper)
+    return monotone_root(increasing, a, b, steps)

@@ -15,17 +15,24 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 def kronecker_normals(key: Any, count: int, dim: int) -> Any:
     """Standard normals (count, dim): the additive sequence k a mod 1, shifted by a random vector.
 
-    a_j = phi^-j with phi the root of phi^{dim+1} = phi + 1. Every point is exactly normal over the random shift, so
-    averages are unbiased; lists of different keys are independent.
+    Every point is exactly normal over the random shift, so averages are unbiased; lists of different keys are
+    independent.
     """
     if dim == 0:
         return jnp.zeros((count, 0))
+    uniforms = (kronecker_sequence(count, dim) + jax.random.uniform(key, (dim,))) % 1.0
+    return jax.scipy.special.ndtri(jnp.clip(uniforms, 1e-14, 1 - 1e-14))
+
+
+def kronecker_sequence(count: int, dim: int) -> np.ndarray:
+    """The points k a (count, dim), not yet mod 1, of which any number are evenly spread.
+
+    a_j = phi^-j with phi the root of phi^{dim+1} = phi + 1.
+    """
     phi = 2.0
     for _ in range(64):
         phi = (1 + phi) ** (1 / (dim + 1))
-    steps = np.array([phi ** -(j + 1) for j in range(dim)])
-    uniforms = (jnp.arange(count)[:, None] * steps + jax.random.uniform(key, (dim,))) % 1.0
-    return jax.scipy.special.ndtri(jnp.clip(uniforms, 1e-14, 1 - 1e-14))
+    return np.arange(count)[:, None] * np.array([phi ** -(j + 1) for j in range(dim)])
 
 
 def random_rotations(normals: Any) -> Any:
@@ -47,13 +54,13 @@ def starts(numbers: np.ndarray, seed: int) -> np.ndarray:
 
 
 def uniforms_from(start: Any, count: int) -> Any:
-    """Uniform numbers (count,) in the open unit interval, inside a program in double precision.
+    """Uniform numbers (..., count) in the open unit interval, of arrays or inside a program in double precision.
 
     The sequence SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter, whose bits are scattered. JAX's own
     generators take longer to compile than a channel.
     """
-    bits = _scattered(start + jnp.arange(1, count + 1, dtype=jnp.uint64) * _STEP)
-    return ((bits >> np.uint64(12)).astype(jnp.float64) + 0.5) * 2.0**-52
+    bits = _scattered(start[..., None] + np.arange(1, count + 1, dtype=np.uint64) * _STEP)
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def normals_from(uniforms: Any) -> Any:
