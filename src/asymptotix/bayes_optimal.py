@@ -26,6 +26,7 @@ class Theory(Protocol):
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray: ...
 
+    # It may have check_fixed too; then solve_points takes ``fixed``.
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]: ...
@@ -85,10 +86,23 @@ class BayesOptimal(Problem):
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return self.theory.check_control(name, values)
 
+    def check_fixed(self, fixed: Any) -> Mapping[int, float]:
+        if hasattr(self.theory, "check_fixed"):
+            return self.theory.check_fixed(fixed)
+        model = type(self.model).__name__
+        raise ValueError(f"fixed must be None: {model} has no overlaps of indices that can be held, got {fixed!r}")
+
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
+        self,
+        points: Sequence[Mapping[str, float]],
+        *,
+        start: Any,
+        tolerance: float,
+        progress: Progress,
+        fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        yield from self.theory.solve_points(points, start=start, tolerance=tolerance, progress=progress)
+        held = {} if fixed is None else {"fixed": fixed}
+        yield from self.theory.solve_points(points, start=start, tolerance=tolerance, progress=progress, **held)
 
     def threshold_names(self) -> Sequence[str]:
         return self.theory.threshold_names() if hasattr(self.theory, "threshold_names") else ()

@@ -94,8 +94,8 @@ def _import(name: str) -> None:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A grid given by its ends as an array; anything else, an algorithm's description too, as it is."""
-    if not isinstance(value, dict) or "type" in value:
+    """A grid given by its ends as an array; anything else, an algorithm or what is held too, as it is."""
+    if not isinstance(value, dict) or "type" in value or name == "solve.fixed":
         return value
     _no_other_names(value, ("start", "stop", "num", "spacing"), f"key of {name}")
     if missing := [key for key in ("start", "stop", "num") if key not in value]:

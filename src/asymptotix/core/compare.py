@@ -105,8 +105,8 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     Parameters
     ----------
     theory
-        From :func:`solve`. It is solved anew, from the same start, at the controls of the experiment that are
-        not on its grid.
+        From :func:`solve`. It is solved anew, from the same start and with the same overlaps held, at the controls of
+        the experiment that are not on its grid.
     experiment
         From :func:`simulate`. The finite-size bias that the problem knows of is removed first.
     by
@@ -125,6 +125,8 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     if "seed" not in measured.dims:
         measured = measured.expand_dims("seed")
     if by == "iteration":
+        if "fixed" in theory.settings:
+            raise ValueError(f"theory must hold no overlap with by='iteration', got fixed={theory.settings['fixed']}")
         return Comparison(_by_iteration(experiment, measured), theory, experiment, by)
     exact = in_rows(theory_at(theory, experiment).ds, row_labels(measured))
     names = [name for name in _observables(exact) if name in _observables(measured)]
@@ -335,7 +337,7 @@ def _check_pair(theory: Result, experiment: Result) -> None:
 
 def _changes(result: Result) -> dict[str, Any]:
     """What was done to a result after the verb returned it: settings beyond those that solve takes."""
-    return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance")}
+    return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance", "fixed")}
 
 
 def _number(value: SupportsFloat, digits: int = 4) -> str:

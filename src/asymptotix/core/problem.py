@@ -111,14 +111,25 @@ class Problem(Specification, abc.ABC):
         """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
         return checks.finite_grid(name, values)
 
+    def check_fixed(self, fixed: Any) -> Mapping[int, float]:
+        """Return what ``solve(..., fixed=)`` holds, index -> overlap, or raise. Default: nothing can be held."""
+        raise ValueError(f"fixed must be None: {type(self).__name__} has no overlaps that can be held, got {fixed!r}")
+
     @abc.abstractmethod
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
+        self,
+        points: Sequence[Mapping[str, float]],
+        *,
+        start: Any,
+        tolerance: float,
+        progress: Progress,
+        fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Solve at every point and yield (position in ``points``, outcome), in any order, as they finish.
 
         Continuation from point to point and batching are the theory's own affair. The verb counts finished
-        points on ``progress``; the theory may call ``progress.message``.
+        points on ``progress``; the theory may call ``progress.message``. ``fixed`` is handed over only where
+        :meth:`check_fixed` accepted something to hold: a theory that refuses all need not take it.
         """
 
     def threshold_names(self) -> Sequence[str]:

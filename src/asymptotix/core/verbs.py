@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..numerics import checks
+from .dataset.rows import Rows
 from .driver.run import CheckpointOption, ProgressOption, ResumeOption, Work, run
 from .grid import MOST_POINTS, Block, expand, index_rows
 from .problem import Algorithm, Outcome, Problem
@@ -21,6 +22,7 @@ def solve(
     *,
     start: Any = "uninformed",
     tolerance: float = 1e-3,
+    fixed: Mapping[int, float] | None = None,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
     checkpoint: CheckpointOption = None,
@@ -36,6 +38,13 @@ def solve(
         Where state evolution starts: "uninformed", "informed" or an order parameter.
     tolerance
         Numerical error aimed at in the observables.
+    fixed
+        For Bayes-optimal learning of sequence multi-index models, attention of any depth among them: overlaps in [0, 1]
+        at which indices are held, by their number along ``index``. ``fixed={0: 0.0}`` is learning of the other layers
+        of rank-one attention while the first stays unlearned. State evolution moves the others only; a held index has
+        no overlap with them, whatever ``start`` says, and 1 is taken as 1 - 1e-6. All observables are those at that
+        overlap: the free entropy is the one that the others maximise with the held ones where they are. Exact recovery
+        is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The result notes it in its settings.
     progress
         None shows it where the work takes long, True always, False never.
     resume
@@ -59,18 +68,32 @@ def solve(
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
+    rows = index_rows(grid, blocks)
+    held = _held(blocks, rows, fixed)
     work = Work(
         f"solve {type(problem).__name__}",
         problem,
         kind="theory",
         shape=grid.lengths,
         coordinates=grid.coordinates(),
-        rows=index_rows(grid, blocks),
+        rows=rows,
         dimensions=blocks[0].problem.dimensions(),
-        batches=[_PointsToSolve(block, start, tolerance) for block in blocks],
-        settings={"start": start, "tolerance": tolerance},
+        batches=[_PointsToSolve(block, start, tolerance, held) for block in blocks],
+        # Keys as a file has them, so that what is loaded says the same.
+        settings={"start": start, "tolerance": tolerance}
+        | ({"fixed": {str(index): overlap for index, overlap in held.items()}} if held else {}),
     )
     return run(work, progress=progress, resume=resume, checkpoint=checkpoint)
+
+
+def _held(blocks: Sequence[Block], rows: Rows, fixed: Any) -> Mapping[int, float]:
+    """What is held, which must mean the same at every point."""
+    if fixed is None:
+        return {}
+    held = [block.problem.check_fixed(fixed) for block in blocks]
+    if rows.places is not None:
+        raise ValueError(f"fixed must be None where a swept field changes the indices, got {fixed!r}")
+    return held[0]
 
 
 @dataclass(frozen=True)
@@ -80,6 +103,7 @@ class _PointsToSolve:
     block: Block
     start: Any
     tolerance: float
+    held: Mapping[int, float]
 
     @property
     def groups(self) -> Sequence[Sequence[int]]:
@@ -89,8 +113,9 @@ class _PointsToSolve:
         self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         points = dict(zip(self.block.positions, self.block.points, strict=True))
+        held = {"fixed": self.held} if self.held else {}
         for i, outcome in self.block.problem.solve_points(
-            [points[at] for at in chosen], start=self.start, tolerance=self.tolerance, progress=progress
+            [points[at] for at in chosen], start=self.start, tolerance=self.tolerance, progress=progress, **held
         ):
             yield chosen[i], outcome
 

@@ -61,18 +61,30 @@ class SequenceIndexTheory:
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
+    def check_fixed(self, fixed: Any) -> Mapping[int, float]:
+        return held_overlaps(fixed, self.channel.indices)
+
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
+        self,
+        points: Sequence[Mapping[str, float]],
+        *,
+        start: Any,
+        tolerance: float,
+        progress: Progress,
+        fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Points in order of increasing alpha, each starting from the one before."""
         start = self._check_start(start)
         self._refuse_large()
+        evolution = self.state_evolution
+        if fixed:
+            evolution = StateEvolution(self.channel, self.problem.side_information, held=fixed)
         alphas = np.array([point["alpha"] for point in points])
         hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
-            solution = self._solve(alpha, start, tolerance, hint)
+            solution = _solved(evolution, alpha, start, tolerance, hint)
             hint = solution if solution.settled else hint
             yield int(position), self._outcome(alpha, solution)
 
@@ -98,15 +110,6 @@ class SequenceIndexTheory:
                 f"got {start!r}"
             )
         return Q
-
-    def _solve(
-        self, alpha: float, start: str | np.ndarray, tolerance: float, hint: OverlapSolution | None
-    ) -> OverlapSolution:
-        if isinstance(start, np.ndarray):
-            return self.state_evolution.from_overlap(alpha, start, tolerance=tolerance)
-        if start == "informed":
-            return self.state_evolution.informed(alpha, tolerance=tolerance)
-        return self.state_evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
 
     def _outcome(self, alpha: float, solution: OverlapSolution) -> Outcome:
         P = self.channel.indices
@@ -168,6 +171,36 @@ class SequenceIndexTheory:
         if key not in _SEEN:
             _SEEN[key] = link, self.state_evolution.visible.shape[1]
         return min(rows, _SEEN[key][1])
+
+
+def _solved(
+    evolution: StateEvolution,
+    alpha: float,
+    start: str | np.ndarray,
+    tolerance: float,
+    hint: OverlapSolution | None,
+) -> OverlapSolution:
+    if isinstance(start, np.ndarray):
+        return evolution.from_overlap(alpha, start, tolerance=tolerance)
+    if start == "informed":
+        return evolution.informed(alpha, tolerance=tolerance)
+    return evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
+
+
+def held_overlaps(fixed: Any, indices: int) -> dict[int, float]:
+    """What ``fixed`` holds, by index in ascending order; keys may be digits, as those of files are."""
+    if not isinstance(fixed, Mapping):
+        raise TypeError(f"fixed must be a mapping from indices to overlaps, such as {{0: 0.0}}, got {fixed!r}")
+    held: dict[int, float] = {}
+    for key, overlap in fixed.items():
+        index = int(key) if isinstance(key, str) and key.isdecimal() else key
+        index = checks.integer("every index of fixed", index, minimum=0, maximum=indices - 1)
+        if index in held:
+            raise ValueError(f"fixed must name every index once, got {fixed!r}")
+        held[index] = float(checks.probability(f"fixed[{index}]", overlap, closed=True))
+    if len(held) == indices:
+        raise ValueError(f"fixed must leave at least one of the {indices} indices free, got {fixed!r}")
+    return dict(sorted(held.items()))
 
 
 def _is_overlap(Q: np.ndarray) -> bool:

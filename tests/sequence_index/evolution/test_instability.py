@@ -187,7 +187,7 @@ def test_squares_of_draws_are_products_of_independent_lists():
     ids=["linear", "square", "both", "drawn"],
 )
 def test_visible_directions(channel, expected):
-    found = visible_directions(QuasiRandomAverager(channel, 2**9, 8), channel.indices)
+    found = visible_directions(QuasiRandomAverager(channel, 2**9, 8), np.eye(channel.indices))
     # Exact posteriors: rounding. Drawn ones: the error 0.1 twice over 64 standard deviations of 4096 nodes.
     np.testing.assert_allclose(found @ found.T, expected, atol=0.03 if channel.stochastic else 1e-10)
 

@@ -7,7 +7,8 @@ these are the logits of the overlaps, entry by entry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,28 +32,36 @@ class Coordinates:
         The overlap stays diagonal; the columns of ``frame`` are then columns of the unit matrix.
     known : array (P, j), optional
         Orthonormal columns, orthogonal to ``frame``: directions that are known, with overlap 1 - 1e-6.
+    held : mapping, optional
+        Index -> overlap of the indices that do not take part: they keep it, and have none with the others.
     """
 
     frame: np.ndarray
     diagonal: bool
     known: np.ndarray | None = None
+    held: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of_rows(cls, rows: np.ndarray, diagonal: bool) -> Coordinates:
-        """The subspace of those index rows for which the mask ``rows`` (P,) is true."""
-        return cls(np.eye(len(rows))[:, np.asarray(rows, bool)], diagonal)
+    def of_rows(cls, rows: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None) -> Coordinates:
+        """The subspace of those index rows for which the mask ``rows`` (P,) is true and that are not held."""
+        free = _not_held(len(rows), held) > 0
+        return cls(np.eye(len(rows))[:, np.asarray(rows, bool) & free], diagonal, held=held or {})
 
     @classmethod
-    def of_overlap(cls, Q: np.ndarray, V: np.ndarray, diagonal: bool) -> tuple[Coordinates, np.ndarray]:
-        """The range of an overlap matrix, and the coordinates of that overlap there."""
+    def of_overlap(
+        cls, Q: np.ndarray, V: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None
+    ) -> tuple[Coordinates, np.ndarray]:
+        """The range of an overlap matrix, seen by the indices that are not held, and its coordinates there."""
+        free = _not_held(len(Q), held)
+        Q = free[:, None] * Q * free
         if diagonal:
             q, v = np.diag(Q), np.diag(V)
-            return cls.of_rows(q > 0, True), (np.log(q[q > 0]) - np.log(v[q > 0]))
+            return cls.of_rows(q > 0, True, held), (np.log(q[q > 0]) - np.log(v[q > 0]))
         values, vectors = np.linalg.eigh(Q)
         # 1 - q from V itself, which is exact near full overlap.
         rest = np.einsum("pk,pq,qk->k", vectors, V, vectors)
         learned = values > 1e-12
-        space = cls(vectors[:, learned], False)
+        space = cls(vectors[:, learned], False, held=held or {})
         return space, space._components(np.diag(np.log(values[learned]) - np.log(rest[learned])))
 
     @property
@@ -71,9 +80,14 @@ class Coordinates:
         return self.rank + self.certain.shape[1]
 
     @cached_property
+    def immobile(self) -> np.ndarray:
+        """Orthonormal columns of what has no coordinate, whatever its overlap: what is known, and what is held."""
+        return np.concatenate([self.certain, np.eye(len(self.frame))[:, list(self.held)]], 1)
+
+    @cached_property
     def complement(self) -> np.ndarray:
-        """Orthonormal columns (P, P-k-j) of what is neither learned nor known."""
-        both = np.concatenate([self.frame, self.certain], 1)
+        """Orthonormal columns of what is neither learned nor known nor held."""
+        both = np.concatenate([self.frame, self.immobile], 1)
         if self.diagonal:
             return np.eye(len(both))[:, ~both.any(1)]
         return np.linalg.svd(both)[0][:, both.shape[1] :] if both.shape[1] else np.eye(len(both))
@@ -107,7 +121,10 @@ class Coordinates:
         directions = np.concatenate([directions, self.certain], 1)
         q, v = from_logit(logits)
         outside = self.complement @ self.complement.T
-        return (directions * q) @ directions.T, (directions * v) @ directions.T + outside
+        Q, V = (directions * q) @ directions.T, (directions * v) @ directions.T + outside
+        for index, overlap in self.held.items():
+            Q[index, index], V[index, index] = overlap, max(1 - overlap, 1 / PRECISIONS[1])
+        return Q, V
 
     def of_precision(self, hat: np.ndarray) -> np.ndarray:
         """Coordinates of the overlaps that precision matrices (..., P, P) lead to, seen on the learned subspace."""
@@ -180,3 +197,10 @@ class Coordinates:
         # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
         left, _, right = np.linalg.svd(frame.T @ self.frame)
         return replace(self, frame=frame @ left @ right), x
+
+
+def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:
+    """One for every index that takes part, zero for those that are held (P,)."""
+    free = np.ones(P)
+    free[list(held or ())] = 0.0
+    return free

@@ -66,11 +66,11 @@ class Dynamics(OverlapMap):
 
     def on_other_nodes(self, number: int) -> Dynamics:
         """The same on independent nodes; 0 is this one."""
-        return Dynamics(self.channel, self.side_information, self.nodes.others(number))
+        return Dynamics(self.channel, self.side_information, self.nodes.others(number), self.held)
 
     def on_more_nodes(self, factor: int) -> Dynamics:
         """The same on so many times the nodes."""
-        return Dynamics(self.channel, self.side_information, self.nodes.more(factor))
+        return Dynamics(self.channel, self.side_information, self.nodes.more(factor), self.held)
 
     def grown(self, point: Point, say: Say = quietly) -> DynamicsEnd:
         """Where the dynamics ends once all that grows has entered, the most unstable direction first."""
@@ -185,5 +185,5 @@ class Dynamics(OverlapMap):
             new = values > MISALIGNED
             axes = outside @ vectors[:, new]
             return point.enlarged((axes * values[new]) @ axes.T)
-        rest = np.eye(len(moment)) - point.space.certain @ point.space.certain.T
+        rest = np.eye(len(moment)) - point.space.immobile @ point.space.immobile.T
         return point.turned(np.linalg.eigh(rest @ moment @ rest)[1][:, -point.space.rank :])

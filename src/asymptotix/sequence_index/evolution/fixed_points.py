@@ -6,6 +6,7 @@ learned one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -35,12 +36,18 @@ class StateEvolution(Dynamics):
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     seed : int
         Of the nodes.
+    held : mapping, optional
+        Index -> overlap of the indices that are held there, whatever the start says of them.
     """
 
     def __init__(
-        self, channel: Channel, side_information: float = 0.0, seed: int = streams.STATE_EVOLUTION_NODES
+        self,
+        channel: Channel,
+        side_information: float = 0.0,
+        seed: int = streams.STATE_EVOLUTION_NODES,
+        held: Mapping[int, float] | None = None,
     ) -> None:
-        super().__init__(channel, side_information, Nodes(channel, seed))
+        super().__init__(channel, side_information, Nodes(channel, seed), held)
 
     def uninformed(
         self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None
@@ -87,8 +94,9 @@ class StateEvolution(Dynamics):
         P = self.channel.indices
         Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
         Q = np.diag(Q) if Q.ndim == 1 else Q
+        Q = self.point(alpha, Q, np.eye(P) - Q).Q if self.held else Q
         average, rows = self.nodes.at(_TRACE_NODES // self.channel.cost, 2), [Q]
-        everything = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal)
+        everything = Coordinates.of_rows(np.ones(P, bool), self.channel.diagonal, self.held)
         here = Point(alpha, everything, np.zeros(0))
         for _ in range(iterations):
             x = self.image(average(np.eye(P) - Q), here).mean(0)
@@ -146,9 +154,9 @@ class StateEvolution(Dynamics):
         return OverlapSolution(inside, np.eye(P) - inside, zero, None, Status.EXACT_RECOVERY, words, marginal)
 
     def _nothing_learned(self) -> OverlapSolution:
-        P = self.channel.indices
-        zero, averages = np.zeros((P, P)), self.nodes.block(0)(np.eye(P))
-        return OverlapSolution(zero, np.eye(P), zero, averages, Status.CONVERGED, "converged: nothing is learned")
+        Q, V = self.nothing(0.0).Q, self.nothing(0.0).V
+        words = f"converged: nothing {'else ' if Q.any() else ''}is learned"
+        return OverlapSolution(Q, V, np.zeros(Q.shape), self.nodes.block(0)(V), Status.CONVERGED, words)
 
 
 def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:

@@ -181,13 +181,14 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
     return rate, error, (axes * (size / np.linalg.norm(size))) @ axes.T
 
 
-def visible_directions(average: OperatorAverager, P: int) -> np.ndarray:
-    """Orthonormal columns (P, p): the directions of the index space on which the output depends.
+def visible_directions(average: OperatorAverager, frame: np.ndarray) -> np.ndarray:
+    """Orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
 
     The others leave the posterior as the prior was, at any overlap; half overlap is generic.
     """
-    V, basis = 0.5 * np.eye(P), symmetric_basis(P)
-    moments, operators = average.moments_and_operators(V, np.eye(P), basis)
+    P, d = frame.shape
+    basis = symmetric_basis(d)
+    moments, operators = average.moments_and_operators(0.5 * np.eye(P), frame, basis)
     seen = moments + np.einsum("aij,rab,b->rij", basis, operators, np.einsum("bii->b", basis))
     vectors, _ = _significant(seen, NO_MOMENT, average.stochastic)
-    return np.eye(P) if vectors.shape[1] == P else vectors
+    return frame if vectors.shape[1] == d else frame @ vectors

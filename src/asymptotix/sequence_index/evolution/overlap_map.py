@@ -9,6 +9,7 @@ its sign.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -37,11 +38,20 @@ class OverlapMap:
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     nodes : Nodes, optional
         On which averages are taken.
+    held : mapping, optional
+        Index -> overlap of the indices that the iteration leaves where they are; the others have none with them.
     """
 
-    def __init__(self, channel: Channel, side_information: float = 0.0, nodes: Nodes | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        side_information: float = 0.0,
+        nodes: Nodes | None = None,
+        held: Mapping[int, float] | None = None,
+    ) -> None:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
+        self.held = dict(held or {})
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -58,30 +68,32 @@ class OverlapMap:
     # -- zero and full overlap ---------------------------------------------------------------------------------
 
     def nothing(self, alpha: float) -> Point:
-        """Zero overlap."""
-        return Point.nothing(alpha, self.channel.indices, self.channel.diagonal)
+        """Zero overlap of all that is not held."""
+        return Point.nothing(alpha, self.channel.indices, self.channel.diagonal, self.held)
 
     def point(self, alpha: float, Q: np.ndarray, V: np.ndarray) -> Point:
-        """A given overlap Q with V = I - Q."""
-        return Point.of_overlap(alpha, Q, V, self.channel.diagonal)
+        """A given overlap Q with V = I - Q; what is held is where it is held."""
+        return Point.of_overlap(alpha, Q, V, self.channel.diagonal, self.held)
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """Orthonormal columns (P, p) of the directions of index space on which the output depends at all."""
+        """Orthonormal columns (P, p) of the directions, of what is not held, on which the output depends at all."""
         P = self.channel.indices
+        free = np.delete(np.eye(P), list(self.held), axis=1)
         if self.channel.diagonal or P == 1:
-            return np.eye(P)
+            return free
         average = self.nodes.block(0) if self.channel.stochastic else self.nodes.few
         assert isinstance(average, OperatorAverager)
-        return visible_directions(average, P)
+        return visible_directions(average, free)
 
     @property
     def exact_recovery_bound(self) -> float:
         """p/r: full overlap in the p visible directions is stable above this alpha and unstable below.
 
-        Infinite where no overlap is ever full: with noise, and for discrete outputs.
+        Infinite where no overlap is ever full: with noise, and for discrete outputs. So it is taken where indices are
+        held: what is not known of them is like noise to the others.
         """
-        if self.channel.noises > 0 or self.channel.outputs == 0:
+        if self.channel.noises > 0 or self.channel.outputs == 0 or self.held:
             return np.inf
         return self.visible.shape[1] / self.channel.outputs
 
@@ -98,12 +110,12 @@ class OverlapMap:
         P = self.channel.indices
         if self.channel.diagonal:
             rows = np.asarray(point.space.complement.any(1))
-            if rows.all():
-                return diagonal_instability(curvature_at_zero(self.channel).value[None], rows)
             if not rows.any():
                 return diagonal_instability(np.zeros((1, P)), rows)
+            if not point.Q.any():
+                return diagonal_instability(curvature_at_zero(self.channel).value[None], rows)
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
-        if point.learned == 0:
+        if point.learned == 0 and not self.held:
             return self._growth_of_nothing
         averages = [self.nodes.operator_block(number) for number in range(blocks)]
         return instability(averages, point.V, self.not_learned(point), MISALIGNED)

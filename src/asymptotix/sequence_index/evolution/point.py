@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,14 +31,19 @@ class Point:
     x: np.ndarray
 
     @classmethod
-    def nothing(cls, alpha: float, indices: int, diagonal: bool) -> Point:
-        """Zero overlap: no coordinates."""
-        return cls(alpha, Coordinates.of_rows(np.zeros(indices, bool), diagonal), np.zeros(0))
+    def nothing(cls, alpha: float, indices: int, diagonal: bool, held: Mapping[int, float] | None = None) -> Point:
+        """Zero overlap of all that is not held: no coordinates."""
+        return cls(alpha, Coordinates.of_rows(np.zeros(indices, bool), diagonal, held), np.zeros(0))
 
     @classmethod
-    def of_overlap(cls, alpha: float, Q: np.ndarray, V: np.ndarray, diagonal: bool) -> Point:
-        """A given overlap Q (P, P) with posterior variance V = I - Q: its range is what is learned."""
-        return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal))
+    def of_overlap(
+        cls, alpha: float, Q: np.ndarray, V: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None
+    ) -> Point:
+        """A given overlap Q (P, P) with posterior variance V = I - Q: its range is what is learned.
+
+        Of the indices that are ``held`` it is not read.
+        """
+        return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal, held))
 
     @cached_property
     def _overlap(self) -> tuple[np.ndarray, np.ndarray]:
