@@ -5,7 +5,7 @@ Two tokens, rank one, skip 1 where nothing else is said; n = alpha D samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,8 +79,8 @@ def _attention(layers: int = 2, side_information: float = 0.0) -> asx.BayesOptim
         settings={
             "alphas": ALPHAS,
             "simulated": (0.1, 0.3, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95, 1.2, 1.4),
-            "dim": (250, 500),
-            "seeds": 6,
+            "dim": (250, 1000),
+            "seeds": 8,
             "iterations": 60,
             "tolerance": 1e-2,
         },
@@ -116,22 +116,21 @@ def fig1_left(
     informed = parts.solve("informed", problem, alpha=[0.4, 0.6, 0.9], tolerance=tolerance, start="informed")
     limits = parts.thresholds("thresholds", problem, tolerance=min(tolerance, 3e-3))
     runs = parts.simulate("gamp", problem, asx.GAMP(iterations=iterations), alpha=simulated, dim=dim, seeds=seeds)
-    picture, (overlaps, errors, zoom) = panels(1, 3, size=(14.0, 4.4))
+    picture, (overlaps, errors, zoom) = panels(1, 3, size=(14.5, 5.6))
     for layer in (1, 2):
         color, style, marker = LAYERS[layer - 1]
         label = f"layer {layer}"
         theory_line(overlaps, theory, "overlap", label=label, color=color, style=style, **diagonal_of(layer))
         _both_sizes(overlaps, runs, "overlap", label="GAMP", color=color, marker=marker, **diagonal_of(layer))
-    published(overlaps, list(RELEASED_OVERLAP), list(RELEASED_OVERLAP.values()), "layer 1, published theory")
+    _released_points(overlaps, RELEASED_OVERLAP, "layer 1, published theory")
     for axis in (errors, zoom):
         _draw_errors(axis, theory, held, runs)
-    _mark_two_layers(overlaps, limits, heights=(0.98, 0.75))
-    _mark_two_layers(errors, limits, heights=(0.34, 0.98))
+    _mark_two_layers(overlaps, limits, heights=(0.98, 0.6, 0.3))
+    _mark_two_layers(errors, limits, heights=(0.6, 0.98, 0.98))
     overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
     errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, 0.47))
     zoom.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", xlim=(0.66, 1.42), ylim=(0, 0.075))
-    overlaps.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=8.5)
-    zoom.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=8.5)
+    _legends_below(picture, {overlaps: 0.5, errors: 1.1})
     return picture, two_layer_findings(parts.compare(theory, runs), held, informed, limits)
 
 
@@ -152,17 +151,30 @@ def _draw_errors(axis: Axes, theory: Result, held: Result, runs: Result) -> None
         theory_line(axis, theory, name, label=label, color=color)
         theory_line(axis, held, name, label=f"{label}, layer 1 held at zero", color=color, style="--")
         _both_sizes(axis, runs, name, label="GAMP", color=color, marker=marker)
-    published(axis, list(RELEASED_ERROR), list(RELEASED_ERROR.values()), "published theory")
+    _released_points(axis, RELEASED_ERROR, "published theory")
 
 
-def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float]) -> None:
-    """Thresholds as found, and as published in grey."""
+def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
+    """Legends under the panels, where there is no data, each centred at a share of its panel's width."""
+    picture.set_layout_engine("constrained", rect=(0, 0.22, 1, 0.78))
+    for axis, at in places.items():
+        axis.legend(loc="upper center", bbox_to_anchor=(at, -0.17), ncols=2).set_in_layout(False)
+
+
+def _released_points(axis: Axes, points: Mapping[float, float], label: str) -> None:
+    """One by one: a line between so few would look like a curve."""
+    for k, (alpha, value) in enumerate(points.items()):
+        published(axis, [alpha], [value], "_" if k else label)
+
+
+def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, float]) -> None:
+    """Thresholds as found, and as published in grey, whose names stand lower where the two are close."""
     first, second = float(limits.weak_recovery[1]), float(limits.weak_recovery[0])
     released = RELEASED_THRESHOLDS[1.0]
     for at, layer, height, wrong in ((first, 2, heights[0], released[0]), (second, 1, heights[1], released[1])):
         mark(axis, at, f"layer {layer}", LAYERS[layer - 1][0], height=height)
-        mark(axis, wrong, "published", PUBLISHED, height=height)
-    mark(axis, float(limits.exact_recovery), "exact", height=heights[1])
+        mark(axis, wrong, "published", PUBLISHED, height=height - (0.3 if layer == 2 else 0.0))
+    mark(axis, float(limits.exact_recovery), "exact", height=heights[2])
 
 
 # -- thresholds against the skip --------------------------------------------------------------------------------
@@ -237,7 +249,7 @@ def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iter
                   label=f"layer {layer}, one run")  # fmt: skip
         _draw_iterations(right, comparison.ds.isel(diagonal_of(layer)), layer)
     size = rf"$D={int(printed.ds['dim'][0])}$, $\alpha={alpha:g}$"
-    left.set_title(f"Algorithm 1 as published, {size}", fontsize=10)
+    left.set_title(f"Algorithm 1 as published, {seeds} runs, {size}", fontsize=10)
     right.set_title(rf"from side information {SIDE_INFORMATION:g}, $\alpha={alpha:g}$", fontsize=10)
     left.set(xlabel="iteration  $t$", ylabel=r"cosine with the truth  $|C_l|$", ylim=(-0.02, 1.04))
     right.set(xlabel="iteration  $t$")
