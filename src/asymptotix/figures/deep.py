@@ -281,7 +281,7 @@ def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
     "deep/fig2-bottom",
     shows="Two layers: cosines along stochastic gradient descent, layer 2 first",
     source=f"{PAPER}, Fig. 2 bottom",
-    quick=Size(minutes=2, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 150}),
+    quick=Size(minutes=2, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 100}),
     paper=Size(minutes=16, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
 )
 def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int) -> tuple[Figure, Findings]:
@@ -353,7 +353,7 @@ def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tup
     mark(overlaps, float(limits.exact_recovery), "exact", height=0.55)
     overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
     errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, None))
-    overlaps.legend(loc="upper left", bbox_to_anchor=(0.28, 0.7), frameon=True, framealpha=0.9)
+    overlaps.legend(loc="upper left", bbox_to_anchor=(0.33, 0.6), frameon=True, framealpha=0.9)
     errors.legend(loc="upper right")
     return picture, three_layer_findings(theory, held, limits)
 
