@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Released state evolution, alpha -> overlap of layer 1, and plug-in error.
 RELEASED_OVERLAP = {0.8: 0.0, 0.9: 0.451, 1.2: 0.8226}
 RELEASED_ERROR = {0.5: 0.1829, 0.9: 0.0290, 1.2: 0.0120}
+#: Released runs of gradient descent, layer -> range of the batches after which its cosine exceeds 1/2.
+RELEASED_PASSAGES = {2: (53, 141), 1: (865, 9479)}
 #: Released thresholds, skip -> (layer 2, layer 1).
 RELEASED_THRESHOLDS = {
     0.1: (0.1914, 0.4225), 0.5: (0.1864, 0.7552), 0.75: (0.1610, 0.8237), 1.0: (0.1436, 0.7936), 1.5: (0.1241, 0.6581),
@@ -263,8 +265,8 @@ def descent_findings(runs: Result, algorithm: asx.SGD) -> Findings:
     begun = batches[np.argmax(start > 3 / np.sqrt(float(ds["dim"])))]
     known = _known_at(cosine.isel(index=1), batches, first)
     claims = [
-        _passage_claim(2, second, (53, 141)),
-        _passage_claim(1, first, (865, 9479)),
+        _passage_claim(2, second, RELEASED_PASSAGES[2]),
+        _passage_claim(1, first, RELEASED_PASSAGES[1]),
         Claim(
             "SGD starts to learn layer 2 after one epoch", "1", "Section 3.3",
             f"the mean cosine rises above three times that of a random vector after {begun / epoch:.1f} epochs",
