@@ -24,7 +24,7 @@ def main() -> None:
         first = float(found.weak_recovery.sel(skip=skip)[1])
         print(f"skip {skip:g}: published {released:g}, found {first:.6f}")
     strong = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2, rank=1, skip=4.0))
-    runs = asx.simulate(strong, asx.GAMP(iterations=30), alpha=[0.14, 0.4], dim=500, seeds=4, progress=False)
+    runs = asx.simulate(strong, asx.GAMP(iterations=30), alpha=[0.14, 0.6], dim=500, seeds=4, progress=False)
     for alpha, overlaps in zip(runs.alpha.values, runs.overlap.values, strict=True):
         listed = ", ".join(f"{overlap:.3f}" for overlap in overlaps[:, 1, 1])
         print(f"message passing at skip 4, alpha = {alpha:g}, D = 500: overlap of layer 2 {listed}")
