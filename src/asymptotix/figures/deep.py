@@ -75,7 +75,7 @@ def _attention(layers: int = 2, side_information: float = 0.0) -> asx.BayesOptim
     shows="Two layers: overlaps and errors against the number of samples",
     source=f"{PAPER}, Fig. 1 left",
     quick=Size(
-        minutes=5,
+        minutes=3.5,
         gib=1.0,
         settings={
             "alphas": ALPHAS,
@@ -191,7 +191,7 @@ def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, fl
         settings={"skips": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0), "tolerance": 5e-3},
     ),
     paper=Size(
-        minutes=5,
+        minutes=8,
         gib=0.6,
         settings={
             "skips": (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0),
@@ -228,7 +228,7 @@ def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tup
     "deep/fig2-top",
     shows="Two layers: cosines along message passing, layer 2 first",
     source=f"{PAPER}, Fig. 2 top",
-    quick=Size(minutes=1.5, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 8, "iterations": 40}),
+    quick=Size(minutes=0.8, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 8, "iterations": 40}),
     paper=Size(minutes=3, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 16, "iterations": 60}),
 )
 def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int) -> tuple[Figure, Findings]:
@@ -254,8 +254,8 @@ def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iter
     right.set_title(rf"from side information {SIDE_INFORMATION:g}, $\alpha={alpha:g}$", fontsize=10)
     left.set(xlabel="iteration  $t$", ylabel=r"cosine with the truth  $|C_l|$", ylim=(-0.02, 1.04))
     right.set(xlabel="iteration  $t$")
-    for axis in (left, right):
-        axis.legend(loc="lower right", frameon=True, framealpha=0.9)
+    for axis, height in ((left, 0.12), (right, 0.0)):  # above the runs that do not learn layer 1
+        axis.legend(loc="lower right", bbox_to_anchor=(1.0, height), frameon=True, framealpha=0.9)
     return picture, iteration_findings(cosines, comparison)
 
 
@@ -282,8 +282,8 @@ def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
     "deep/fig2-bottom",
     shows="Two layers: cosines along stochastic gradient descent, layer 2 first",
     source=f"{PAPER}, Fig. 2 bottom",
-    quick=Size(minutes=2, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 100}),
-    paper=Size(minutes=16, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
+    quick=Size(minutes=1, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 100}),
+    paper=Size(minutes=15, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
 )
 def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int) -> tuple[Figure, Findings]:
     """Batches of 200 in a fixed order, each used for three steps."""
@@ -376,7 +376,7 @@ needs_data(
     shows="Two layers: overlap of layer 1 against that at which layer 2 is held",
     source=f"{PAPER}, Fig. 5",
     quick=Size(
-        minutes=0.7,
+        minutes=0.5,
         gib=0.6,
         settings={
             "alpha": 1.0,
@@ -385,7 +385,7 @@ needs_data(
         },
     ),
     paper=Size(
-        minutes=4,
+        minutes=6,
         gib=0.6,
         settings={
             "alpha": 1.0,
