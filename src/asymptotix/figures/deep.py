@@ -58,6 +58,8 @@ ALPHAS = (
     0.05, 0.1, 0.15, 0.18, 0.19, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.715, 0.73, 0.75,
     0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.1, 1.2, 1.4,
 )  # fmt: skip
+#: Where state evolution is started from full knowledge too.
+INFORMED = (0.4, 0.6, 0.9)
 SIDE_INFORMATION = 0.05
 SAMPLES = r"samples per dimension  $\alpha = n/D$"
 
@@ -111,10 +113,10 @@ def fig1_left(
     tolerance: float,
 ) -> tuple[Figure, Findings]:
     """State evolution and staged message passing, and the errors while the first layer is held unlearned."""
-    problem, curve = _attention(), grid_with(alphas, simulated)
+    problem, curve = _attention(), grid_with(alphas, simulated, INFORMED)
     theory = parts.solve("theory", problem, alpha=curve, tolerance=tolerance)
     held = parts.solve("layer1_held", problem, alpha=curve[curve > 0.15], tolerance=tolerance, fixed={0: 0.0})
-    informed = parts.solve("informed", problem, alpha=[0.4, 0.6, 0.9], tolerance=tolerance, start="informed")
+    informed = parts.solve("informed", problem, alpha=INFORMED, tolerance=tolerance, start="informed")
     limits = parts.thresholds("thresholds", problem, tolerance=min(tolerance, 3e-3))
     runs = parts.simulate("gamp", problem, asx.GAMP(iterations=iterations), alpha=simulated, dim=dim, seeds=seeds)
     picture, (overlaps, errors, zoom) = panels(1, 3, size=(14.5, 5.6))
