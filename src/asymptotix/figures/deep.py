@@ -1,1 +1,424 @@
-"""The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: Bayes-optimal deep attention."""
+"""The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: deep attention, learned Bayes-optimally.
+
+Two tokens, rank one, skip 1 where nothing else is said; n = alpha D samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+
+from .deep_claims import (
+    RELEASED_ERROR,
+    RELEASED_OVERLAP,
+    RELEASED_PASSAGES,
+    RELEASED_THRESHOLDS,
+    descent_findings,
+    diagonal_of,
+    held_findings,
+    iteration_findings,
+    skip_findings,
+    three_layer_findings,
+    two_layer_findings,
+)
+from .drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PINK,
+    PUBLISHED,
+    experiment_points,
+    grid_with,
+    mark,
+    panels,
+    published,
+    theory_line,
+)
+from .parts import Parts
+from .record import Findings
+from .registry import Size, figure, needs_data
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..core.result import Result
+
+PAPER = "Troiani et al., ICML 2025, arXiv:2502.00901"
+#: Colour, line and marker of layers 1, 2, 3.
+LAYERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
+#: Curve of state evolution: closer where an overlap starts.
+ALPHAS = (
+    0.05, 0.1, 0.15, 0.18, 0.19, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.715, 0.73, 0.75,
+    0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.1, 1.2, 1.4,
+)  # fmt: skip
+#: Where state evolution is started from full knowledge too.
+INFORMED = (0.4, 0.6, 0.9)
+SIDE_INFORMATION = 0.05
+SAMPLES = r"samples per dimension  $\alpha = n/D$"
+
+
+def _attention(layers: int = 2, side_information: float = 0.0) -> asx.BayesOptimal:
+    model = asx.DeepAttention(layers=layers, tokens=2, rank=1, skip=1.0)
+    return asx.BayesOptimal(model, side_information=side_information)
+
+
+# -- two layers against the number of samples -------------------------------------------------------------------
+
+
+@figure(
+    "deep/fig1-left",
+    shows="Two layers: overlaps and errors against the number of samples",
+    source=f"{PAPER}, Fig. 1 left",
+    quick=Size(
+        minutes=3.5,
+        gib=1.0,
+        settings={
+            "alphas": ALPHAS,
+            "simulated": (0.1, 0.3, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95, 1.2, 1.4),
+            "dim": (250, 1000),
+            "seeds": 8,
+            "iterations": 60,
+            "tolerance": 1e-2,
+        },
+    ),
+    paper=Size(
+        minutes=40,
+        gib=2.0,
+        settings={
+            "alphas": tuple(float(alpha) for alpha in grid_with(ALPHAS, [0.05 * k for k in range(1, 29) if k != 20])),
+            "simulated": tuple(round(0.1 * k, 1) for k in range(1, 15) if k != 10),
+            "dim": (250, 500, 1000),
+            "seeds": 16,
+            "iterations": 60,
+            "tolerance": 2e-3,
+        },
+        gpu_minutes=10,
+    ),
+)
+def fig1_left(
+    parts: Parts,
+    *,
+    alphas: Sequence[float],
+    simulated: Sequence[float],
+    dim: Sequence[int],
+    seeds: int,
+    iterations: int,
+    tolerance: float,
+) -> tuple[Figure, Findings]:
+    """State evolution and staged message passing, and the errors while the first layer is held unlearned."""
+    problem, curve = _attention(), grid_with(alphas, simulated, INFORMED)
+    theory = parts.solve("theory", problem, alpha=curve, tolerance=tolerance)
+    held = parts.solve("layer1_held", problem, alpha=curve[curve > 0.15], tolerance=tolerance, fixed={0: 0.0})
+    informed = parts.solve("informed", problem, alpha=INFORMED, tolerance=tolerance, start="informed")
+    limits = parts.thresholds("thresholds", problem, tolerance=min(tolerance, 3e-3))
+    runs = parts.simulate("gamp", problem, asx.GAMP(iterations=iterations), alpha=simulated, dim=dim, seeds=seeds)
+    picture, (overlaps, errors, zoom) = panels(1, 3, size=(14.5, 5.6))
+    for layer in (1, 2):
+        color, style, marker = LAYERS[layer - 1]
+        label = f"layer {layer}"
+        theory_line(overlaps, theory, "overlap", label=label, color=color, style=style, **diagonal_of(layer))
+        _both_sizes(overlaps, runs, "overlap", label="GAMP", color=color, marker=marker, **diagonal_of(layer))
+    _released_points(overlaps, RELEASED_OVERLAP, "layer 1, published theory")
+    for axis in (errors, zoom):
+        _draw_errors(axis, theory, held, runs)
+    _mark_two_layers(overlaps, limits, heights=(0.98, 0.6, 0.3))
+    _mark_two_layers(errors, limits, heights=(0.6, 0.98, 0.98))
+    overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
+    errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, 0.47))
+    zoom.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", xlim=(0.66, 1.42), ylim=(0, 0.075))
+    _legends_below(picture, {overlaps: 0.5, errors: 1.1})
+    return picture, two_layer_findings(parts.compare(theory, runs), held, informed, limits)
+
+
+def _both_sizes(axis: Axes, runs: Result, name: str, *, label: str, color: str, marker: str, **entry: Any) -> None:
+    """Means of the largest systems, and those of the smallest as crosses without a name of their own."""
+    values = runs.problem.comparable(runs.ds)[name]
+    sizes = [int(size) for size in values["dim"].values]
+    if len(sizes) > 1:
+        small = f"{label}, $D={sizes[0]}$"
+        experiment_points(axis, values.isel(dim=0), label=small, color=color, marker="x", **entry)
+    full = f"{label}, $D={sizes[-1]}$"
+    experiment_points(axis, values.isel(dim=-1), label=full, color=color, marker=marker, **entry)
+
+
+def _draw_errors(axis: Axes, theory: Result, held: Result, runs: Result) -> None:
+    kinds = (("plugin_error", "plug-in", BLACK, "o"), ("test_error", "posterior mean", GREEN, "s"))
+    for name, label, color, marker in kinds:
+        theory_line(axis, theory, name, label=label, color=color)
+        theory_line(axis, held, name, label=f"{label}, layer 1 held at zero", color=color, style="--")
+        _both_sizes(axis, runs, name, label="GAMP", color=color, marker=marker)
+    _released_points(axis, RELEASED_ERROR, "published theory")
+
+
+def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
+    """Legends under the panels, where there is no data, each centred at a share of its panel's width."""
+    picture.set_layout_engine("constrained", rect=(0, 0.22, 1, 0.78))
+    for axis, at in places.items():
+        axis.legend(loc="upper center", bbox_to_anchor=(at, -0.17), ncols=2).set_in_layout(False)
+
+
+def _released_points(axis: Axes, points: Mapping[float, float], label: str) -> None:
+    """One by one: a line between so few would look like a curve."""
+    for k, (alpha, value) in enumerate(points.items()):
+        published(axis, [alpha], [value], "_" if k else label)
+
+
+def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, float]) -> None:
+    """Thresholds as found, and as published in grey, whose names stand lower where the two are close."""
+    first, second = float(limits.weak_recovery[1]), float(limits.weak_recovery[0])
+    released = RELEASED_THRESHOLDS[1.0]
+    for at, layer, height, wrong in ((first, 2, heights[0], released[0]), (second, 1, heights[1], released[1])):
+        mark(axis, at, f"layer {layer}", LAYERS[layer - 1][0], height=height)
+        mark(axis, wrong, "published", PUBLISHED, height=height - (0.3 if layer == 2 else 0.0))
+    mark(axis, float(limits.exact_recovery), "exact", height=heights[2])
+
+
+# -- thresholds against the skip --------------------------------------------------------------------------------
+
+
+@figure(
+    "deep/fig1-right",
+    shows="Two layers: both thresholds against the strength of the skip connection",
+    source=f"{PAPER}, Fig. 1 right",
+    quick=Size(
+        minutes=0.5,
+        gib=0.6,
+        settings={"skips": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0), "tolerance": 5e-3},
+    ),
+    paper=Size(
+        minutes=8,
+        gib=0.6,
+        settings={
+            "skips": (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0),
+            "tolerance": 1e-3,
+        },
+    ),
+)
+def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+    """The second threshold is that of the branch on which layer 2 is learned as far as it is at that point."""
+    limits = parts.thresholds(
+        "thresholds", _attention(), skip=grid_with(skips, [1.0]), which="weak_recovery", tolerance=tolerance
+    )
+    picture, (axis,) = panels(size=(6.6, 4.4))
+    for layer, words in ((1, "layer 1 is learned"), (2, "layer 2 is learned")):
+        color, style, _ = LAYERS[layer - 1]
+        theory_line(axis, limits, "weak_recovery", label=words, color=color, along="skip", style=style, index=layer - 1)
+    axis.axhline(1 / 6, color=BLACK, linestyle=":", linewidth=1.3)
+    axis.annotate(r"bound $1/M(M+1)=1/6$", (4.0, 1 / 6), xytext=(0, -4), textcoords="offset points",
+                  ha="right", va="top", fontsize=9)  # fmt: skip
+    released = np.array(list(RELEASED_THRESHOLDS.values()))
+    for k, layer in ((1, 1), (0, 2)):
+        published(axis, list(RELEASED_THRESHOLDS), released[:, k].tolist(), "published" if k else "_")
+        axis.annotate(f"layer {layer}", (1.5, RELEASED_THRESHOLDS[1.5][k]), xytext=(6, 5),
+                      textcoords="offset points", color=PUBLISHED, fontsize=9)  # fmt: skip
+    axis.set(xlabel=r"strength of the skip connection  $c$", ylabel=rf"threshold, {SAMPLES}", ylim=(0, 0.95))
+    axis.legend(loc="upper right", ncols=3)
+    return picture, skip_findings(limits)
+
+
+# -- one run, iteration by iteration ----------------------------------------------------------------------------
+
+
+@figure(
+    "deep/fig2-top",
+    shows="Two layers: cosines along message passing, layer 2 first",
+    source=f"{PAPER}, Fig. 2 top",
+    quick=Size(minutes=0.8, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 8, "iterations": 40}),
+    paper=Size(minutes=3, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 16, "iterations": 60}),
+)
+def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int) -> tuple[Figure, Findings]:
+    """Algorithm 1 as it was published, and message passing from side information beside its state evolution."""
+    side = _attention(side_information=SIDE_INFORMATION)
+    theory = parts.solve("theory", side, alpha=alpha, tolerance=2e-2)
+    runs = parts.simulate("gamp", side, asx.GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds)
+    plain = asx.GAMP.algorithm1(iterations=iterations)
+    printed = parts.simulate("algorithm1", _attention(), plain, alpha=alpha, dim=dim[-1:], seeds=seeds)
+    comparison = parts.compare(theory, runs, by="iteration")
+    picture, (left, right) = panels(1, 2, size=(10.5, 4.2), sharey=True)
+    cosines = _cosines(printed)
+    for layer in (2, 1):
+        color, style, marker = LAYERS[layer - 1]
+        traces = cosines.isel(index=layer - 1)
+        left.plot(traces["iteration"], traces.isel(seed=slice(1, None)).transpose("iteration", "seed"), style,
+                  color=color, lw=0.8, alpha=0.4)  # fmt: skip
+        left.plot(traces["iteration"], traces.isel(seed=0), style, color=color, marker=marker, ms=3.5,
+                  label=f"layer {layer}, one run")  # fmt: skip
+        _draw_iterations(right, comparison.ds.isel(diagonal_of(layer)), layer)
+    size = rf"$D={int(printed.ds['dim'][0])}$, $\alpha={alpha:g}$"
+    left.set_title(f"Algorithm 1 as published, {seeds} runs, {size}", fontsize=10)
+    right.set_title(rf"from side information {SIDE_INFORMATION:g}, $\alpha={alpha:g}$", fontsize=10)
+    left.set(xlabel="iteration  $t$", ylabel=r"cosine with the truth  $|C_l|$", ylim=(-0.02, 1.04))
+    right.set(xlabel="iteration  $t$")
+    for axis, height in ((left, 0.12), (right, 0.0)):  # above the runs that do not learn layer 1
+        axis.legend(loc="lower right", bbox_to_anchor=(1.0, height), frameon=True, framealpha=0.9)
+    return picture, iteration_findings(cosines, comparison)
+
+
+def _cosines(runs: Result) -> xr.DataArray:
+    """Of every layer along the runs, from one on: the square root of the overlap as it is measured."""
+    squares = np.diagonal(runs.ds["overlap_trace"].isel(dim=0).values, axis1=-2, axis2=-1)
+    traces = xr.DataArray(np.sqrt(abs(squares)), dims=("seed", "iteration", "index"))
+    return traces.assign_coords(iteration=np.arange(1, traces.sizes["iteration"] + 1))
+
+
+def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
+    """State evolution as a line, means over runs of the largest size as points, those of the smallest as crosses."""
+    color, style, marker = LAYERS[layer - 1]
+    steps = np.arange(1, ds.sizes["iteration"] + 1)
+    axis.plot(steps, np.sqrt(ds["overlap_theory"].values.ravel()), style, color=color, label=f"layer {layer}, theory")
+    for k, kind in {0: "x", ds.sizes["dim"] - 1: marker}.items():
+        mean, error = (ds[f"overlap_{part}"].isel(dim=k).values for part in ("mean", "sem"))
+        cosine = np.sqrt(np.maximum(mean, 0))
+        axis.errorbar(steps, cosine, error / (2 * np.maximum(cosine, 0.05)), fmt=kind, ms=4, color=color, capsize=2,
+                      markerfacecolor="white", lw=0.8, label=f"GAMP, $D={int(ds['dim'][k])}$")  # fmt: skip
+
+
+@figure(
+    "deep/fig2-bottom",
+    shows="Two layers: cosines along stochastic gradient descent, layer 2 first",
+    source=f"{PAPER}, Fig. 2 bottom",
+    quick=Size(minutes=1, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 100}),
+    paper=Size(minutes=15, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
+)
+def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int) -> tuple[Figure, Findings]:
+    """Batches of 200 in a fixed order, each used for three steps."""
+    algorithm = asx.SGD(epochs=epochs)
+    runs = parts.simulate("sgd", _attention(), algorithm, alpha=alpha, dim=dim, seeds=seeds)
+    cosine = abs(runs.ds["cosine_trace"])
+    batches = runs.ds["step_trace"].isel(seed=0).values.ravel() / algorithm.reuse
+    picture, (axis,) = panels(size=(7.2, 4.4))
+    for layer in (2, 1):
+        color, style, _ = LAYERS[layer - 1]
+        traces = cosine.isel(index=layer - 1).transpose("iteration", "seed")
+        axis.plot(batches, traces, style, color=color, lw=0.7, alpha=0.5)
+        label = f"layer {layer}, mean of {seeds} runs"
+        axis.plot(batches, traces.mean("seed"), style, color=color, lw=2.6, label=label)
+    axis.axhline(0.5, color="0.6", linestyle=":", linewidth=1.0)
+    for layer, (low, high) in RELEASED_PASSAGES.items():
+        axis.plot([low, high], [1.06, 1.06], "|-", color=PUBLISHED, ms=9, lw=1.4)
+        axis.annotate(f"layer {layer} above 1/2, published", ((low * high) ** 0.5, 1.06), xytext=(0, 6), ha="center",
+                      textcoords="offset points", color=PUBLISHED, fontsize=9)  # fmt: skip
+    axis.set(
+        xscale="log", xlabel="batches (three gradient steps on each)", ylabel=r"cosine with the truth  $|C_l|$",
+        ylim=(0, 1.16), title=rf"SGD, $D={dim}$, $\alpha={alpha:g}$",
+    )  # fmt: skip
+    axis.legend(loc="center left")
+    return picture, descent_findings(runs, algorithm)
+
+
+# -- three layers -----------------------------------------------------------------------------------------------
+
+
+@figure(
+    "deep/fig3-left",
+    shows="Three layers: overlaps and errors against the number of samples",
+    source=f"{PAPER}, Fig. 3 left",
+    quick=Size(
+        minutes=6,
+        gib=1.5,
+        settings={"alphas": (0.15, 0.22, 0.3, 0.45, 0.6, 0.9, 1.05, 1.2, 1.4, 1.55), "tolerance": 2e-2},
+    ),
+    paper=Size(
+        minutes=60,
+        gib=2.0,
+        settings={
+            "alphas": (
+                0.15, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.45,
+                1.55, 1.8,
+            ),
+            "tolerance": 1e-2,
+        },
+        gpu_minutes=4,
+    ),
+)  # fmt: skip
+def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+    """State evolution, and the errors while layers 1 and 2 are held unlearned."""
+    problem = _attention(layers=3)
+    theory = parts.solve("theory", problem, alpha=alphas, tolerance=tolerance)
+    held = parts.solve("layers12_held", problem, alpha=alphas, tolerance=tolerance, fixed={0: 0.0, 1: 0.0})
+    limits = parts.thresholds("thresholds", problem, tolerance=tolerance)
+    picture, (overlaps, errors) = panels(1, 2, size=(11.0, 4.4))
+    for layer, (color, style, marker) in enumerate(LAYERS, start=1):
+        label, style = f"layer {layer}", f"{marker}{style}"
+        theory_line(overlaps, theory, "overlap", label=label, color=color, style=style, **diagonal_of(layer))
+        height = 0.55 if layer < 3 else 0.98
+        mark(overlaps, float(limits.weak_recovery[layer - 1]), f"layer {layer}", color, height=height)
+    kinds = (("plugin_error", "plug-in", BLACK, "o"), ("test_error", "posterior mean", PINK, "s"))
+    for name, label, color, style in kinds:
+        theory_line(errors, theory, name, label=label, color=color, style=f"{style}-")
+        theory_line(errors, held, name, label=f"{label}, layers 1, 2 held at zero", color=color, style="--")
+    mark(overlaps, float(limits.exact_recovery), "exact", height=0.55)
+    overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
+    errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, None))
+    overlaps.legend(loc="upper left", bbox_to_anchor=(0.33, 0.6), frameon=True, framealpha=0.9)
+    errors.legend(loc="upper right")
+    return picture, three_layer_findings(theory, held, limits)
+
+
+needs_data(
+    "deep/fig3-right",
+    shows="Two attention layers trained on TREC: similarity of the weights to the final ones",
+    source=f"{PAPER}, Fig. 3 right",
+    needs="trec",
+)
+
+
+# -- one layer against the other --------------------------------------------------------------------------------
+
+
+@figure(
+    "deep/fig5",
+    shows="Two layers: overlap of layer 1 against that at which layer 2 is held",
+    source=f"{PAPER}, Fig. 5",
+    quick=Size(
+        minutes=0.5,
+        gib=0.6,
+        settings={
+            "alpha": 1.0,
+            "held": (0.0, 0.3, 0.6, 0.8, 0.9, 0.94, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 0.998, 0.999, 0.9999),
+            "tolerance": 1e-2,
+        },
+    ),
+    paper=Size(
+        minutes=6,
+        gib=0.6,
+        settings={
+            "alpha": 1.0,
+            "held": (
+                0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.965, 0.97, 0.975,
+                0.98, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999,
+            ),
+            "tolerance": 2e-3,
+        },
+    ),
+)  # fmt: skip
+def fig5(parts: Parts, *, alpha: float, held: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+    """State evolution of layer 1 alone, the overlap of layer 2 being kept where it is."""
+    settings = {"alpha": alpha, "held": list(held), "tolerance": tolerance}
+    found = parts.dataset("held", settings, lambda: _overlaps_while_held(alpha, held, tolerance))
+    free = parts.solve("free", _attention(), alpha=[0.98 * alpha], tolerance=tolerance)
+    picture, (whole, near) = panels(1, 2, size=(9.5, 4.0), sharey=True)
+    color, style, marker = LAYERS[0]
+    for axis, x in ((whole, found["held"]), (near, 1 - found["held"])):
+        axis.errorbar(x, found["overlap"], found["overlap_err"], fmt=f"{marker}{style}", color=color, capsize=2.5)
+    whole.set(xlabel=r"overlap at which layer 2 is held  $Q_{22}$", ylabel="overlap of layer 1  $Q_{11}$")
+    whole.set_ylim(-0.03, 1.03)
+    near.set(xlabel=r"what layer 2 lacks  $1-Q_{22}$", xscale="log", xlim=(0.15, 7e-5))
+    whole.annotate(rf"$\alpha={alpha:g}$, $c=1$", (0.06, 0.9), xycoords="axes fraction")
+    return picture, held_findings(found, free)
+
+
+def _overlaps_while_held(alpha: float, held: Sequence[float], tolerance: float) -> xr.Dataset:
+    """Overlap of layer 1 with its numerical error, and whether it converged, along the overlap of layer 2."""
+    problem, entry = _attention(), diagonal_of(1)
+    solved = [asx.solve(problem, alpha=alpha, tolerance=tolerance, fixed={1: at}, progress=False).ds for at in held]
+    columns = {name: [float(ds[name].isel(entry)) for ds in solved] for name in ("overlap", "overlap_err")}
+    columns["converged"] = [bool(ds["converged"]) for ds in solved]
+    return xr.Dataset({name: ("held", values) for name, values in columns.items()}, coords={"held": list(held)})
