@@ -11,9 +11,10 @@ import xarray as xr
 
 import asymptotix as asx
 
+from ..core.words import format_number
 from .drawing import BLACK, BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, theory_line
 from .parts import Parts
-from .record import Agreement, agreement
+from .record import Agreement, Claim, agreement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,10 +110,12 @@ def learning_curve(
 
 
 def draw(axis: Axes, curves: Sequence[Curve], name: str, ylabel: str, xlabel: str = SAMPLES, *, log: str = "x") -> None:
-    """An observable of every curve: lines are theory, points are Adam."""
+    """An observable of every curve: lines are theory, points are Adam; labels up to a comma."""
     for curve in curves:
         color, style, marker = curve.look
-        theory_line(axis, curve.theory, name, label=curve.label, color=color, style=style, stretch=curve.stretch)
+        theory_line(
+            axis, curve.theory, name, label=curve.label.split(",")[0], color=color, style=style, stretch=curve.stretch
+        )
         if curve.runs is not None and name in curve.runs.ds:
             values = curve.measured(name)
             experiment_points(axis, values, label="_", color=color, marker=marker, stretch=curve.stretch)
@@ -140,8 +143,7 @@ def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[A
 
 def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
     """A sentence on the replicon and on the jumps of the proximal map along the curves."""
-    worst = max(float(curve.theory.ds["replicon"].max()) for curve in curves)
-    first = f"The replicon is at most {worst:.2f}" + (" and below one everywhere" if worst < 1 else "")
+    first = f"The replicon is at most {worst_replicon(curves):.2f} where theory is accurate and proven"
     places = []
     for curve in curves:
         weight, at = curve.largest_jumps()
@@ -153,6 +155,36 @@ def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
     unproven = "the proximal map jumps on more than a thousandth of the data, where replica symmetry is unproven"
     crossed = "Such points are crossed out, and those whose numerical error exceeds its tolerance"
     return f"{first}; but {unproven} ({'; '.join(places)}). {crossed}."
+
+
+def worst_replicon(curves: Sequence[Curve]) -> float:
+    """The largest replicon of the points that ended well."""
+    return max(float(c.theory.ds["replicon"].where(c.theory.ds["converged"]).max()) for c in curves)
+
+
+def replicon_claim(curves: Sequence[Curve]) -> Claim:
+    """The replicon less its numerical error, which is large where the proximal map jumps."""
+    found = f"at most {worst_replicon(curves):.2f} where theory is accurate and proven, nowhere above one by two errors"
+    beyond = []
+    for curve in curves:
+        replicon, error = (curve.theory.ds[name] for name in ("replicon", "replicon_err"))
+        over = replicon.where(replicon - 2 * error > 1).dropna("alpha")
+        if over.size:
+            at, top = float(over.idxmax()), float(over.max())
+            known = format_number(top, float(error.sel(alpha=at)))
+            beyond.append(f"{known} at α = {at:.3g}, {plain(curve.label)}, which is above one beyond two errors")
+    claimed = ("replicon condition, eq. (10)", "satisfied, as AMP and Adam suggest", "Section 3")
+    return Claim(*claimed, "; ".join(beyond) or found, not beyond, "examples/errata/replicon.py")
+
+
+def unfinished(curves: Sequence[Curve]) -> str:
+    """How many runs of Adam did not converge, by curve."""
+    counts = [
+        f"{int((~c.runs.ds['converged']).sum())} of {c.runs.ds['converged'].size} ({plain(c.label)})"
+        for c in curves
+        if c.runs is not None and not c.runs.ds["converged"].all()
+    ]
+    return f"Runs of Adam that had not converged after the last step: {'; '.join(counts) or 'none'}."
 
 
 def plain(label: str) -> str:

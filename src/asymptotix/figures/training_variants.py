@@ -29,6 +29,7 @@ from .training_curves import (
     draw,
     draw_replicon,
     learning_curve,
+    replicon_claim,
     where_unproven,
 )
 
@@ -63,7 +64,7 @@ def fig4(
         lab, seq = (_outputs(parts, noise, output, grid, trials) for output in ("label", "sequence"))
         found += list(agreements(parts, [lab, seq], "test_error", "train_loss"))
         for axis, name, ylabel in zip(axes, ("test_error", "train_loss"), (TEST_ERROR, TRAIN_LOSS), strict=True):
-            drawn = replace(lab, label=rf"theory, $\Delta={noise:g}$", look=(color, style, "o"))
+            drawn = replace(lab, label=rf"theory for both outputs $\Delta={noise:g}$", look=(color, style, "o"))
             draw(axis, [drawn], name, ylabel, log="xy")
             experiment_points(axis, seq.measured(name), label="_", color=color, marker="x")
             claims.append(_equal_claim(name, noise, lab, seq))
@@ -120,7 +121,7 @@ def fig5(
     parts: Parts, *, alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
     """Weight decay 0.01, target of rank d/2, equal temperatures of target and learner."""
-    trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.05, 4.0, points)
+    trials, grid = Trials(alphas, dims, seeds), np.append(np.geomspace(0.05, 4.0, points), [0.8, 0.9])
     picture, axes = panels(2, 2, size=(11.0, 6.4), sharex=True, height_ratios=[3, 1])
     found, claims, everything = [], [], []
     for noise, axis, below in zip(NOISES, axes[:2], axes[2:], strict=True):
@@ -133,10 +134,12 @@ def fig5(
         ]  # fmt: skip
         draw(axis, curves, "test_error", TEST_ERROR, "", log="xy")
         draw_replicon(below, curves)
-        axis.legend(title=f"lines: theory; points: {trials.words}", title_fontsize=8.5, loc="lower left")
+        axis.set_title(rf"noise $\Delta={noise:g}$", fontsize=11)
         found += list(agreements(parts, curves, "test_error"))
         claims.append(_temperature_claim(noise, curves))
         everything += curves
+    axes[0].legend(title=f"lines: theory\npoints: {trials.words}", title_fontsize=9, loc="lower left")
+    claims.append(replicon_claim(everything))
     remarks = [
         "The text says that lower temperatures, with larger smoothing, give the lower error: larger smoothing is a "
         "higher temperature, a smaller β, and is what is tested.",
@@ -207,7 +210,7 @@ def fig6(
         nulls = [_error_of_zero(parts, f"noise_{noise:g}_tokens_{T}_null", T, noise) for T in tokens]
         draw(axes[column], curves, "test_error", TEST_ERROR, "")
         draw_replicon(axes[4 + column], curves, _RESCALED)
-        axes[column].legend(title=f"lines: theory; points: {trials.words}", title_fontsize=9)
+        axes[column].set_title(rf"noise $\Delta={noise:g}$", fontsize=11)
         _draw_shares(axes[2 + column], curves, nulls)
         if noise > 0:
             at = asx.thresholds(asx.RiskMinimization(attention(noise=noise)), progress=False).interpolation
@@ -215,6 +218,7 @@ def fig6(
         found += list(agreements(parts, curves, "test_error"))
         claims.append(_alignment_claim(noise, curves, nulls))
         everything += curves
+    axes[0].legend(title=f"lines: theory\npoints: {trials.words}", title_fontsize=9)
     remarks = [
         "Drawn against ᾱ = α(T² + T − 2)/2, the first of the two printed expressions, which counts constraints; "
         "interpolation and exact recovery are then at the same ᾱ for every T.",
