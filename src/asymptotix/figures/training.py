@@ -271,7 +271,7 @@ def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
             "alphas": (0.1, 0.2, 0.4, 0.8),
             "dims": (30, 60),
             "seeds": 3,
-            "decays": (1e-4, 1e-3, 1e-2, 1e-1),
+            "decays": (1e-3, 1e-2, 1e-1),
             "points": 6,
         },
     ),

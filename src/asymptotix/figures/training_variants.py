@@ -177,7 +177,7 @@ def _pairs(names: Sequence[float], values: Sequence[xr.DataArray]) -> list[tuple
     quick=Size(
         minutes=5,
         gib=2,
-        settings={"tokens": (2, 3, 5), "alphas": (0.2, 0.5, 2.0), "dims": (30, 60), "seeds": 3, "points": 6},
+        settings={"tokens": (2, 3, 5), "alphas": (0.5, 1.0, 2.0), "dims": (30, 60), "seeds": 3, "points": 6},
     ),
     paper=Size(
         minutes=1500,
@@ -195,7 +195,7 @@ def fig6(
     parts: Parts, *, tokens: Sequence[int], alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
     """Weight decay 0.001, target of rank d/2; the paper has experiments only."""
-    trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.1, 4.0, points)
+    trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.125, 4.0, points)
     picture, axes = panels(3, 2, size=(11.0, 9.0), sharex=True, height_ratios=[3, 2.4, 1])
     found, claims, everything = [], [], []
     for column, noise in enumerate(NOISES):
