@@ -49,10 +49,12 @@ def test_outputs_share_their_data():
 
 def test_temperatures_turn_around_without_noise():
     made = training.fig5(alphas=(0.2, 0.5), points=6, **TINY)
-    quiet, noisy = made.findings.claims
+    quiet, noisy, replicon = made.findings.claims
     assert not quiet.holds
     assert "β = 0.5 is worse than 1" in quiet.found
     assert noisy.holds
+    assert not replicon.holds
+    assert "β=β₀=2, Δ=0.5" in replicon.found
 
 
 def test_tokens():
@@ -66,6 +68,7 @@ def test_tokens():
     ("script", "options", "says"),
     [
         ("full_recovery", {"dim": 12}, "library 0.25"),
+        ("replicon", {"alphas": (0.8,)}, "beta = 2, alpha = 0.8: 1."),
         ("spectrum_law", {"dim": 20, "seeds": 2}, "alpha = 0.2: published"),
         ("temperatures", {"dim": 16, "seeds": 2}, "theory, alpha = 1: 0.0002609, 0.0002304"),
         ("tokens_rescaled", {"dim": 12, "seeds": 2}, "T = 5: theory 0."),

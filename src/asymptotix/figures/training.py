@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         },
     ),
     paper=Size(
-        minutes=60000,
+        minutes=10000,
         gib=8,
         settings={
             "spectra_of": ((0.05, 200, 64), (0.5, 200, 64), (4.0, 200, 64), (40.0, 200, 64)),
@@ -172,7 +172,7 @@ def _monotone(*curves: Curve) -> Claim:
         },
     ),
     paper=Size(
-        minutes=600,
+        minutes=350,
         gib=3,
         settings={
             "decays": (0.1, 0.01, 1e-3, 1e-4),
@@ -276,7 +276,7 @@ def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
         },
     ),
     paper=Size(
-        minutes=500,
+        minutes=150,
         gib=3,
         settings={
             "alphas": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 0.8, 1.0),
