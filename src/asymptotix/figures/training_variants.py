@@ -70,8 +70,8 @@ def fig4(
             claims.append(_equal_claim(name, noise, lab, seq))
     axes[0].legend(title=f"circles: attention matrix, crosses: sequence\n{trials.words}", title_fontsize=9)
     remarks = [
-        "Runs on sequences and on attention matrices share their data, so that differences far below the scatter of runs "
-        "show, which the paper's error bars hide. In the limit x xᵀ/d is the identity, and both are the same.",
+        "Runs on sequences and on attention matrices share their data, so that differences far below the scatter of "
+        "runs show, which the paper's error bars hide. In the limit x xᵀ/d is the identity, and both are the same.",
         PROTOCOL,
     ]
     return picture, Findings(found, claims, remarks)
