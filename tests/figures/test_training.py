@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
-from asymptotix.figures import printed_thresholds as printed
 from asymptotix.figures import training, training_spectra
+from asymptotix.figures import training_thresholds as printed
 from asymptotix.figures.training_curves import Curve, plain, where_unproven
 
 
