@@ -34,6 +34,17 @@ def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **opti
     return figure, axes
 
 
+def mosaic(layout: Sequence[Sequence[str]], *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure whose panels have different sizes, and its axes in the order in which they appear, with letters."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    named = figure.subplot_mosaic([list(row) for row in layout], **options)
+    for letter, axis in zip(string.ascii_lowercase, named.values(), strict=False):
+        axis.set_title(f"({letter})", loc="left", fontsize=11)
+    return figure, list(named.values())
+
+
 def theory_line(
     axis: Axes,
     result: Result,
@@ -43,11 +54,15 @@ def theory_line(
     color: str,
     along: str = "alpha",
     style: str = "-",
+    stretch: float = 1.0,
     **entry: int,
 ) -> None:
-    """A curve with a band of its numerical error; points that did not converge are crossed out."""
+    """A curve with a band of its numerical error; points that did not converge are crossed out.
+
+    ``stretch`` multiplies what it is drawn against.
+    """
     values = result.ds[name].isel(entry)
-    x, y = values[along].values, values.values
+    x, y = stretch * values[along].values, values.values
     axis.plot(x, y, style, color=color, label=label)
     if f"{name}_err" in result.ds:
         error = result.ds[f"{name}_err"].isel(entry).values
@@ -58,14 +73,22 @@ def theory_line(
 
 
 def experiment_points(
-    axis: Axes, values: xr.DataArray, *, label: str, color: str, along: str = "alpha", marker: str = "o", **entry: int
+    axis: Axes,
+    values: xr.DataArray,
+    *,
+    label: str,
+    color: str,
+    along: str = "alpha",
+    marker: str = "o",
+    stretch: float = 1.0,
+    **entry: int,
 ) -> None:
-    """Means over seeds with one standard error."""
+    """Means over seeds with one standard error; ``stretch`` multiplies what they are drawn against."""
     chosen = values.isel(entry)
     mean, error = mean_and_error(chosen)
     axis.errorbar(
-        chosen[along].values, mean, error, fmt=marker, color=color, markerfacecolor="white", capsize=2.5, label=label,
-        zorder=3,
+        stretch * chosen[along].values, mean, error, fmt=marker, color=color, markerfacecolor="white", capsize=2.5,
+        label=label, zorder=3,
     )  # fmt: skip
 
 

@@ -1,0 +1,197 @@
+"""Learning curves of trained attention, theory and Adam: made, drawn and judged alike in every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+
+from ..core.words import format_number
+from .drawing import BLACK, BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, theory_line
+from .parts import Parts
+from .record import Agreement, Claim, agreement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..core.result import Result
+
+PAPER = "Boncoraglio et al., arXiv:2509.24914v1"
+PROTOCOL = (
+    "Error bars are standard errors over runs. The target's eigenvalues are the quantiles of its law, the "
+    "pre-activation is centred by its trace, and test errors are of 16384 fresh samples; the paper draws the target's "
+    "factors, centres by the mean over the training set and has 2000 samples, which is the same in the limit."
+)
+#: Colour, line and marker of the first curve, the second, ...
+LOOKS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PINK, ":", "D"), (BLACK, "-", "v"))
+SAMPLES = r"samples  $\alpha = n/d^2$"
+TEST_ERROR = r"test error  $E\,\|y-A\|_F^2$"
+TRAIN_LOSS = r"training loss  $L/d^2$"
+WORDS = {"test_error": "test error", "train_loss": "training loss"}
+#: Share of the data on which the proximal map jumps from which on theory calls itself unproven.
+JUMPS = 1e-3
+
+
+def attention(rank: float = 0.5, noise: float = 0.5, **options: float | str) -> asx.AttentionIndex:
+    """The data: two tokens and noise 0.5 where nothing else is said."""
+    return asx.AttentionIndex(target=asx.MarchenkoPastur(rank), noise=noise, **options)  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Which runs of Adam a figure has: at these alphas, of these sizes, each with so many seeds."""
+
+    alphas: Sequence[float]
+    dims: Sequence[int]
+    seeds: int
+    steps: int = 700
+
+    @property
+    def words(self) -> str:
+        return f"Adam at $d={self.dims[-1]}$, {self.seeds} runs, ±1 s.e.m."
+
+    def run(self, parts: Parts, name: str, problem: asx.RiskMinimization) -> Result:
+        steps, grid = asx.Adam(steps=self.steps), list(self.alphas)
+        return parts.simulate(name, problem, steps, alpha=grid, dim=list(self.dims), seeds=self.seeds)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Theory along alpha, and runs of Adam at some of its points.
+
+    ``stretch`` multiplies alpha where the curve is drawn.
+    """
+
+    label: str
+    look: tuple[str, str, str]
+    theory: Result
+    runs: Result | None = None
+    stretch: float = 1.0
+
+    def measured(self, name: str) -> xr.DataArray:
+        """An observable of the largest system."""
+        assert self.runs is not None
+        return largest(self.runs.ds[name])
+
+    def largest_jumps(self) -> tuple[float, np.ndarray]:
+        """The largest share of the data on which the proximal map jumps, and the alphas where it is not negligible."""
+        weight = self.theory.ds["jump_weight"]
+        return float(weight.max()), self.stretch * weight["alpha"].values[weight.values > JUMPS]
+
+
+def largest(values: xr.DataArray) -> xr.DataArray:
+    """Of the largest system."""
+    return values.isel(dim=-1) if "dim" in values.dims else values
+
+
+def learning_curve(
+    parts: Parts,
+    name: str,
+    problem: asx.RiskMinimization,
+    *,
+    label: str,
+    look: int,
+    grid: Sequence[float] | np.ndarray,
+    trials: Trials | None = None,
+    stretch: float = 1.0,
+) -> Curve:
+    """Solve a problem on a grid that contains the alphas of the trials, and run Adam on it."""
+    own = np.asarray(grid) / stretch
+    if trials is None:
+        return Curve(label, LOOKS[look], parts.solve(f"{name}_theory", problem, alpha=grid_with(own)), None, stretch)
+    inner = Trials(np.round(np.asarray(trials.alphas) / stretch, 12).tolist(), trials.dims, trials.seeds, trials.steps)
+    theory = parts.solve(f"{name}_theory", problem, alpha=grid_with(own, inner.alphas))
+    return Curve(label, LOOKS[look], theory, inner.run(parts, f"{name}_adam", problem), stretch)
+
+
+def draw(axis: Axes, curves: Sequence[Curve], name: str, ylabel: str, xlabel: str = SAMPLES, *, log: str = "x") -> None:
+    """An observable of every curve: lines are theory, points are Adam; labels up to a comma."""
+    for curve in curves:
+        color, style, marker = curve.look
+        theory_line(
+            axis, curve.theory, name, label=curve.label.split(",")[0], color=color, style=style, stretch=curve.stretch
+        )
+        if curve.runs is not None and name in curve.runs.ds:
+            values = curve.measured(name)
+            experiment_points(axis, values, label="_", color=color, marker=marker, stretch=curve.stretch)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if "x" in log:
+        axis.set_xscale("log")
+    if "y" in log:
+        axis.set_yscale("log")
+
+
+def draw_replicon(axis: Axes, curves: Sequence[Curve], xlabel: str = SAMPLES) -> None:
+    """The replicon along the curves, which must stay below the line 1, with crosses where theory is unproven."""
+    draw(axis, [Curve(c.label, c.look, c.theory, None, c.stretch) for c in curves], "replicon", "replicon", xlabel)
+    axis.axhline(1.0, color="0.35", lw=1.0)
+    axis.set_ylim(0, 1.25)
+
+
+def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[Agreement]:
+    """How far Adam is from theory along every curve."""
+    for curve in curves:
+        if curve.runs is not None:
+            comparison = parts.compare(curve.theory, curve.runs)
+            yield from (agreement(f"{WORDS[name]}, {plain(curve.label)}", comparison, name) for name in names)
+
+
+def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
+    """A sentence on the replicon and on the jumps of the proximal map along the curves."""
+    first = f"The replicon is at most {worst_replicon(curves):.2f} where theory is accurate and proven"
+    places = []
+    for curve in curves:
+        weight, at = curve.largest_jumps()
+        if len(at):
+            span = f"from {of} = {at.min():.3g} to {at.max():.3g}" if len(at) > 1 else f"at {of} = {at[0]:.3g}"
+            places.append(f"{plain(curve.label)}: {span}, on up to {100 * weight:.1f} % of the data")
+    if not places:
+        return f"{first}; nowhere does the proximal map jump on more than a thousandth of the data."
+    unproven = "the proximal map jumps on more than a thousandth of the data, where replica symmetry is unproven"
+    crossed = "Such points are crossed out, and those whose numerical error exceeds its tolerance"
+    return f"{first}; but {unproven} ({'; '.join(places)}). {crossed}."
+
+
+def worst_replicon(curves: Sequence[Curve]) -> float:
+    """The largest replicon of the points that ended well."""
+    return max(float(c.theory.ds["replicon"].where(c.theory.ds["converged"]).max()) for c in curves)
+
+
+def replicon_claim(curves: Sequence[Curve]) -> Claim:
+    """The replicon less its numerical error, which is large where the proximal map jumps."""
+    found = f"at most {worst_replicon(curves):.2f} where theory is accurate and proven, nowhere above one by two errors"
+    beyond = []
+    for curve in curves:
+        replicon, error = (curve.theory.ds[name] for name in ("replicon", "replicon_err"))
+        over = replicon.where(replicon - 2 * error > 1).dropna("alpha")
+        if over.size:
+            at, top = float(over.idxmax()), float(over.max())
+            known = format_number(top, float(error.sel(alpha=at)))
+            beyond.append(f"{known} at α = {at:.3g}, {plain(curve.label)}, which is above one beyond two errors")
+    claimed = ("replicon condition, eq. (10)", "satisfied, as AMP and Adam suggest", "Section 3")
+    return Claim(*claimed, "; ".join(beyond) or found, not beyond, "examples/errata/replicon.py")
+
+
+def unfinished(curves: Sequence[Curve]) -> str:
+    """How many runs of Adam did not converge, by curve."""
+    counts = [
+        f"{int((~c.runs.ds['converged']).sum())} of {c.runs.ds['converged'].size} ({plain(c.label)})"
+        for c in curves
+        if c.runs is not None and not c.runs.ds["converged"].all()
+    ]
+    return f"Runs of Adam that had not converged after the last step: {'; '.join(counts) or 'none'}."
+
+
+def plain(label: str) -> str:
+    """A label without the marks of mathematics, for the record."""
+    for tex, text in (
+        ("$", ""), (r"\lambda", "λ"), (r"\Delta", "Δ"), (r"\kappa", "κ"), (r"\beta", "β"), ("_0", "₀"),
+        ("10^{", "1e"), ("0^+", "0⁺"), ("}", ""), ("{", ""),
+    ):  # fmt: skip
+        label = label.replace(tex, text)
+    return label
