@@ -321,7 +321,7 @@ def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int
     shows="Three layers: overlaps and errors against the number of samples",
     source=f"{PAPER}, Fig. 3 left",
     quick=Size(
-        minutes=7,
+        minutes=8,
         gib=1.5,
         settings={"alphas": (0.15, 0.22, 0.3, 0.45, 0.6, 0.9, 1.05, 1.2, 1.4, 1.55), "tolerance": 2e-2},
     ),
