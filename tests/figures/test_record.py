@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asymptotix import compare, simulate, solve
-from asymptotix.figures.record import Agreement, Claim, Findings, agreement, number_claim
+from asymptotix.figures.making.record import Agreement, Claim, Findings, agreement, number_claim
 from toy import ToyLearning, ToyRegression, ToyRun
 
 

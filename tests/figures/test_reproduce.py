@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from asymptotix.figures import registry, reproduce
-from asymptotix.figures.drawing import panels
-from asymptotix.figures.parts import Parts
-from asymptotix.figures.record import Findings, agreement, number_claim
-from asymptotix.figures.registry import Size, figure
+from asymptotix.figures.making import registry, reproduce
+from asymptotix.figures.making.drawing import panels
+from asymptotix.figures.making.parts import Parts
+from asymptotix.figures.making.record import Findings, agreement, number_claim
+from asymptotix.figures.making.registry import Size, figure
 from toy import ToyLearning, ToyRegression, ToyRun
 
 PROBLEM = ToyLearning(ToyRegression(indices=2, noise=0.5))

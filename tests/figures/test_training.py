@@ -52,5 +52,6 @@ def test_words_on_replica_symmetry(theory):
     assert plain(curve.label) == "λ=1e-4"
     bad = theory.ds.copy(deep=True)
     bad["jump_weight"][:] = [0.02, 0.0]
-    changed = Curve(curve.label, curve.look, type("Theory", (), {"ds": bad})(), None, stretch=2.0)
+    other = asx.Result(bad, problem=theory.problem, kind="theory")
+    changed = Curve(curve.label, curve.look, other, None, stretch=2.0)
     assert "λ=1e-4: at ᾱ = 8, on up to 2.0 % of the data" in where_unproven([changed], "ᾱ")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, solve
-from asymptotix.sequence_index.channels.attention.deep import DeepChannel
+from asymptotix.sequence_index.channels.attention.many_layers import DeepChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.protocol import Accuracy, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager

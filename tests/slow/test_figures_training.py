@@ -44,7 +44,7 @@ def test_outputs_share_their_data():
     made = training.fig4(alphas=(0.2, 0.5), points=3, **TINY)
     lab, seq = (made.results[f"noise_0.5_{output}_adam"].ds["test_error"] for output in ("label", "sequence"))
     assert abs(seq / lab - 1).max() < 0.3
-    assert len(made.findings.claims) == 4
+    assert len(made.findings.claims) == 8
 
 
 def test_temperatures_turn_around_without_noise():
@@ -53,7 +53,7 @@ def test_temperatures_turn_around_without_noise():
     assert not quiet.holds
     assert "β = 0.5 is worse than 1" in quiet.found
     assert noisy.holds
-    assert not replicon.holds
+    assert replicon.holds is None  # the proximal map jumps there
     assert "β=β₀=2, Δ=0.5" in replicon.found
 
 

@@ -211,11 +211,11 @@ def reproduce(
         if not name and not everything:
             show_figures()
             return
-        figures = importlib.import_module("asymptotix.figures.reproduce")
+        figures = importlib.import_module("asymptotix.figures.making.reproduce")
         if everything:
-            figures.reproduce_all(size, out, say)
+            figures.making.reproduce_all(size, out, say)
         else:
-            figures.reproduce(name, size, out, say)
+            figures.making.reproduce(name, size, out, say)
             figures.write_gallery(size, out)
             say(f"{out / name}: picture, data and record.md")
 

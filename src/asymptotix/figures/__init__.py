@@ -8,7 +8,7 @@
 """
 
 from . import atlas, deep, paths, training
-from .registry import FIGURES
-from .reproduction import Reproduction
+from .making.registry import FIGURES
+from .making.reproduction import Reproduction
 
 __all__ = ["FIGURES", "Reproduction", "atlas", "deep", "paths", "training"]

@@ -10,10 +10,10 @@ import xarray as xr
 import asymptotix as asx
 
 from ..core.plot import PALETTE
-from .drawing import BLUE, GREEN, ORANGE, experiment_points, grid_with, mark, panels, theory_line
-from .parts import Parts
-from .record import Findings, agreement
-from .registry import Size, figure
+from .making.drawing import BLUE, GREEN, ORANGE, experiment_points, grid_with, mark, panels, theory_line
+from .making.parts import Parts
+from .making.record import Findings, agreement
+from .making.registry import Size, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,7 +26,7 @@ from .deep_claims import (
     three_layer_findings,
     two_layer_findings,
 )
-from .drawing import (
+from .making.drawing import (
     BLACK,
     BLUE,
     GREEN,
@@ -40,9 +40,9 @@ from .drawing import (
     published,
     theory_line,
 )
-from .parts import Parts
-from .record import Findings
-from .registry import Size, figure, needs_data
+from .making.parts import Parts
+from .making.record import Findings
+from .making.registry import Size, figure, needs_data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

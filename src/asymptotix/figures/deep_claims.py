@@ -13,7 +13,7 @@ import xarray as xr
 from ..core.compare import Comparison
 from ..core.result import Result
 from ..core.words import format_number
-from .record import Claim, Findings, agreement, number_claim
+from .making.record import Claim, Findings, agreement, number_claim
 
 if TYPE_CHECKING:
     import asymptotix as asx

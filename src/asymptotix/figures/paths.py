@@ -7,6 +7,7 @@ mean over several, with its error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,10 @@ import xarray as xr
 
 import asymptotix as asx
 
-from .drawing import BLUE, GREEN, ORANGE, PINK, panels
-from .parts import Parts
-from .record import Agreement, Claim, Findings, number_claim
-from .registry import Size, figure, needs_data
+from .making.drawing import BLUE, GREEN, ORANGE, PINK, panels
+from .making.parts import Parts
+from .making.record import Agreement, Claim, Findings, number_claim
+from .making.registry import Size, figure, needs_data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,7 +200,8 @@ def _of_one_draw(what: str, published: float, values: xr.DataArray, rounding: fl
     "About 50 %, chance" is taken to mean 45 to 55.
     """
     spread = float(values.std("task", ddof=1)) * np.sqrt(1 + 1 / values.sizes["task"])
-    return number_claim(what, published, HERE, float(values.mean()), spread, rounding=rounding)
+    claim = number_claim(what, published, HERE, float(values.mean()), spread, rounding=rounding)
+    return claim if claim.holds or values.sizes["task"] > 3 else replace(claim, holds=None)  # a spread of few
 
 
 def _larger(what: str, source: str, first: xr.DataArray, second: xr.DataArray) -> Claim:

@@ -19,10 +19,10 @@ import asymptotix as asx
 from ..core.compare import Comparison
 from . import training_spectra as spectra
 from . import training_thresholds as thresholds
-from .drawing import BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, mark, mosaic, panels, published
-from .parts import Parts
-from .record import Claim, Findings, agreement
-from .registry import Size, figure
+from .making.drawing import BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, mark, mosaic, panels, published
+from .making.parts import Parts
+from .making.record import Claim, Findings, agreement
+from .making.registry import Size, figure
 from .training_curves import (
     LOOKS,
     PAPER,

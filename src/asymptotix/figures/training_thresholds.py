@@ -8,7 +8,7 @@ from scipy.optimize import root_scalar
 
 import asymptotix as asx
 
-from .record import Claim, number_claim
+from .making.record import Claim, number_claim
 from .training_curves import attention
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asymptotix import MultiIndex
-from asymptotix.sequence_index.channels.attention.deep import DeepChannel
+from asymptotix.sequence_index.channels.attention.many_layers import DeepChannel
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY
 

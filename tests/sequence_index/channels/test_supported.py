@@ -1,5 +1,7 @@
 """Fibres found once for all priors: against closed forms, against brute force, and the bias of few points."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,7 +127,7 @@ def test_many_outputs_of_rank_one_have_no_support():
 @pytest.mark.slow
 def test_points_of_a_fibre_lie_on_it_and_weigh_as_much_as_the_output_is_likely():
     """Sums of w_j N(z_j) are the density of y: chi squared for |z|^2, where lines meet spheres in two points."""
-    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    channel: Any = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
     Z, _, y = drawn(channel, np.eye(3))
     with double_precision():
         points, log_weights = channel.support_program(y, Z[:, :, 0], channel.keys(np.arange(SAMPLES), 0))
@@ -143,7 +145,7 @@ def test_points_of_a_fibre_lie_on_it_and_weigh_as_much_as_the_output_is_likely()
 @pytest.mark.slow
 def test_two_roots_that_hide_in_one_cell_are_found():
     """Spheres so small that no line has a place inside of them."""
-    channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
+    channel: Any = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
     Z = np.full((4, 3, 1), 0.05) * np.array([1.0, -1.0, 1.0, -1.0])[:, None, None]
     with double_precision():
         _, log_weights = channel.support_program(channel.observe(Z), Z[:, :, 0], channel.keys(np.arange(4), 0))
@@ -155,7 +157,8 @@ def test_two_roots_that_hide_in_one_cell_are_found():
 class FewPoints:
     """A channel that found twenty points of every fibre, of which one counts in some; its own posteriors are marked."""
 
-    finest, stochastic = 0.01, True
+    finest: float | None = 0.01
+    stochastic = True
 
     def __init__(self, lonely):
         self._lonely = lonely

@@ -13,7 +13,7 @@ from ..models import attention_map
 from ..models.deep_attention import DeepAttention
 from ..models.infinite_depth import InfiniteDepthAttention
 from ..models.link import LinkModel, MultiIndex, SequenceIndex
-from .attention.deep import DeepChannel
+from .attention.many_layers import DeepChannel
 from .attention.one_layer import DirectionChannel, HeadsChannel, OneLayerChannel, RotationChannel, ScaleChannel
 from .attention.sign import SignChannel
 from .attention.two_layers import TwoLayerChannel, cubature_backend

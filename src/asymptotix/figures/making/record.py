@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import gammaincc
 
-from ..core.words import format_number
+from ...core.words import format_number
 
 if TYPE_CHECKING:
-    from ..core.compare import Comparison
+    from ...core.compare import Comparison
 
 #: Probability below which distances are called larger than their errors. There are some fifty curves.
 UNLIKELY = 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asymptotix.numerics.precision import double_precision
-from asymptotix.sequence_index.channels.attention.deep import DeepChannel
+from asymptotix.sequence_index.channels.attention.many_layers import DeepChannel
 from asymptotix.sequence_index.channels.attention.mixing_layer import (
     applied,
     attention_rows,

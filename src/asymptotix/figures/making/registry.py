@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import plot
-from ..numerics import checks
+from ...core import plot
+from ...numerics import checks
 from .parts import Parts
 from .record import Findings
 from .reproduction import Reproduction

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..core.dataset.whole_file import write_whole
-from ..numerics.memory import refuse_beyond_memory
+from ...core.dataset.whole_file import write_whole
+from ...numerics.memory import refuse_beyond_memory
 from . import gallery
 from .registry import FIGURES, Reproducible, named
 from .reproduction import finished_record

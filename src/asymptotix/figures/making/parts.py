@@ -11,12 +11,12 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.compare import Comparison, compare
-from ..core.dataset.files import opened, sealed
-from ..core.dataset.whole_file import write_whole
-from ..core.problem import Algorithm, Problem
-from ..core.result import ConvergenceWarning, Result, load
-from ..core.verbs import simulate, solve, thresholds
+from ...core.compare import Comparison, compare
+from ...core.dataset.files import opened, sealed
+from ...core.dataset.whole_file import write_whole
+from ...core.problem import Algorithm, Problem
+from ...core.result import ConvergenceWarning, Result, load
+from ...core.verbs import simulate, solve, thresholds
 
 Say = Callable[[str], None]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from ..core.plot import PALETTE
+from ...core.plot import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..core.result import Result
+    from ...core.result import Result
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = PALETTE
 #: What was published is drawn in this colour, and nothing else is.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from .._version import __version__
-from ..core.dataset.whole_file import write_whole
-from ..core.result import Result
+from ..._version import __version__
+from ...core.dataset.whole_file import write_whole
+from ...core.result import Result
 from .record import Findings
 
 if TYPE_CHECKING:
