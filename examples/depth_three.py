@@ -10,11 +10,11 @@ writes depth_three.png.
 
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
 import asymptotix as asx
-from asymptotix.demo.drawing import panels
 
 ALPHAS = (0.2, 0.22, 0.25, 0.3, 0.4, 0.6, 0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.45, 1.55, 1.8)
 COLOURS = ("#d55e00", "#009e73", "#0072b2")
@@ -78,10 +78,13 @@ def main(alphas=ALPHAS, tolerance=0.01, alpha=1.4, dim=600, seeds=3, iterations=
         error = float(found.std(ddof=1)) / np.sqrt(seeds)
         print(f"{name}: starts at {float(start.weak_recovery):.4f} ± {float(start.weak_recovery_err):.4f}", end="; ")
         print(f"at alpha = {alpha:g} {float(expected):.3f}, message passing {float(found.mean()):.3f} ± {error:.3f}")
-    with panels(Path("depth_three.png"), "Three attention layers, two tokens", (12, 4.6), [1.25, 1.0]) as axes:
+    with asx.plot.style():
+        figure, axes = plt.subplots(1, 2, figsize=(12, 4.6), width_ratios=[1.25, 1.0])
+        figure.suptitle("Three attention layers, two tokens")
         draw_curve(axes[0], theory.ds, limits.ds)
         draw_run(axes[1], runs.ds, theory.ds)
         axes[0].legend(loc="center", bbox_to_anchor=(0.36, 0.5), frameon=True, framealpha=0.9)
+        figure.savefig("depth_three.png", dpi=150)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ takes a quarter of an hour on two cores and 20 s on a GPU. It writes gradient_de
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
 import asymptotix as asx
-from asymptotix.demo.drawing import panels
 
 COLOURS = {"layer 1": "#d55e00", "layer 2": "#0072b2"}
 
@@ -22,7 +22,9 @@ def draw(ds: xr.Dataset, alpha: float, path: Path) -> None:
     """Cosine of every layer with the teacher's, one thin line per seed, the mean as a thick one."""
     size = f"D={int(ds.dim)}, alpha={alpha:g}, {ds.sizes['seed']} seeds"
     title = f"Gradient descent with batch reuse on two attention layers, {size}"
-    with panels(path, title, (8.5, 4.6), [1.0]) as axis:
+    with asx.plot.style():
+        figure, axis = plt.subplots(figsize=(8.5, 4.6))
+        axis.set_title(title, fontsize=10)
         for index, (label, colour) in enumerate(COLOURS.items()):
             cosine, steps = abs(ds.cosine_trace.isel(index=index)), ds.step_trace.isel(seed=0)
             for seed in range(ds.sizes["seed"]):
@@ -33,6 +35,7 @@ def draw(ds: xr.Dataset, alpha: float, path: Path) -> None:
         axis.set_ylim(0, 1.02)
         axis.grid(alpha=0.25)
         axis.legend(loc="lower right", frameon=True, framealpha=0.9)
+        figure.savefig(path, dpi=150)
 
 
 def main(epochs: int = 100, dim: int = 500) -> None:

@@ -9,10 +9,10 @@ Without arguments dim = 250, 500, 1000 with 8 seeds each, a few minutes on two c
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import asymptotix as asx
-from asymptotix.demo.drawing import panels
 
 ALPHA, COLOURS = 0.9, ("#d55e00", "#0072b2")
 
@@ -20,7 +20,9 @@ ALPHA, COLOURS = 0.9, ("#d55e00", "#0072b2")
 def draw(dims: np.ndarray, found: list[np.ndarray], theory: np.ndarray, path: Path) -> None:
     """Mean distance of the overlaps (seeds, 2) from theory, with its standard error, against the dimension."""
     title = f"Message passing against state evolution, two attention layers, alpha = {ALPHA:g}"
-    with panels(path, title, (7.5, 4.6), [1.0]) as axis:
+    with asx.plot.style():
+        figure, axis = plt.subplots(figsize=(7.5, 4.6))
+        axis.set_title(title, fontsize=10)
         for layer, colour in enumerate(COLOURS):
             distances = [abs(q[:, layer] - theory[layer]) for q in found]
             mean = np.array([d.mean() for d in distances])
@@ -31,6 +33,7 @@ def draw(dims: np.ndarray, found: list[np.ndarray], theory: np.ndarray, path: Pa
         axis.set(xscale="log", yscale="log", xlabel="dimension $D$", ylabel=r"mean $|q_l - Q_{ll}|$ over seeds")
         axis.grid(alpha=0.25, which="both")
         axis.legend(frameon=True, framealpha=0.9)
+        figure.savefig(path, dpi=150)
 
 
 def main(dims: tuple[int, ...] = (250, 500, 1000), seeds: int = 8) -> None:

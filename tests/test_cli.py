@@ -461,3 +461,19 @@ def test_program_in_a_process_of_its_own(toml):
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr
     assert len(bad.stderr.splitlines()) == 1
+
+
+def test_reproduce_lists_the_figures_and_makes_one(tmp_path):
+    listed = CliRunner().invoke(cli.app, ["reproduce"])
+    assert listed.exit_code == 0
+    for words in ("deep/fig1-left", "training/fig3-right", "paths/fig2", "atlas/thresholds", "needs trec"):
+        assert words in listed.output
+    made = CliRunner().invoke(cli.app, ["reproduce", "training/fig3-right", "--out", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "training" / "fig3-right" / "record.md").exists()
+    assert "1 of" in (tmp_path / "index.html").read_text()
+    unknown = CliRunner().invoke(cli.app, ["reproduce", "training/fig33"])
+    assert unknown.exit_code == 2
+    assert "did you mean" in unknown.output
+    both = CliRunner().invoke(cli.app, ["reproduce", "training/fig3-right", "--all"])
+    assert both.exit_code == 2

@@ -133,6 +133,9 @@ def test_all_goes_on_where_it_was_stopped(toys, monkeypatch):
     assert 'src="training/toy/toy.png"' in page
     assert "needs the data set omniglot" in page
     assert "paths/fig3: needs the data set omniglot" in said
+    verdicts = (out / "verdicts.md").read_text()
+    assert verdicts.index("### deep/toy: wrong in 1 of 1 claims") < verdicts.index("### training/toy: wrong in 1 of 1")
+    assert "| overlap at 0.4 | 0.4 (Section 1) | 0.2666" in verdicts
 
 
 def test_one_that_fails_does_not_stop_the_others(toys, monkeypatch):

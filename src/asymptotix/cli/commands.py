@@ -213,9 +213,9 @@ def reproduce(
             return
         figures = importlib.import_module("asymptotix.figures.making.reproduce")
         if everything:
-            figures.making.reproduce_all(size, out, say)
+            figures.reproduce_all(size, out, say)
         else:
-            figures.making.reproduce(name, size, out, say)
+            figures.reproduce(name, size, out, say)
             figures.write_gallery(size, out)
             say(f"{out / name}: picture, data and record.md")
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from .registry import Reproducible
+from .reproduction import table
 
 PAPERS = {
     "deep": ("Bayes-optimal learning of deep attention", "Troiani et al., arXiv:2502.00901"),
@@ -34,6 +35,11 @@ ul { margin: .5rem 0; padding-left: 1.1rem; font-size: .9rem; } a { color: inher
 """
 
 
+def place(name: str) -> tuple[int, str]:
+    """Where a figure stands: paper by paper."""
+    return list(PAPERS).index(name.partition("/")[0]), name
+
+
 def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size: str) -> str:
     """The page in HTML; figures without a record are named with why."""
     sections = []
@@ -51,6 +57,26 @@ def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size:
         f"<style>{_STYLE}</style></head><body><h1>The figures of three papers, computed anew</h1>"
         f"<p>{head}</p>{''.join(sections)}</body></html>\n"
     )
+
+
+def verdicts(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]]) -> str:
+    """All claims and curves of the figures that are there, as tables in Markdown."""
+    lines: list[str] = []
+    for figure, record in records:
+        if record is None:
+            continue
+        lines += [f"### {figure.name}: {record['verdict']}", "", f"{figure.shows}. {figure.source}.", ""]
+        claims = record["claims"]
+        rows = [[c["what"], f"{c['published']} ({c['source']})", c["found"], _SIGNS[c["holds"]]] for c in claims]
+        if rows:
+            lines += [*table(["claimed", "published", "found", "holds"], rows), ""]
+        rows = [[a["curve"], f"{a['largest']:.1f}", a["words"]] for a in record["agreements"]]
+        if rows:
+            lines += [*table(["experiment against theory", "largest distance in errors", "agreement"], rows), ""]
+    return "\n".join(lines)
+
+
+_SIGNS = {True: "yes", False: "**no**", None: "not decided"}
 
 
 def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:

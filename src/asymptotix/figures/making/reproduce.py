@@ -51,7 +51,7 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
 def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> None:
     """Make every figure that needs no data set and is not there yet, and the gallery of all."""
     failures = []
-    for chosen in FIGURES.values():
+    for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
         if chosen.make is None:
             say(f"{chosen.name}: needs the data set {chosen.needs}")
             continue
@@ -67,12 +67,14 @@ def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> N
 
 
 def write_gallery(size: str, out: Path) -> None:
-    """Write the page of all figures that are there."""
-    write_whole(out / "index.html", gallery.page(list(_records(size, out)), size).encode())
+    """Write the page of all figures that are there, and their verdicts as tables in Markdown."""
+    records = list(_records(size, out))
+    write_whole(out / "index.html", gallery.page(records, size).encode())
+    write_whole(out / "verdicts.md", gallery.verdicts(records).encode())
 
 
 def _records(size: str, out: Path) -> Iterator[tuple[Reproducible, dict[str, Any] | None]]:
-    for chosen in FIGURES.values():
+    for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
         known = chosen.make is not None
         yield chosen, finished_record(out / chosen.name, size, chosen.settings_of(size)) if known else None
 
