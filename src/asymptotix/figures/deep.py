@@ -358,7 +358,7 @@ def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tup
     mark(overlaps, float(limits.exact_recovery), "exact", height=0.55)
     overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
     errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, None))
-    overlaps.legend(loc="upper left", bbox_to_anchor=(0.33, 0.6), frameon=True, framealpha=0.9)
+    overlaps.legend(loc="lower center", bbox_to_anchor=(0.36, 0.06), frameon=True, framealpha=0.9)
     errors.legend(loc="upper right")
     return picture, three_layer_findings(theory, held, limits)
 

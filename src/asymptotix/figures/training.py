@@ -265,7 +265,7 @@ def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
     shows="Factorised against full training at the best weight decay",
     source=f"{PAPER}, Fig. 3 left",
     quick=Size(
-        minutes=5,
+        minutes=5.5,
         gib=1.5,
         settings={
             "alphas": (0.1, 0.2, 0.4, 0.8),
