@@ -32,6 +32,7 @@ article div { padding: .7rem .9rem .9rem; } h3 { font-size: 1rem; margin: 0 0 .2
 .agrees { background: #009e73; color: #fff; } .wrong { background: #d55e00; color: #fff; }
 .new { background: #0072b2; color: #fff; } .missing { background: var(--line); color: var(--ink); }
 ul { margin: .5rem 0; padding-left: 1.1rem; font-size: .9rem; } a { color: inherit; }
+details { font-size: .9rem; } summary { cursor: pointer; color: var(--soft); }
 """
 
 
@@ -88,15 +89,23 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
     verdict = record["verdict"]
     files = [file for file in record["files"] if file.endswith((".pdf", ".md", ".nc"))]
     links = " · ".join(f'<a href="{escape(f"{folder}/{file}")}">{escape(file)}</a>' for file in files)
-    claims = [f"<li>{_claim(claim)}</li>" for claim in record["claims"]]
+    wrong = [f"<li>{_claim(claim)}</li>" for claim in record["claims"] if claim["holds"] is False]
+    others = [f"<li>{_claim(claim)}</li>" for claim in record["claims"] if claim["holds"] is not False]
     curves = [f"<li>{escape(a['curve'])}: {escape(a['words'])}</li>" for a in record["agreements"]]
     picture = escape(f"{folder}/{title}.png")
     return (
         f'<article><a href="{picture}"><img src="{picture}" alt="{shows}" loading="lazy"></a>'
         f"<div><h3>{name}</h3><p>{shows}</p>{_badge(verdict, verdict.partition(' ')[0].strip(':,'))}"
-        f"<ul>{''.join(claims + curves)}</ul>"
+        f"<ul>{''.join(wrong)}</ul>{_folded('other claims', others)}{_folded('experiment against theory', curves)}"
         f'<p class="soft">{links}</p></div></article>'
     )
+
+
+def _folded(words: str, entries: Sequence[str]) -> str:
+    """Entries of a list that a click shows."""
+    if not entries:
+        return ""
+    return f"<details><summary>{escape(words)} ({len(entries)})</summary><ul>{''.join(entries)}</ul></details>"
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
