@@ -99,3 +99,12 @@ def test_links_pictures_and_files_are_there(page):
         assert not anchor or anchor in headings(target.read_text(encoding="utf-8")), link
     named = re.findall(r"(?<![\w/])(?:docs|examples|tests|benchmarks)/[\w/.]+\.(?:png|py|toml|md)", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_what_does_not_hold_has_a_short_script():
+    rows = re.findall(r"\| \*\*no\*\*(.*?) \|$", TEXT["docs/reproduction.md"], re.MULTILINE)
+    scripts = [re.fullmatch(r": `(examples/errata/\w+\.py)`", row) for row in rows]
+    assert len(rows) > 10
+    for row, script in zip(rows, scripts, strict=True):
+        assert script is not None, row
+        assert len((ROOT / script.group(1)).read_text(encoding="utf-8").splitlines()) <= 40

@@ -11,7 +11,7 @@ from .figures.making.registry import named
 from .figures.making.reproduction import Reproduction
 
 #: Figures and how they are made smaller than ``reproduce`` makes them.
-FIGURES: dict[str, dict[str, Any]] = {
+MINUTES: dict[str, dict[str, Any]] = {
     "deep/fig1-left": {
         "alphas": (0.1, 0.16, 0.2, 0.24, 0.3, 0.45, 0.65, 0.71, 0.75, 0.8, 0.87, 0.98, 1.02, 1.3),
         "simulated": (0.4, 0.6, 0.9, 1.2),
@@ -41,7 +41,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 def main(out: Path, quick: bool = False) -> None:
     """Make the figures into ``out`` and print what they say."""
-    for name, settings in (QUICK if quick else FIGURES).items():
+    for name, settings in (QUICK if quick else MINUTES).items():
         print(f"{name} ...", flush=True)
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,11 +55,12 @@ def show_figures() -> None:
     from rich.table import Table
 
     from ..figures import FIGURES
+    from ..figures.making.gallery import place
 
     table = Table()
     for head in ("figure", "what it shows", "quick", "paper", "on a GPU", "memory"):
         table.add_column(head, no_wrap=head == "figure", overflow="fold")
-    for chosen in FIGURES.values():
+    for chosen in sorted(FIGURES.values(), key=lambda chosen: place(chosen.name)):
         if chosen.make is None:
             table.add_row(chosen.name, chosen.shows, f"needs {chosen.needs}")
             continue

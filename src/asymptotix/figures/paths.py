@@ -41,6 +41,8 @@ NARROW, WIDE = 10, 1000
 COMPONENTS = 30
 #: Temperature and number of examples of the paper.
 TEMPERATURE, EXAMPLES = 0.01, 100
+QUICK_TASKS = {"tasks": 6, "test_examples": 1000, "sampled": [10, 100], "draws": 200}
+PAPER_TASKS = {"tasks": 16, "test_examples": 1000, "sampled": [10, 30, 100, 300, 1000], "draws": 1000}
 HERE, APPENDIX = "Section 4.1", "Appendix G.2"
 
 
@@ -48,8 +50,8 @@ HERE, APPENDIX = "Section 4.1", "Appendix G.2"
     "paths/fig2",
     shows="Narrow networks choose their paths: accuracy against width, order parameter, kernel-task alignment",
     source=f"{PAPER}, Fig. 2",
-    quick=Size(1.5, 1.0, {"tasks": 6, "test_examples": 1000, "sampled": [10, 100], "draws": 200}),
-    paper=Size(20.0, 2.0, {"tasks": 16, "test_examples": 1000, "sampled": [10, 30, 100, 300, 1000], "draws": 1000}),
+    quick=Size(1.5, 1.0, QUICK_TASKS),
+    paper=Size(20.0, 2.0, PAPER_TASKS),
 )
 def fig2(
     parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
@@ -279,8 +281,8 @@ def _entitle(axis: Axes, title: str) -> None:
     "paths/fig5",
     shows="Kernels of single paths, of all in the limit and at width 10; two paths with a uniform head",
     source=f"{PAPER}, Fig. 5",
-    quick=Size(1.0, 1.0, {"tasks": 6, "test_examples": 1000, "sampled": [10, 100], "draws": 200}),
-    paper=Size(12.0, 2.0, {"tasks": 16, "test_examples": 1000, "sampled": [10, 30, 100, 300, 1000], "draws": 1000}),
+    quick=Size(1.0, 1.0, QUICK_TASKS),
+    paper=Size(12.0, 2.0, PAPER_TASKS),
 )
 def fig5(
     parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int

@@ -43,6 +43,7 @@ from .training_curves import (
     unfinished,
     where_unproven,
 )
+from .training_variants import fig4, fig5, fig6
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -419,8 +420,5 @@ def fig3_right(parts: Parts, *, points: int) -> tuple[Figure, Findings]:
         "semi-definite interpolator becomes unique: the data themselves can always be fitted.",
     ]
     return picture, Findings(claims=thresholds.claims(found), remarks=remarks)
-
-
-from .training_variants import fig4, fig5, fig6  # noqa: E402 (in the order of the paper)
 
 __all__ = ["fig1", "fig2", "fig3_left", "fig3_right", "fig4", "fig5", "fig6"]

@@ -56,8 +56,8 @@ class Trials:
         return f"Adam at $d={self.dims[-1]}$, {self.seeds} runs, ±1 s.e.m."
 
     def run(self, parts: Parts, name: str, problem: asx.RiskMinimization) -> Result:
-        steps, grid = asx.Adam(steps=self.steps), list(self.alphas)
-        return parts.simulate(name, problem, steps, alpha=grid, dim=list(self.dims), seeds=self.seeds)
+        adam, grid = asx.Adam(steps=self.steps), list(self.alphas)
+        return parts.simulate(name, problem, adam, alpha=grid, dim=list(self.dims), seeds=self.seeds)
 
 
 @dataclass(frozen=True)

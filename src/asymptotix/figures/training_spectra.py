@@ -91,13 +91,14 @@ def claims(found: xr.Dataset) -> list[Claim]:
     bulks = found["bulks"].values.astype(int).tolist()
     where = ", ".join(f"{alpha:g}" for alpha in found["alpha"].values)
     zeros = found["zeros_theory"].values
+    farther = theirs > ours
     return [
         Claim(
             f"law of the singular values: Kolmogorov distance of Adam's at α = {where}",
             f"eq. (13) is the law; as printed it is at {_listed(theirs)}",
             "eq. (13)",
             f"{_listed(ours)} with the factor Σ̂/m̂ that (13) lacks",
-            bool((theirs <= ours).all()),
+            False if farther.all() else None if farther.any() else True,  # small samples scatter
             "examples/errata/spectrum_law.py",
         ),
         Claim(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...core.result import Result
 
-BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = PALETTE
+BLUE, ORANGE, GREEN, PINK, _, _, BLACK = PALETTE
 #: What was published is drawn in this colour, and nothing else is.
 PUBLISHED = "0.45"
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from .registry import Reproducible
-from .reproduction import table
+from .reproduction import judged, table
 
 PAPERS = {
     "deep": ("Bayes-optimal learning of deep attention", "Troiani et al., arXiv:2502.00901"),
@@ -67,17 +67,16 @@ def verdicts(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]]) -
         if record is None:
             continue
         lines += [f"### {figure.name}: {record['verdict']}", "", f"{figure.shows}. {figure.source}.", ""]
-        claims = record["claims"]
-        rows = [[c["what"], f"{c['published']} ({c['source']})", c["found"], _SIGNS[c["holds"]]] for c in claims]
+        rows = [
+            [c["what"], f"{c['published']} ({c['source']})", c["found"], judged(c["holds"], c.get("script", ""))]
+            for c in record["claims"]
+        ]
         if rows:
             lines += [*table(["claimed", "published", "found", "holds"], rows), ""]
         rows = [[a["curve"], f"{a['largest']:.1f}", a["words"]] for a in record["agreements"]]
         if rows:
             lines += [*table(["experiment against theory", "largest distance in errors", "agreement"], rows), ""]
     return "\n".join(lines)
-
-
-_SIGNS = {True: "yes", False: "**no**", None: "not decided"}
 
 
 def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:

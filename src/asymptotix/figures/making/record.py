@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Probability below which distances are called larger than their errors. There are some fifty curves.
 UNLIKELY = 1e-3
-#: What a reading off a printed curve is worth, as a share of the axis.
-READ_OFF = 0.02
 
 
 @dataclass(frozen=True)
@@ -160,8 +158,9 @@ class Findings:
                 for a in self.agreements
             ],
             "claims": [
-                {"what": c.what, "published": c.published, "source": c.source, "found": c.found, "holds": c.holds}
+                {"what": c.what, "published": c.published, "source": c.source, "found": c.found, "holds": c.holds,
+                 "script": c.script}
                 for c in self.claims
             ],
             "remarks": list(self.remarks),
-        }
+        }  # fmt: skip

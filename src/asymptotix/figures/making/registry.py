@@ -101,17 +101,22 @@ class Reproducible:
         Reproduction
             ``.figure`` is the picture, ``.results`` and ``.datasets`` what is drawn, ``.findings`` what it says.
         """
-        if self.make is None:
-            raise NotImplementedError(f"{self.name} needs the data set {self.needs}, which is not read yet")
+        make = self.refuse_without_data()
         own = self.settings_of(size) | settings
         if unknown := [name for name in settings if name not in self.settings_of(size)]:
             accepted = ", ".join(self.settings_of(size))
             raise TypeError(f"unknown setting of {self.name}: {', '.join(unknown)}; accepted are {accepted}")
         parts = Parts(None if out is None else Path(out), say or (lambda line: None), progress)
         with plot.style():
-            figure, findings = self.make(parts, **own)
+            figure, findings = make(parts, **own)
         made = (parts.results, parts.datasets, figure, findings)
         return Reproduction(self.name, self.shows, self.source, size, own, *made)
+
+    def refuse_without_data(self) -> Making:
+        """What makes it, or an error where that needs a data set."""
+        if self.make is None:
+            raise NotImplementedError(f"{self.name} needs the data set {self.needs}, which is not read yet")
+        return self.make
 
     def settings_of(self, size: str) -> dict[str, Any]:
         return dict(self.sizes[checks.one_of("size", size, tuple(self.sizes))].settings)

@@ -30,8 +30,7 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
         A size that does not fit, before anything is computed.
     """
     chosen = named(name)
-    if chosen.make is None:
-        raise NotImplementedError(f"{name} needs the data set {chosen.needs}, which is not read yet")
+    chosen.refuse_without_data()
     settings = chosen.settings_of(size)
     folder = _checked_folder(out, name)
     if (record := finished_record(folder, size, settings)) is not None:

@@ -85,7 +85,7 @@ class Reproduction:
         lines = [f"# {self.name}", "", f"{self.shows}. {self.source}.", "", f"![{self.shows}]({title}.png)", ""]
         lines += [f"**Verdict: {found.verdict}.**", ""]
         if found.claims:
-            rows = [[c.what, f"{c.published} ({c.source})", c.found, _judged(c.holds, c.script)] for c in found.claims]
+            rows = [[c.what, f"{c.published} ({c.source})", c.found, judged(c.holds, c.script)] for c in found.claims]
             lines += ["## Published, and found", "", *table(["what", "published", "found", "holds"], rows), ""]
         if found.agreements:
             rows = [
@@ -126,7 +126,8 @@ def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dic
         return None
 
 
-def _judged(holds: bool | None, script: str) -> str:
+def judged(holds: bool | None, script: str) -> str:
+    """Whether a claim holds, in words, with the script that shows that it does not."""
     if holds is None:
         return "not decided"
     return "yes" if holds else "**no**" + (f": `{script}`" if script else "")
