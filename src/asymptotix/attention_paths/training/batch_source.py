@@ -102,29 +102,48 @@ class _Rows:
         return inputs[rows], labels[rows]
 
 
-def _from_drawing(data: Drawing, batch: int) -> BatchSource:
-    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+@dataclass(frozen=True)
+class _OfTree:
+    """Batches of an object that is a pytree of JAX, and so is its own constants."""
 
+    batch: int
+
+    def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        return _single(constants.draw(key, self.batch))
+
+
+def _from_drawing(data: Drawing, batch: int) -> BatchSource:
     key = jax.random.key(0)
     _, tokens, features = _checked_batch(data.draw(key, batch), batch)
-
-    def drawn(key: Any) -> tuple[jax.Array, jax.Array]:
-        x, labels = data.draw(key, batch)
-        return x.astype(jnp.float32), labels.astype(jnp.float32)
-
     try:
-        closed = jax.make_jaxpr(drawn)(key)
+        if jax.tree_util.all_leaves([data]):
+            draw, constants = _taken_apart(lambda key: _single(data.draw(key, batch)), key)
+        else:
+            draw, constants = _OfTree(batch), jax.tree.map(jnp.asarray, data)
+            jax.eval_shape(draw, constants, key)
     except jax.errors.JAXTypeError as error:
         error.add_note("data.draw must be written in JAX: it is compiled together with the training steps")
         raise
+    return BatchSource(draw, constants, batch, tokens, features)
 
-    program = closed.jaxpr  # alone: what is compiled is kept, and should not keep the constants
+
+def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) -> tuple[Draw, Any]:
+    """A function as a program and the arrays that it holds."""
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+    closed = jax.make_jaxpr(drawn)(key)
+    program = closed.jaxpr  # alone: what is compiled is kept, and should not keep the arrays
 
     def draw(constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
         x, labels = jaxpr_as_fun(ClosedJaxpr(program, constants))(key)
         return x, labels
 
-    return BatchSource(draw, tuple(closed.consts), batch, tokens, features)
+    return draw, [jnp.asarray(array) for array in closed.consts]
+
+
+def _single(drawn: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    x, labels = drawn
+    return x.astype(jnp.float32), labels.astype(jnp.float32)
 
 
 def _checked_batch(drawn: Any, batch: int) -> tuple[int, int, int]:
