@@ -22,8 +22,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(directory):
-    sizes = {"examples": 21, "validation_examples": 12, "test_examples": 10}
-    return one_shot(**sizes, seed=3, directory=directory, verify=False)
+    return one_shot(21, validation_examples=12, test_examples=10, seed=3, directory=directory, verify=False)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +184,8 @@ def test_the_task_is_made_of_its_own_classes(task, directory):
         assert set(images.split[classes.ravel()]) == {part}
         used.append(set(classes.ravel()))
     assert not used[0] & used[1] and not used[0] & used[2] and not used[1] & used[2]  # noqa: PT018
-    drawn = assert_right(*task.sequences.examples(20, seed=0), patches, floor)[0]
+    inputs, labels = task.sequences.examples(20, seed=0)
+    drawn = assert_right(inputs, labels, patches, floor)[0]
     assert set(images.split[drawn.ravel()]) == {omniglot.TRAIN}
 
 

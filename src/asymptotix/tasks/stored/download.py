@@ -7,7 +7,6 @@ compares the sum and moves the file to its place; a wrong one is thrown away, an
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -84,7 +83,7 @@ def download(file: StoredFile, path: Path, *, progress: bool | None = None) -> N
         if failure is None:
             return
         failures.append(f"{url}: {failure}")
-    raise DownloadError(errno.EIO, f"{path.name} could not be fetched. {'; '.join(failures)}")
+    raise DownloadError(f"{path.name} could not be fetched. {'; '.join(failures)}")
 
 
 def _attempt(file: StoredFile, url: str, path: Path, part: Path, progress: bool | None) -> str | None:
