@@ -1,12 +1,12 @@
 """Posteriors at the size of the one-shot images, 600 examples: time and memory of the theory, cost of exact sampling.
 
-    python benchmarks/image_posteriors.py                          theory of three networks, and one gradient of the sampler
-    python benchmarks/image_posteriors.py --chains 4               chains too: tens of minutes
-    python benchmarks/image_posteriors.py L2H4.npz L3H3.npz        on the heads of trained networks, with the published data
+    python benchmarks/image_posteriors.py                        theory of three networks, one gradient of the sampler
+    python benchmarks/image_posteriors.py --chains 4             chains too: tens of minutes
+    python benchmarks/image_posteriors.py L2H4.npz L3H3.npz      on the heads of trained networks, with published data
 
 Without networks the images are random shapes in the format of the task, and the heads look for tokens like their own,
-some more sharply than others. Seconds are those of the wall clock, from the attended inputs to the order parameter of
-one width, started at the Gaussian-process limit; on two cores they are to be at most 15, 30 and 60.
+some more sharply than others. Seconds, of the wall clock and of the CPU, are from the attended inputs to the order
+parameter of one width, started at the Gaussian-process limit; on two cores they are to be at most 15, 30 and 60.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def theory(problem: asx.PathPosterior) -> None:
     heads = problem.network.heads
     attended = problem.attended.nbytes / 2**20
     for width in WIDTHS:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         found = _solved(problem, width)
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         bar = BARS.get(heads, float("nan"))
         verdict = "" if np.isnan(bar) else f", {'within' if seconds <= bar else 'ABOVE'} {bar:g} s"
-        print(f"  N = {width:<5g} {seconds:6.2f} s{verdict}; scaled gradient {float(found.gradient_norm):.1e}", flush=True)
+        norm = float(found.gradient_norm)
+        print(f"  N = {width:<5g} {seconds:6.2f} s ({cpu:.2f} of CPU){verdict}; scaled gradient {norm:.1e}", flush=True)
     tracemalloc.start()
     _solved(problem, WIDTHS[0])
     peak = tracemalloc.get_traced_memory()[1] / 2**20
@@ -114,7 +115,8 @@ def chains(problem: asx.PathPosterior, count: int, warmup: int, draws: int) -> N
     minutes = (time.perf_counter() - began) / 60
     print(f"  {count} chains of {warmup} + {draws} iterations in {minutes:.1f} min: ", end="")
     print(f"R-hat {float(runs.r_hat.max()):.3f}, {float(runs.effective_samples.sum()):.0f} effective samples, ", end="")
-    print(f"{float(runs.leapfrog_steps.mean()):.1f} leapfrog steps, {int(runs.divergences.sum())} divergences", flush=True)
+    steps, divergences = float(runs.leapfrog_steps.mean()), int(runs.divergences.sum())
+    print(f"{steps:.1f} leapfrog steps, {divergences} divergences", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -133,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             if options.chains:
                 chains(problem, options.chains, options.warmup, options.draws)
     unit = 2**30 if platform.system() == "Darwin" else 2**20
-    print(f"peak memory of this process, JAX and all: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.2f} GiB")
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    print(f"peak memory of this process, JAX and all: {resident:.2f} GiB")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,10 @@ def test_search_begins_with_the_head_that_costs_least(network, examples):
     losses, errors = pruned.single_losses(f, examples[1], HEADS)
     assert losses[order[0]] == np.nanmin(losses)
     assert np.isnan(losses[1, 2])
-    single = [100 * float(network.evaluate(*examples).accuracy - asx.prune(network, [(0, h)]).evaluate(*examples).accuracy) for h in range(3)]
+    whole, *less = (
+        float(one.evaluate(*examples).accuracy) for one in (network, *(asx.prune(network, [(0, h)]) for h in range(3)))
+    )
+    single = [100 * (whole - value) for value in less]
     np.testing.assert_allclose(losses[0], single, atol=1e-9)
     assert (errors[np.isfinite(errors)] >= 0).all()
 
@@ -104,7 +108,8 @@ def test_search_begins_with_the_head_that_costs_least(network, examples):
 def test_orders_by_size_and_by_score(network):
     weights = network.weights
     larger = weights._replace(V=(weights.V[0] * np.array([3.0, 1.0, 2.0])[:, None, None], weights.V[1] * 10))
-    assert without_heads.by_rising(without_heads.magnitudes(Weights(*larger), HEADS), HEADS)[:3] == [(0, 1), (0, 2), (0, 0)]
+    sizes = without_heads.magnitudes(Weights(*larger), HEADS)
+    assert without_heads.by_rising(sizes, HEADS)[:3] == [(0, 1), (0, 2), (0, 0)]
 
 
 def test_a_network_whose_paths_are_known_is_pruned_as_its_scores_say():
@@ -113,10 +118,9 @@ def test_a_network_whose_paths_are_known_is_pruned_as_its_scores_say():
     labels = rng.choice([-1.0, 1.0], 200)
     f = 0.01 * rng.standard_normal((200, 4))
     f[:, 3] += labels  # path (2, 2)
-    sets = {name: (f, labels) for name in at_widths.SETS}
     outputs = xr.Dataset(
-        {f"outputs_{name}": ((f"example_{name}", "path"), g) for name, (g, _) in sets.items()}
-        | {f"labels_{name}": (f"example_{name}", y) for name, (_, y) in sets.items()}
+        {f"outputs_{name}": ((f"example_{name}", "path"), f) for name in at_widths.SETS}
+        | {f"labels_{name}": (f"example_{name}", labels) for name in at_widths.SETS}
     )
     U = xr.DataArray(np.diag([0.1, 0.2, 0.3, 4.0])[None], dims=("draw", "path", "path_other"))
     weights = Weights(np.ones((3, 2)), (np.ones((2, 3, 3)), np.ones((2, 3, 3))), np.ones(3))
@@ -235,8 +239,11 @@ def trainings(monkeypatch, network):
     return asked
 
 
-class Task:
+class _Nothing:
     sequences = validation_inputs = validation_labels = None
+
+
+TASK: Any = _Nothing()
 
 
 def test_a_network_is_trained_once_and_one_of_other_settings_anew(trainings, tmp_path):
@@ -244,12 +251,12 @@ def test_a_network_is_trained_once_and_one_of_other_settings_anew(trainings, tmp
     recipe = trained_heads.Recipe(width=64, steps=30)
     for name in ("fig3", "fig7"):
         parts = Parts(tmp_path / name, said.append, shared=tmp_path / "shared")
-        found = trained_heads.trained_network(parts, "L3H3", recipe, Task())
+        found = trained_heads.trained_network(parts, "L3H3", recipe, TASK)
         assert parts.files == {"L3H3_N64_30_steps": "../shared/L3H3_N64_30_steps.npz"}
     assert len(trainings) == 1
     assert trainings[0]["key_size"] == 21
     assert found.settings["heads"] == [3, 3, 3]
-    trained_heads.trained_network(parts, "L3H3", trained_heads.Recipe(width=64, steps=30, seed=1), Task())
+    trained_heads.trained_network(parts, "L3H3", trained_heads.Recipe(width=64, steps=30, seed=1), TASK)
     assert any("of something else and computed anew: seed 0, not 1" in line for line in said)
     assert len(trainings) == 2
     assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["L3H3_N64_30_steps.npz"]
@@ -265,7 +272,7 @@ def test_training_that_is_stopped_is_no_network(trainings, tmp_path, monkeypatch
     monkeypatch.setattr(asx, "train", stopped)
     parts = Parts(tmp_path, print)
     with pytest.raises(KeyboardInterrupt):
-        trained_heads.trained_network(parts, "L2H4", trained_heads.Recipe(64, 30), Task())
+        trained_heads.trained_network(parts, "L2H4", trained_heads.Recipe(64, 30), TASK)
     assert not list(tmp_path.glob("*.npz"))
 
 
@@ -288,11 +295,15 @@ def test_the_three_figures_are_made_of_a_stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("ASYMPTOTIX_DATA", str(place))
     one_shot, train, trained = asx.tasks.one_shot, asx.train, []
     monkeypatch.setattr(asx.tasks, "one_shot", lambda *args, **options: one_shot(*args, verify=False, **options))
-    monkeypatch.setattr(asx, "train", lambda shape, *args, **options: trained.append(shape.heads) or train(shape, *args, **options))
+
+    def counted(shape, *args, **options):
+        trained.append(shape.heads)
+        return train(shape, *args, **options)
+
+    monkeypatch.setattr(asx, "train", counted)
     out, said = tmp_path / "figures", []
     for name in ("fig3", "fig6", "fig7"):
         chosen = images.__dict__[name]
-        monkeypatch.setitem(chosen.sizes["quick"].settings, "steps", 20)
         for key, value in TINY.items():
             monkeypatch.setitem(chosen.sizes["quick"].settings, key, value)
         record = reproduce.reproduce(f"paths/{name}", "quick", out, said.append)
