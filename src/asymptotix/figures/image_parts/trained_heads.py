@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Name -> layers and heads of each; keys have the size N/H, as in print: 128, 64 and 170 at N = 512.
 ARCHITECTURES = {"L2H4": (2, 4), "L2H8": (2, 8), "L3H3": (3, 3)}
 #: What must be equal in a file that is taken; the rest (how often it was validated, say) is not part of the experiment.
-IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "seed")
+IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "weight_decay", "seed")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Recipe:
     steps: int
     batch: int = 128
     learning_rate: float = 3e-4
+    weight_decay: float = 0.0
     seed: int = 0
 
     def settings_of(self, architecture: str) -> dict[str, Any]:
