@@ -42,8 +42,9 @@ class Recipe:
         layers, heads = ARCHITECTURES[architecture]
         return {"heads": [heads] * layers, "key_size": self.width // heads, **asdict(self)}
 
-    def file_of(self, architecture: str) -> str:
-        return f"{architecture}_N{self.width}_{self.steps}_steps.npz"
+    def stem(self, architecture: str) -> str:
+        """What the file is called, and the files of what is computed of it begin with."""
+        return f"{architecture}_N{self.width}_{self.steps}_steps"
 
 
 def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneShotTask) -> asx.TrainedPaths:
@@ -62,7 +63,7 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
             raise KeyboardInterrupt(f"{architecture} is not trained to its end")
         return found
 
-    file = recipe.file_of(architecture)
+    file = f"{recipe.stem(architecture)}.npz"
     return parts.shared(file, make, asx.TrainedPaths.load, lambda found: differs(found, settings))
 
 
