@@ -6,7 +6,7 @@ says which heads can go. The networks and what is computed of them are shared by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,14 +34,14 @@ QUICK: dict[str, Any] = {
     "width": 64, "steps": 2500, "batch": 128, "learning_rate": 1e-3,
     "examples": 200, "draws": 3, "validation_examples": 500, "test_examples": 1000,
     "widths": [10, 100, 1000], "temperatures": [0.05, 0.25, 1.0],
-    "sampled": [10], "chains": 2, "warmup": 100, "sampler_draws": 100, "random_orders": 200,
+    "sampled": [10], "chains": 2, "warmup": 100, "sampler_draws": 100, "networks": 1, "random_orders": 200,
 }  # fmt: skip
 #: Ten epochs of 527,878 pairs of classes are 41,240 batches.
 FULL: dict[str, Any] = {
     "width": 512, "steps": 41_240, "batch": 128, "learning_rate": 3e-4,
     "examples": 600, "draws": 3, "validation_examples": 2000, "test_examples": 4000,
     "widths": list(WIDTHS), "temperatures": list(TEMPERATURES),
-    "sampled": [10, 100, 1000], "chains": 4, "warmup": 200, "sampler_draws": 300, "random_orders": 400,
+    "sampled": [10, 100, 1000], "chains": 4, "warmup": 200, "sampler_draws": 300, "networks": 3, "random_orders": 400,
 }  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     numbers = chosen(tables)
     temperature = {width: float(numbers.temperature.isel(draw=0).sel(width=width)) for width in made.scale.widths}
     samples = {width: made.sampled("L2H4", width, temperature[width]) for width in made.scale.sampling.widths}
-    found = _pruned(made, "L2H4", numbers, settings["random_orders"])
+    networks = _pruned(made, "L2H4", numbers, settings)
+    found = networks[0]
     U, exact = _narrow(numbers), samples[NARROW].order_parameter.values
     empirical = made.network("L2H4").order_parameter()
     picture, axes = panels(3, 4, size=(19.0, 13.5))
@@ -112,7 +113,7 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     base = made.base_accuracy("L2H4")
     losses = [claims.BASE - value for value in claims.AFTER_ONE]
     draw.heads_panel(axes[7], found, losses if _is_full(made.scale) else ())
-    _pruning_row(axes[8:11], found)
+    _pruning_row(axes[8:11], networks)
     draw.history_panel(axes[11], made.network("L2H4").history, claims.BASE if _is_full(made.scale) else None)
     said = [
         claims.base_claim(*base),
@@ -126,13 +127,13 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
         claims.likeness_claim(U, empirical, found.heads),
         claims.sampling_claim(numbers.order_parameter.isel(draw=0).sel(width=NARROW).values, samples[NARROW]),
         *claims.temperature_claims(joined_draws(tables), numbers),
-        *_pruning_claims(found, claims.HERE, "L2H4"),
+        *_pruning_claims(networks, claims.HERE, "L2H4"),
     ]
     remarks = [
         _training_remark(made, ["L2H4"]),
         claims.single_remark(found, base[0], claims.AFTER_ONE),
         claims.choice_remark(numbers),
-        claims.order_remark(found, "L2H4"),
+        claims.order_remark(networks, "L2H4"),
         claims.rescaling_remark(found, "L2H4"),
         claims.sampling_remark(samples),
         *claims.COMMON_REMARKS,
@@ -187,41 +188,47 @@ def fig7(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
     said, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
+    losses = [claims.BASE - value for value in claims.AFTER_ONE]
     for row, architecture in enumerate(("L2H4", "L2H8")):
         # All widths of the smaller network are in its own figure; of the larger one this figure needs one.
         numbers = made.widths(architecture, None if architecture == "L2H4" else [NARROW])
-        own = found[architecture] = _pruned(made, architecture, numbers, settings["random_orders"])
-        losses = [claims.BASE - value for value in claims.AFTER_ONE]
-        draw.heads_panel(axes[4 * row], own, losses if row == 0 and _is_full(made.scale) else ())
+        own = found[architecture] = _pruned(made, architecture, numbers, settings)
+        draw.heads_panel(axes[4 * row], own[0], losses if row == 0 and _is_full(made.scale) else ())
         axes[4 * row].set_title(f"{architecture}: one head gone", fontsize=11)
         _pruning_row(axes[4 * row + 1 : 4 * row + 4], own, f"{architecture}: ")
         said += _pruning_claims(own, claims.OTHER, architecture)
         remarks += [
-            claims.single_remark(own, made.base_accuracy(architecture)[0], claims.AFTER_ONE if row == 0 else ()),
+            claims.single_remark(own[0], made.base_accuracy(architecture)[0], claims.AFTER_ONE if row == 0 else ()),
             claims.order_remark(own, architecture),
         ]
     said.append(claims.same_loss_claim(found["L2H4"], found["L2H8"]))
-    remarks.append(claims.rescaling_remark(found["L2H8"], "L2H8"))
+    remarks.append(claims.rescaling_remark(found["L2H8"][0], "L2H8"))
     return picture, Findings((), _judged(said, made.scale), [*remarks, *claims.COMMON_REMARKS])
 
 
-def _pruned(made: ImageParts, architecture: str, numbers: Chosen, random_orders: int) -> Pruned:
-    """Scores are of the theory at the small width."""
-    U = numbers.order_parameter.sel(width=NARROW)
-    return pruned(made.outputs(architecture), U, made.network(architecture).weights, random_orders)
+def _pruned(made: ImageParts, architecture: str, numbers: Chosen, settings: Mapping[str, Any]) -> list[Pruned]:
+    """The network of the figure, and others that differ in the seed of their training; scores are of a small width."""
+    found = []
+    for seed in range(settings["networks"]):
+        own = made.other(seed) if seed else made
+        table = own.widths(architecture, [NARROW]) if seed else numbers
+        U = table.order_parameter.sel(width=NARROW)
+        weights = own.network(architecture).weights
+        found.append(pruned(own.outputs(architecture), U, weights, settings["random_orders"]))
+    return found
 
 
-def _pruning_row(axes: Sequence[Any], found: Pruned, before: str = "") -> None:
+def _pruning_row(axes: Sequence[Any], networks: Sequence[Pruned], before: str = "") -> None:
     for axis, name in zip(axes, (OMNIGLOT, FASHION), strict=False):
-        draw.pruning_panel(axis, found, name, title=f"{before}{draw.TITLES[name]}")
-    draw.squared_error_panel(axes[2], found)
+        draw.pruning_panel(axis, networks, name, title=f"{before}{draw.TITLES[name]}")
+    draw.squared_error_panel(axes[2], networks, before)
 
 
-def _pruning_claims(found: Pruned, source: str, architecture: str) -> list[Claim]:
+def _pruning_claims(networks: Sequence[Pruned], source: str, architecture: str) -> list[Claim]:
     return [
-        claims.score_claim(found, source, architecture),
-        claims.marginal_claim(found, source, architecture),
-        claims.fashion_claim(found, 2 if architecture == "L2H4" else 3, source, architecture),
+        claims.score_claim(networks, source, architecture),
+        claims.marginal_claim(networks, source, architecture),
+        claims.fashion_claim(networks, 2 if architecture == "L2H4" else 3, source, architecture),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,13 @@ class ImageParts:
     def learned_from(self, draw: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of one draw of P examples."""
         return self.task.sequences.examples(self.scale.examples, draw)
+
+    def other(self, seed: int) -> ImageParts:
+        """Parts of networks that were trained from another seed, on the same task; one draw of examples for each."""
+        scale = replace(self.scale, recipe=replace(self.scale.recipe, seed=seed), draws=1)
+        found = ImageParts(self.parts, scale)
+        found.__dict__.update({name: self.__dict__[name] for name in ("task", "asked") if name in self.__dict__})
+        return found
 
     def network(self, architecture: str) -> asx.TrainedPaths:
         if architecture not in self._networks:

@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 from ...attention_paths.heads import path_heads
 from ..making.record import Agreement, Claim
 from .at_widths import FASHION, MNIST, OMNIGLOT, Chosen, accuracy, gain, right_in
-from .pruned import Pruned
+from .pruned import Pruned, mean_loss
 
 HERE, OTHER, CODE = "Section 4.2.1", "Appendix H.2", "released code"
 BASE = 83.8
@@ -56,13 +56,14 @@ def gain_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     own, limit = (accuracy(numbers.right[name].sel(width=width)).value for width in (narrow, np.inf))
     found = f"{float(own):.1f} against {float(limit):.1f}: {more:+.2f} ± {error:.2f}"
-    return Claim(what, "yes", source, found, beyond(more, error))
+    return of_networks(Claim(what, "yes", source, found, beyond(more, error)), 1)
 
 
 def comparable_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
     """That the small width is not worse than the limit, by more than a point."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
-    return Claim(what, "comparable", source, f"{more:+.2f} ± {error:.2f} points", beyond(more, error, -1.0))
+    claim = Claim(what, "comparable", source, f"{more:+.2f} ± {error:.2f} points", beyond(more, error, -1.0))
+    return of_networks(claim, 1)
 
 
 def alignment_claim(numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
@@ -90,7 +91,8 @@ def block_claim(U: np.ndarray, heads: Sequence[int]) -> Claim:
     same = (first[:, None] == first) & off
     share, chance = abs(U)[same].sum() / abs(U)[off].sum(), same.sum() / off.sum()
     found = f"{100 * share:.0f} % of the off-diagonal weight, {100 * chance:.0f} % of the pairs"
-    return Claim("correlations mostly occur between paths of one first head", "yes", HERE, found, share > 0.5)
+    what = "correlations mostly occur between paths of one first head"
+    return of_networks(Claim(what, "yes", HERE, found, share > 0.5), 1)
 
 
 def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
@@ -125,7 +127,7 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
     """On temperatures of L2H4: that they grow as widths shrink, and that the published ones are as good as ours."""
     widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
     chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
-    rank, _ = rank_correlation(np.array(widths), np.array(list(chosen.values())))
+    rank = rank_correlation(np.array(widths), np.array(list(chosen.values())))
     listed = ", ".join(f"{value:.3g} at {width:g}" for width, value in chosen.items())
     what = "the best temperature grows as the width shrinks"
     claims = [Claim(what, "yes", OTHER, f"geometric means {listed}", rank < -0.5)]
@@ -143,51 +145,57 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
     return claims
 
 
-def score_claim(found: Pruned, source: str, architecture: str) -> Claim:
-    """That heads of small score cost little."""
-    own = np.isfinite(found.scores)
-    rank, chance = rank_correlation(found.scores[own], found.drop[own])
-    words = f"rank correlation {rank:+.2f} over {own.sum()} heads, p = {chance:.2g}"
+def score_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
+    """That heads of small score cost little: rank correlations; their mean over networks has a known spread by chance."""
+    own = np.isfinite(networks[0].scores)
+    ranks = [rank_correlation(found.scores[own], found.drop[own]) for found in networks]
+    spread = 1 / np.sqrt(len(ranks) * (own.sum() - 1))
+    each = ", ".join(f"{rank:+.2f}" for rank in ranks)
+    words = f"rank correlation of score and loss over {own.sum()} heads {each}; ± {spread:.2f} by chance"
     what = f"the loss of a head of {architecture} is in line with its score"
-    return Claim(what, "qualitatively", source, words, None if chance > 0.05 else rank > 0)
+    return Claim(what, "qualitatively", source, words, beyond(float(np.mean(ranks)), spread))
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Spearman's, and the probability of one as large by chance; 0 and 1 where either has one value only."""
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's; 0 where either has one value only."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 0.0, 1.0
-    found = np.asarray(spearmanr(first, second))
-    return float(found[0]), float(found[1])
+        return 0.0
+    return float(np.asarray(spearmanr(first, second))[0])
 
 
-def marginal_claim(found: Pruned, source: str, architecture: str) -> Claim:
+def marginal_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
     """That a quarter of the heads goes at a small loss in distribution."""
-    lost, error = found.loss(OMNIGLOT, "score", found.quarter_count)
+    count = networks[0].quarter_count
+    lost, error = mean_loss(networks, OMNIGLOT, "score", count)
     above = beyond(lost, error, MARGINAL)
-    what = f"{found.quarter_count} of {sum(found.heads)} heads of {architecture} go at a marginal loss (points)"
+    what = f"{count} of {sum(networks[0].heads)} heads of {architecture} go at a marginal loss (points)"
     words = f"{lost:+.2f} ± {error:.2f}, where up to {MARGINAL:g} counts as marginal"
-    return Claim(what, "yes", source, words, None if above is None else not above)
+    return of_networks(Claim(what, "yes", source, words, None if above is None else not above), len(networks))
 
 
-def fashion_claim(found: Pruned, count: int, source: str, architecture: str) -> Claim:
+def fashion_claim(networks: Sequence[Pruned], count: int, source: str, architecture: str) -> Claim:
     """That Fashion-MNIST gains from the loss of the first heads."""
-    lost, error = found.loss(FASHION, "score", count)
+    lost, error = mean_loss(networks, FASHION, "score", count)
     what = f"Fashion-MNIST gains when the first {count} heads of {architecture} go (points)"
-    return Claim(what, "yes", source, f"{-lost:+.2f} ± {error:.2f}", beyond(-lost, error))
+    claim = Claim(what, "yes", source, f"{-lost:+.2f} ± {error:.2f}", beyond(-lost, error))
+    return of_networks(claim, len(networks))
 
 
-def same_loss_claim(smaller: Pruned, larger: Pruned) -> Claim:
+def same_loss_claim(smaller: Sequence[Pruned], larger: Sequence[Pruned]) -> Claim:
     """That a quarter of the heads costs the larger network what it costs the smaller one."""
     (first, first_error), (second, second_error) = (
-        found.loss(OMNIGLOT, "score", found.quarter_count) for found in (smaller, larger)
+        mean_loss(networks, OMNIGLOT, "score", networks[0].quarter_count) for networks in (smaller, larger)
     )
-    error = float(np.hypot(first_error, second_error))
-    apart = beyond(abs(first - second), error, 1.0)
+    apart = beyond(abs(first - second), float(np.hypot(first_error, second_error)), 1.0)
     words = f"{first:+.2f} ± {first_error:.2f} and {second:+.2f} ± {second_error:.2f} points"
-    return Claim(
-        "a quarter of the heads costs L2H8 the same as L2H4, to a point", "identical", OTHER, words,
-        None if apart is None else not apart,
-    )  # fmt: skip
+    what = "a quarter of the heads costs L2H8 the same as L2H4, to a point"
+    return of_networks(Claim(what, "identical", OTHER, words, None if apart is None else not apart), len(smaller))
+
+
+def of_networks(claim: Claim, count: int) -> Claim:
+    """With the number of networks; what one network of ours does not show is not decided by that."""
+    words = f"{claim.found}; {count} networks" if count > 1 else f"{claim.found}; one network"
+    return replace(claim, found=words, holds=None if claim.holds is False and count == 1 else claim.holds)
 
 
 def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name: str = OMNIGLOT) -> Agreement:
@@ -228,19 +236,21 @@ def choice_remark(numbers: Chosen) -> str:
     )
 
 
-def order_remark(found: Pruned, architecture: str) -> str:
+def order_remark(networks: Sequence[Pruned], architecture: str) -> str:
     """Whether the theory helps: its order beside magnitude, chance and search, with a quarter of the heads gone."""
-    parts = []
+    parts, gone = [], networks[0].quarter_count
     for name in (OMNIGLOT, FASHION):
-        gone = found.quarter_count
-        losses = {order: "{:+.1f} ± {:.1f}".format(*found.loss(name, order, gone)) for order in found.orders}
-        chance = 100 * float(found.curves[name]["score"].right.sel(removed=0).mean()) - 100 * found.quarter[name].mean()
+        orders = networks[0].orders
+        lost = {order: "{:+.1f} ± {:.1f}".format(*mean_loss(networks, name, order, gone)) for order in orders}
+        chance = np.mean([found.chance_loss(name) for found in networks])
+        standing = 100 * np.mean([found.standing(name, "score") for found in networks])
         parts.append(
-            f"{name}: {losses['score']} points by score, {losses['magnitude']} by magnitude, {chance:+.1f} at random, "
-            f"{losses['search']} by search on validation; {100 * found.standing(name, 'score'):.0f} % of all sets of "
-            "as many heads cost as much as the score's or more"
+            f"{name}: {lost['score']} points by score, {lost['magnitude']} by magnitude, {chance:+.1f} at random, "
+            f"{lost['search']} by search on validation; {standing:.0f} % of all sets of as many heads cost as much as "
+            "the score's or more"
         )
-    return f"{architecture}, a quarter of the heads gone, loss of accuracy. " + "; ".join(parts) + "."
+    many = f"{len(networks)} networks" if len(networks) > 1 else "one network"
+    return f"{architecture}, {many}, a quarter of the heads gone, loss of accuracy. " + "; ".join(parts) + "."
 
 
 def rescaling_remark(found: Pruned, architecture: str) -> str:

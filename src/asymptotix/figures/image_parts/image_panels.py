@@ -135,9 +135,8 @@ def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> N
         other.plot(places + 0.2, published, "D", color=PUBLISHED, markerfacecolor="white", ms=5, label="published loss")
     low = min(0.0, float((drops - errors).min()))
     high = max(1.0, float((drops + errors).max()), max(published, default=0.0))
-    other.set_ylim(low - 0.02 * high, 1.25 * high)
-    if low < 0:
-        axis.set_ylim(1.25 * (low - 0.02 * high) / (1.25 * high), 1.25)  # a common zero
+    other.set_ylim(1.05 * low, 1.25 * high)
+    axis.set_ylim(1.05 * low / high, 1.25)  # a common zero
     other.set_ylabel("loss of accuracy  (points)")
     marks, words = axis.get_legend_handles_labels()
     more, others = other.get_legend_handles_labels()
@@ -145,34 +144,51 @@ def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> N
     axis.set_title("one head gone", fontsize=11)
 
 
-def pruning_panel(axis: Axes, found: Pruned, name: str, title: str | None = None) -> None:
-    """Accuracy against the number of heads that are gone, in several orders; random orders as a band."""
-    random = 100 * found.random[name]
+def pruning_panel(axis: Axes, networks: Sequence[Pruned], name: str, title: str | None = None) -> None:
+    """Accuracy against the number of heads that are gone, in several orders; random orders as a band.
+
+    Means over networks where there are several, with their errors; those of one network are over its examples.
+    """
+    random = 100 * xr.concat([found.random[name] for found in networks], dim="order")
     removed = random.removed.values
     low, high = random.quantile([0.1, 0.9], "order").values
     axis.fill_between(removed, low, high, color="0.5", alpha=0.2, lw=0, label="random orders, 10 to 90 %")
     axis.plot(removed, random.mean("order"), color="0.4", lw=1.2, label="random orders, mean")
     for order, (color, style, marker, words) in ORDERS.items():
-        share = accuracy(found.curves[name][order].right.expand_dims("draw"))
+        shares = [accuracy(found.curves[name][order].right.expand_dims("draw")) for found in networks]
+        values = np.stack([share.value for share in shares])
+        error = shares[0].error if len(shares) == 1 else values.std(axis=0, ddof=1) / np.sqrt(len(shares))
         axis.errorbar(
-            removed, share.value, share.error, fmt=f"{marker}{style}", ms=4, lw=1.4, capsize=2, color=color, label=words
-        )
-    axis.axvline(sum(found.heads) / 4, color="0.6", lw=0.8, ls=":")
+            removed, values.mean(axis=0), error, fmt=f"{marker}{style}", ms=4, lw=1.4, capsize=2, color=color,
+            label=words,
+        )  # fmt: skip
+    axis.axvline(sum(networks[0].heads) / 4, color="0.6", lw=0.8, ls=":")
     axis.set(xlabel="heads gone (dotted: a quarter)", ylabel="accuracy  (%)")
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(bottom - 0.3 * (top - bottom), top)  # room for the legend
     axis.legend(fontsize=8, loc="lower left")
-    axis.set_title(title or TITLES[name], fontsize=11)
+    axis.set_title((title or TITLES[name]) + _of_networks(networks), fontsize=11)
 
 
-def squared_error_panel(axis: Axes, found: Pruned, name: str = OMNIGLOT) -> None:
+def squared_error_panel(axis: Axes, networks: Sequence[Pruned], title: str, name: str = OMNIGLOT) -> None:
     """Squared error with and without the published rescaling, which is all that it changes."""
-    curve = found.curves[name]["score"]
-    axis.plot(curve.removed, curve.squared_error, "o-", ms=4, color=ORANGE, label="as it is")
-    words = r"layers rescaled by $\sqrt{H/H_{left}}$"
-    axis.plot(curve.removed, curve.rescaled_squared_error, "s--", ms=4, color=BLUE, label=words)
+    curves = [found.curves[name]["score"] for found in networks]
+    removed = curves[0].removed.values
+    for variable, style, color, words in (
+        ("squared_error", "o-", ORANGE, "as it is"),
+        ("rescaled_squared_error", "s--", BLUE, r"layers rescaled by $\sqrt{H/H_{left}}$"),
+    ):
+        values = np.stack([curve[variable].values for curve in curves])
+        error = values.std(axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else None
+        axis.errorbar(removed, values.mean(axis=0), error, fmt=style, ms=4, capsize=2, color=color, label=words)
     axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
     axis.set(xlabel="heads gone, by rising score", ylabel=r"squared error  $\langle (f-y)^2\rangle$")
-    axis.legend(fontsize=8.5)
-    axis.set_title("squared error; accuracy is the same", fontsize=11)
+    axis.legend(fontsize=8.5, loc="upper left")
+    axis.set_title(f"{title}squared error (accuracy is the same)", fontsize=11)
+
+
+def _of_networks(networks: Sequence[Pruned]) -> str:
+    return f" ({len(networks)} networks)" if len(networks) > 1 else ""
 
 
 def history_panel(axis: Axes, history: xr.Dataset, published: float | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
+from scipy.stats import t as student
 
 from ...attention_paths.heads import scores
 from ...attention_paths.network.weights import Weights
@@ -52,6 +53,10 @@ class Pruned:
         share = accuracy((right.sel(removed=0) - right.sel(removed=count)).expand_dims("draw"))
         return float(share.value), float(share.error)
 
+    def chance_loss(self, name: str) -> float:
+        """Points of accuracy lost on average over all sets of a quarter of the heads."""
+        return 100 * (float(self.curves[name]["score"].right.sel(removed=0).mean()) - float(self.quarter[name].mean()))
+
     def standing(self, name: str, order: str) -> float:
         """Share of all sets of a quarter of the heads that cost as much as this order's first ones, or more."""
         own = float(self.curves[name][order].right.sel(removed=self.quarter_count).mean())
@@ -89,6 +94,24 @@ def pruned(outputs: xr.Dataset, order_parameters: xr.DataArray, weights: Weights
         random={name: without_heads.random_curves(*given, heads, by_chance) for name, given in asked.items()},
         quarter={name: without_heads.all_of_size(*given, heads, sum(heads) // 4) for name, given in asked.items()},
     )
+
+
+def mean_loss(networks: Sequence[Pruned], name: str, order: str, count: int) -> tuple[float, float]:
+    """The same over several networks of one architecture.
+
+    The error is such that two of it hold 95 % of the means of as many networks (Student's t), where there are several;
+    that of one network is the error over its examples alone.
+    """
+    each = np.array([network.loss(name, order, count) for network in networks])
+    return over_networks(each[:, 0], float(np.hypot.reduce(each[:, 1]) / len(each)))
+
+
+def over_networks(values: np.ndarray, least: float) -> tuple[float, float]:
+    """Mean and error, which is at least that over the examples."""
+    if len(values) == 1:
+        return float(values[0]), least
+    spread = float(values.std(ddof=1) / np.sqrt(len(values)) * student.ppf(0.975, len(values) - 1) / 2)
+    return float(values.mean()), max(spread, least)
 
 
 def single_losses(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

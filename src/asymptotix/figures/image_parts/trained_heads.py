@@ -44,7 +44,8 @@ class Recipe:
 
     def stem(self, architecture: str) -> str:
         """What the file is called, and the files of what is computed of it begin with."""
-        return f"{architecture}_N{self.width}_{self.steps}_steps"
+        other = f"_seed_{self.seed}" if self.seed else ""
+        return f"{architecture}_N{self.width}_{self.steps}_steps{other}"
 
 
 def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneShotTask) -> asx.TrainedPaths:

@@ -90,10 +90,14 @@ def by_rising(values: np.ndarray, heads: Sequence[int]) -> list[Head]:
 
 
 def magnitudes(weights: Weights, heads: Sequence[int]) -> np.ndarray:
-    """Frobenius norm of the value matrix of every head, (layers, largest number of heads)."""
+    """Frobenius norm of the value matrix of every head over the mean of its layer, (layers, largest number of heads).
+
+    Layers differ in the size of their values: without that, one of them would lose all its heads first.
+    """
     found = np.full((len(heads), max(heads)), np.nan)
     for layer, V in enumerate(weights.V):
-        found[layer, : heads[layer]] = np.linalg.norm(np.asarray(V, float), axis=(1, 2))
+        norms = np.linalg.norm(np.asarray(V, float), axis=(1, 2))
+        found[layer, : heads[layer]] = norms / norms.mean()
     return found
 
 
