@@ -38,6 +38,9 @@ FRESH_SAMPLES = 2**14
 _STEPS_PER_CALL, _SECONDS_PER_CALL = 50, 0.3
 #: Seeds run together on an accelerator as long as their tokens stay below this many bytes.
 _BYTES_TOGETHER = 2**29
+#: On a GPU, trying out ways to multiply matrices takes many times longer than training with the first one: 28 s of
+#: compilation for each number of samples against 3.
+_FIRST_WAY = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 #: The rate falls on a cosine to this share of itself.
 _FINAL_SHARE = 1e-3
 
@@ -249,7 +252,7 @@ def _apart(state: AdamState, count: int) -> list[AdamState]:
     ]
 
 
-@partial(jax.jit, static_argnames="settings")
+@partial(jax.jit, static_argnames="settings", compiler_options=_FIRST_WAY)
 def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
     """Adam until ``last`` steps are done, of one run or of several beside each other.
 
