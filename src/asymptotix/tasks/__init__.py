@@ -1,5 +1,6 @@
-"""Ready-made tasks: a network, training data and test data that belong together."""
+"""Ready-made tasks: training data and test data that belong together, and a network where the task has one."""
 
 from .hidden_markov import HiddenMarkovTask, hidden_markov
+from .one_shot import ImageSequences, OneShotTask, one_shot
 
-__all__ = ["HiddenMarkovTask", "hidden_markov"]
+__all__ = ["HiddenMarkovTask", "ImageSequences", "OneShotTask", "hidden_markov", "one_shot"]

@@ -1,0 +1,126 @@
+"""Where a data set's files are, and whether they are what was published.
+
+Files are looked for in a directory that the caller names, then in the one that the environment variable
+ASYMPTOTIX_DATA names, then in the cache of ``asymptotix data get``. Each has a folder per data set: omniglot/, mnist/,
+fashion_mnist/, trec/, bert_vocab/. The first file found is taken or refused: a damaged one is never passed over in
+silence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from .catalogue import StoredFile, StoredSet, stored_set
+
+VARIABLE = "ASYMPTOTIX_DATA"
+_CHUNK = 1 << 20
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def stored_file(data_set: str, name: str, directory: Path | None = None, *, verify: bool = True) -> Path:
+    """The path of a data set's file, checked.
+
+    A gzip file may have been packed anew or unpacked (then its name ends before ``.gz``): its content decides.
+
+    Parameters
+    ----------
+    data_set : "omniglot", "mnist", "fashion-mnist", "trec" or "bert-vocab"
+    name : str
+        Of the file, as it is published.
+    directory : path or None
+        Where to look first; it must exist. After it come ``$ASYMPTOTIX_DATA`` and the cache.
+    verify : bool
+        False takes a file of that name whatever it holds: for stand-ins of the same format.
+
+    Raises
+    ------
+    FileNotFoundError
+        That names the places looked at and the command that gets the file.
+    ValueError
+        Where the file that was found is not what was published.
+    """
+    owner = stored_set(data_set)
+    file = owner.file(name)
+    looked = places(directory)
+    for place in looked.values():
+        for path in candidates(owner, file, place):
+            if path.is_file():
+                if verify and (wrong := difference(file, path)):
+                    raise ValueError(f"{path} is not the published file: {wrong}; {_remedy(owner, place)}")
+                return path
+    raise not_found(owner, f"{owner.folder}/{name}", looked)
+
+
+def places(directory: Path | None = None) -> dict[str, Path]:
+    """Where data are looked for, in this order; a directory that somebody named must be there."""
+    named = {"directory": directory, f"${VARIABLE}": os.environ.get(VARIABLE) or None}
+    found = {}
+    for name, place in named.items():
+        if place is not None:
+            found[name] = Path(place).expanduser()
+            if not found[name].is_dir():
+                raise FileNotFoundError(f"{name} must be a directory of data, and there is none at {place}")
+    return found | {"cache": cache_directory()}
+
+
+def cache_directory() -> Path:
+    """Where ``asymptotix data get`` puts files unless told otherwise: the user's cache, as the platform has it."""
+    home = Path.home()
+    if sys.platform == "darwin":
+        caches = home / "Library" / "Caches"
+    else:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return caches / "asymptotix" / "data"
+
+
+def candidates(owner: StoredSet, file: StoredFile, place: Path) -> Iterator[Path]:
+    """The paths that a file may have in a directory of data."""
+    yield place / owner.folder / file.name
+    if file.content_sha256 is not None:
+        yield place / owner.folder / file.name.removesuffix(".gz")
+
+
+def difference(file: StoredFile, path: Path) -> str | None:
+    """What tells a file on the disk from the published one, in words; None where it is that or holds the same."""
+    with open(path, "rb") as stream:
+        sha256 = _sha256(stream)
+    if sha256 in (file.sha256, file.content_sha256):
+        return None
+    if file.content_sha256 is not None:
+        try:
+            with gzip.open(path, "rb") as stream:
+                if _sha256(stream) == file.content_sha256:
+                    return None
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            pass
+    if (size := path.stat().st_size) != file.size and file.content_sha256 is None:
+        return f"it has {size:,} bytes instead of {file.size:,}"
+    return f"its SHA-256 is {sha256}, and {file.sha256} is expected"
+
+
+def not_found(owner: StoredSet, what: str, looked: dict[str, Path]) -> FileNotFoundError:
+    """The error that says where something was looked for and how to get it."""
+    where = {"directory": "not given", f"${VARIABLE}": "not set"} | looked
+    said = ", ".join(f"{name} ({path})" for name, path in where.items())
+    return FileNotFoundError(f"{what} is in none of: {said}; get it with: asymptotix data get {owner.name}")
+
+
+def _remedy(owner: StoredSet, place: Path) -> str:
+    return f"get it anew with: asymptotix data get {owner.name} --to {place}"
+
+
+def _sha256(stream: _Readable) -> str:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
