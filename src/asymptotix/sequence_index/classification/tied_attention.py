@@ -54,11 +54,13 @@ def random_start(
 def logits(parameters: ClassifierParameters, tokens: Any, *, score_scale: float, key_bias: bool) -> Any:
     """Array (examples, classes) of sequences (examples, M) of rows of the embedding."""
     x = parameters.embedding[tokens]
-    for w, offset in zip(parameters.keys, parameters.offsets, strict=True):
+    last = len(parameters.keys) - 1
+    for layer, (w, offset) in enumerate(zip(parameters.keys, parameters.offsets, strict=True)):
         h = x @ w.T + offset if key_bias else x @ w.T
-        scores = score_scale * jnp.einsum("nqp,nkp->nqk", h, h)
-        x = jax.nn.softmax(scores, axis=-1) @ x
-    return x.mean(axis=1) @ parameters.readout.T + parameters.bias
+        attention = jax.nn.softmax(score_scale * jnp.einsum("nqp,nkp->nqk", h, h), axis=-1)
+        # Only the average over positions is read: after the last layer it is one query, not M.
+        x = attention @ x if layer < last else (attention.mean(axis=1, keepdims=True) @ x)[:, 0]
+    return x @ parameters.readout.T + parameters.bias
 
 
 def cross_entropy(given: Any, labels: Any, weight: Any) -> Any:
