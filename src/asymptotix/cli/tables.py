@@ -62,7 +62,7 @@ def show_figures() -> None:
         table.add_column(head, no_wrap=head == "figure", overflow="fold")
     for chosen in sorted(FIGURES.values(), key=lambda chosen: place(chosen.name)):
         if chosen.make is None:
-            table.add_row(chosen.name, chosen.shows, f"needs {chosen.needs}")
+            table.add_row(chosen.name, chosen.shows, f"needs {', '.join(chosen.needs)}")
             continue
         quick, paper = chosen.sizes["quick"], chosen.sizes["paper"]
         gpu = "" if paper.gpu_minutes is None else _minutes(paper.gpu_minutes)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import xarray as xr
 
@@ -19,6 +20,15 @@ from ...core.result import ConvergenceWarning, Result, load
 from ...core.verbs import simulate, solve, thresholds
 
 Say = Callable[[str], None]
+
+
+class Kept(Protocol):
+    """What writes itself to a file, whole or not at all."""
+
+    def save(self, path: Path, /) -> Any: ...
+
+
+Shared = TypeVar("Shared", bound=Kept)
 
 
 class Parts:
@@ -34,12 +44,23 @@ class Parts:
         Gets a line for every part that is begun.
     progress : bool or None
         Of the verbs.
+    shared : Path, optional
+        Folder of what several figures are made of; by default the figure's own.
+
+    Attributes
+    ----------
+    results, datasets : dict
+        What was asked for, by name.
+    shared_files : list of str
+        Files of the shared folder that the figure is made of, as seen from its own folder.
     """
 
-    def __init__(self, folder: Path | None, say: Say, progress: bool | None = None) -> None:
+    def __init__(self, folder: Path | None, say: Say, progress: bool | None = None, shared: Path | None = None) -> None:
         self._folder, self._say, self._progress = folder, say, progress
+        self._shared = folder if shared is None else shared
         self.results: dict[str, Result] = {}
         self.datasets: dict[str, xr.Dataset] = {}
+        self.shared_files: list[str] = []
 
     def solve(self, name: str, problem: Problem, **options: Any) -> Result:
         return self._result(name, solve, problem, **options)
@@ -66,6 +87,57 @@ class Parts:
             if path is not None:
                 write_whole(path, sealed(found))
         self.datasets[name] = found
+        return found
+
+    def shared(
+        self,
+        file: str,
+        make: Callable[[Path | None], Shared],
+        load: Callable[[Path], Shared],
+        differs: Callable[[Shared], str],
+    ) -> Shared:
+        """What several figures share, such as a trained network: whoever needs it first makes it, or it was put there.
+
+        Parameters
+        ----------
+        file : str
+            Its name in the shared folder.
+        make : callable
+            Gets the path of a file for what it has so far, to go on from when it is called again; None without a
+            folder.
+        load : callable
+            Reads it, with a ValueError where the file is damaged.
+        differs : callable
+            Says in what it is not what is asked for; "" where it is.
+        """
+        if self._shared is None or self._folder is None:
+            self._say(f"{file} ...")
+            return make(None)
+        self._shared.mkdir(parents=True, exist_ok=True)
+        path = self._shared / file
+        found = self._earlier_shared(path, load, differs)
+        if found is None:
+            self._say(f"{file} ...")
+            unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
+            found = make(unfinished)
+            found.save(path)
+            unfinished.unlink(missing_ok=True)
+        self.shared_files.append(Path(os.path.relpath(path, self._folder)).as_posix())
+        return found
+
+    def _earlier_shared(
+        self, path: Path, load: Callable[[Path], Shared], differs: Callable[[Shared], str]
+    ) -> Shared | None:
+        if not path.exists():
+            return None
+        try:
+            found = load(path)
+        except ValueError as error:
+            self._say(f"computed anew: {error}")
+            return None
+        if what := differs(found):
+            self._say(f"{path} is of something else and computed anew: {what}")
+            return None
         return found
 
     def _result(self, name: str, verb: Callable[..., Result], problem: Problem, *args: Any, **options: Any) -> Result:

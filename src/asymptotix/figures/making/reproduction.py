@@ -44,6 +44,8 @@ class Reproduction:
         Numbers that no verb returns.
     figure : matplotlib.figure.Figure
     findings : Findings
+    shared_files : sequence of str
+        What it has in common with other figures, as seen from its folder.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Reproduction:
     datasets: Mapping[str, xr.Dataset]
     figure: Figure
     findings: Findings
+    shared_files: Sequence[str] = ()
 
     def save(self, folder: Path, seconds: float) -> None:
         """Write picture and record to a folder that holds the results already; the JSON record comes last."""
@@ -64,7 +67,8 @@ class Reproduction:
             self.figure.savefig(buffer, format=kind, dpi=DPI)
             write_whole(folder / f"{title}.{kind}", buffer.getvalue())
         write_whole(folder / PAGE, self.page(seconds).encode())
-        files = [f"{title}.png", f"{title}.pdf", PAGE, *(f"{part}.nc" for part in [*self.results, *self.datasets])]
+        parts = [*(f"{part}.nc" for part in [*self.results, *self.datasets]), *self.shared_files]
+        files = [f"{title}.png", f"{title}.pdf", PAGE, *parts]
         record = {
             "name": self.name,
             "shows": self.shows,
@@ -99,6 +103,7 @@ class Reproduction:
         lines += ["## Parameters", "", f"Size `{self.size}`: {_listed(self.settings)}.", ""]
         lines += [f"* `{name}.nc`: {_described(result)}" for name, result in self.results.items()]
         lines += [f"* `{name}.nc`: {', '.join(map(str, ds.data_vars))}" for name, ds in self.datasets.items()]
+        lines += [f"* `{file}`: shared with other figures" for file in self.shared_files]
         lines += ["", f"asymptotix {__version__}, {platform.machine()}, {seconds:.0f} s for what was done last.", ""]
         return "\n".join(lines)
 

@@ -106,12 +106,9 @@ def difference(file: StoredFile, path: Path) -> str | None:
 
 def not_found(owner: StoredSet, what: str, looked: dict[str, Path]) -> FileNotFoundError:
     """The error that says where something was looked for and how to get it."""
-    where = ", ".join(f"{name} {path}" for name, path in looked.items())
-    hint = "" if f"${VARIABLE}" in looked else f", ${VARIABLE} (not set)"
-    return FileNotFoundError(
-        f"{what} is in none of: {where}{hint}; get it with: asymptotix data get {owner.name}, or name a directory "
-        f"that has it"
-    )
+    where = {"directory": "not given", f"${VARIABLE}": "not set"} | looked
+    said = ", ".join(f"{name} ({path})" for name, path in where.items())
+    return FileNotFoundError(f"{what} is in none of: {said}; get it with: asymptotix data get {owner.name}")
 
 
 def _remedy(owner: StoredSet, place: Path) -> str:
