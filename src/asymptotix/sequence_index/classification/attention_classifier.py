@@ -6,7 +6,7 @@ code differ; both are described here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
@@ -20,11 +20,9 @@ from ...core.progress import Progress, as_progress
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
+from .adamw import LIBRARIES, adamw
 from .layer_convergence import similarity
 from .tied_attention import ClassifierParameters, cross_entropy, logits, random_start
-
-#: Decay of the means of the gradient and of its square.
-_BETA1, _BETA2 = 0.9, 0.999
 
 
 class ClassifiedSequences(Protocol):
@@ -61,9 +59,8 @@ class AttentionClassifier:
     key_sd : float
         Standard deviation of the entries of w_l at the start.
     optimizer : "transformers" or "torch"
-        Which library's AdamW, with what it does where nothing is said. Transformers: no weight decay, and 1e-6 is added
-        to the root of the mean squared gradient before its bias is corrected. PyTorch: weight decay 0.01, and 1e-8 is
-        added after that.
+        Whose AdamW, with what it does where nothing is said: the first without weight decay and with 1e-6 in the
+        denominator, the second with 0.01 and 1e-8.
     learning_rate : float
     batch : int
         Questions per step; the last batch of an epoch may be smaller.
@@ -103,7 +100,7 @@ class AttentionClassifier:
         for name in ("score_scale", "key_sd", "learning_rate"):
             object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
         checks.one_of("key_bias", self.key_bias, (False, True))
-        checks.one_of("optimizer", self.optimizer, ("transformers", "torch"))
+        checks.one_of("optimizer", self.optimizer, LIBRARIES)
 
     def train(
         self,
@@ -135,12 +132,15 @@ class AttentionClassifier:
         changes nothing else.
         """
         epochs, every = checks.integer("epochs", epochs, 1), checks.integer("record_every", record_every, 1)
-        chosen = [checks.integer("seeds", seed, 0, 2**32 - 1) for seed in (range(len(tasks)) if seeds is None else seeds)]
-        work = _Work(self, tasks, chosen)
-        steps = _recorded_steps(work.batches, epochs, every)
-        held = 4 * len(chosen) * self.layers * self.rank * self.features * len(steps)
-        refuse_beyond_memory(3 * held, f"the way of {len(chosen)} networks in {len(steps)} records", "a larger record_every")
-        return work.run(epochs, every, steps, as_progress(progress, epochs, "training classifiers"))
+        numbers = range(len(tasks)) if seeds is None else seeds
+        chosen = [checks.integer("seeds", seed, 0, 2**32 - 1) for seed in numbers]
+        runs = _Runs(self, tasks, chosen)
+        steps = recorded_steps(runs.batches, epochs, every)
+        way = 4 * len(chosen) * self.layers * self.rank * self.features * len(steps)  # and a copy of it
+        what = f"the way of {len(chosen)} networks in {len(steps)} records"
+        refuse_beyond_memory(2 * way, what, "a larger record_every")
+        with as_progress(progress, epochs, "training classifiers") as shown:
+            return runs.train(epochs, every, steps, shown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +153,9 @@ class TrainedClassifiers:
     keys : array (seed, layer, P, D)
         w_l in the end.
     history : xarray.Dataset
-        ``similarity(seed, layer, step)`` of K = w w^T (P x P) to that of the last iterate, the quantity of Fig. 3 right,
-        ``score_similarity`` the same of w^T w (D x D), which the scores depend on, ``norm`` = |w|_F; for every epoch
-        ``train_loss`` (the mean over its batches, each before its step) and ``validation_accuracy`` at its end. Layers
+        ``similarity(seed, layer, step)`` of K = w w^T (P x P) to that of the last iterate, the published quantity;
+        ``score_similarity``, the same of w^T w (D x D), which the scores depend on; ``norm`` = |w|_F. For every epoch
+        ``train_loss``, the mean over its batches, each before its step, and ``validation_accuracy`` at its end. Layers
         count from one.
     """
 
@@ -171,68 +171,48 @@ class _Rule(NamedTuple):
     every: int
 
 
-class _Work:
+class _Runs:
     """The arrays of all runs, the run being the first axis."""
 
     def __init__(self, classifier: AttentionClassifier, tasks: Sequence[Any], seeds: Sequence[int]) -> None:
         self.classifier, self.seeds = classifier, seeds
-        self.tokens, self.labels = _stacked(tasks, "tokens", seeds), _stacked(tasks, "labels", seeds)
-        self.held_tokens, self.held_labels = (_stacked(tasks, f"validation_{name}", seeds) for name in ("tokens", "labels"))
+        names = ("tokens", "labels", "validation_tokens", "validation_labels")
+        tokens, labels, held_tokens, held_labels = (_stacked(tasks, name, seeds) for name in names)
         vocabulary = max(task.vocabulary_size for task in tasks)
-        if self.labels.max() >= classifier.classes or self.labels.min() < 0:
-            raise ValueError(f"labels must be from 0 to {classifier.classes - 1}, got {np.unique(self.labels)}")
-        used = np.unique(np.concatenate([self.tokens.ravel(), self.held_tokens.ravel()]))
-        if used[0] < 0 or used[-1] >= vocabulary:
-            raise ValueError(f"tokens must be from 0 to {vocabulary - 1}, got {used[0]} to {used[-1]}")
-        self.tokens, self.held_tokens = (
-            np.searchsorted(used, tokens).astype(np.int32) for tokens in (self.tokens, self.held_tokens)
-        )
-        starts = [_start(classifier, vocabulary, seed) for seed in seeds]
-        starts = [start._replace(embedding=start.embedding[used]) for start in starts]
+        _within("labels", labels, classifier.classes)
+        _within("validation_labels", held_labels, classifier.classes)
+        used = np.unique(np.concatenate([tokens.ravel(), held_tokens.ravel()]))
+        _within("tokens", used, vocabulary)
+        self.data = (np.searchsorted(used, tokens).astype(np.int32), labels)
+        self.held_out = (np.searchsorted(used, held_tokens).astype(np.int32), held_labels)
+        starts = [_start(classifier, vocabulary, used, seed) for seed in seeds]
         self.parameters = ClassifierParameters(*(np.stack(parts) for parts in zip(*starts, strict=True)))
-        self.batches = -(-self.tokens.shape[1] // classifier.batch)
+        self.batches = -(-tokens.shape[1] // classifier.batch)
 
-    def run(self, epochs: int, every: int, steps: np.ndarray, progress: Progress) -> TrainedClassifiers:
-        state = _prepared(self.parameters, self.classifier)
-        data, held = (self.tokens, self.labels), (self.held_tokens, self.held_labels)
-        rule, records = _Rule(self.classifier, every), [self.parameters.keys[:, None]]
-        losses, accuracies = [], []
-        with progress:
-            for epoch in range(epochs):
-                order = np.stack([self._order(seed, epoch) for seed in self.seeds])
-                state, keys, loss = _epoch(state, data, order, rule)
-                accuracies.append(np.asarray(_accuracy(state[0], held, self.classifier)))
-                records.append(np.asarray(keys))
-                losses.append(np.asarray(loss))
-                progress.advance(1, f"epoch {epoch + 1}: loss {losses[-1].mean():.3f}, {accuracies[-1].mean():.1%} right")
+    def train(self, epochs: int, every: int, steps: np.ndarray, progress: Progress) -> TrainedClassifiers:
+        """All epochs, one call of the compiled loop for each."""
+        state, rule = _prepared(self.parameters, self.classifier), _Rule(self.classifier, every)
+        records, losses, accuracies = [self.parameters.keys[:, None]], [], []
+        for epoch in range(epochs):
+            order = np.stack([self._order(seed, epoch) for seed in self.seeds])
+            state, keys, loss = _epoch(state, self.data, order, rule)
+            records.append(np.asarray(keys))
+            losses.append(np.asarray(loss, float))
+            accuracies.append(np.asarray(_accuracy(state[0], self.held_out, self.classifier), float))
+            if not np.isfinite(losses[-1]).all():
+                raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite; try a smaller learning_rate")
+            now = f"loss {losses[-1].mean():.3f}, {100 * accuracies[-1].mean():.1f} % right"
+            progress.advance(1, f"epoch {epoch + 1}: {now}")
         keys = np.concatenate(records, axis=1)
-        return TrainedClassifiers(self.classifier, keys[:, -1], self._history(keys, steps, losses, accuracies))
+        history = _history(keys, np.stack(losses, axis=1), np.stack(accuracies, axis=1))
+        history = history.assign_coords(seed=list(self.seeds), step=steps)
+        return TrainedClassifiers(self.classifier, keys[:, -1], history)
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
-        """Examples of every batch; -1 where the last one has none."""
-        count, size = self.tokens.shape[1], self.classifier.batch
+        """Examples (batches, batch) in the order of an epoch; -1 where the last batch has none."""
+        count, size = self.data[0].shape[1], self.classifier.batch
         order = np.random.default_rng(streams.batches_of_run(seed, epoch)).permutation(count)
         return np.pad(order, (0, self.batches * size - count), constant_values=-1).reshape(-1, size).astype(np.int32)
-
-    def _history(
-        self, keys: np.ndarray, steps: np.ndarray, losses: list[np.ndarray], accuracies: list[np.ndarray]
-    ) -> xr.Dataset:
-        ways = np.moveaxis(keys, 1, 2)  # (seed, layer, step, P, D)
-        along, each = ("seed", "layer", "step"), ("seed", "epoch")
-        variables = {
-            "similarity": (along, similarity(ways)),
-            "score_similarity": (along, similarity(ways.swapaxes(-1, -2))),
-            "norm": (along, np.linalg.norm(ways, axis=(-2, -1))),
-            "train_loss": (each, np.stack(losses, axis=1)),
-            "validation_accuracy": (each, np.stack(accuracies, axis=1)),
-        }
-        coords = {
-            "seed": list(self.seeds),
-            "layer": np.arange(1, self.classifier.layers + 1),
-            "step": steps,
-            "epoch": np.arange(1, len(losses) + 1),
-        }
-        return xr.Dataset(variables, coords=coords)
 
 
 def _stacked(tasks: Sequence[Any], name: str, seeds: Sequence[int]) -> np.ndarray:
@@ -244,65 +224,73 @@ def _stacked(tasks: Sequence[Any], name: str, seeds: Sequence[int]) -> np.ndarra
     return np.stack(arrays).astype(np.int32)
 
 
-def _start(classifier: AttentionClassifier, vocabulary: int, seed: int) -> ClassifierParameters:
+def _within(name: str, values: np.ndarray, count: int) -> None:
+    if values.min() < 0 or values.max() >= count:
+        raise ValueError(f"{name} must be from 0 to {count - 1}, got {values.min()} to {values.max()}")
+
+
+def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, seed: int) -> ClassifierParameters:
+    """Drawn for the whole vocabulary, so that it does not depend on which tokens occur."""
+    rng = np.random.default_rng(streams.classifier_start_of_run(seed))
     sizes = {name: getattr(classifier, name) for name in ("features", "layers", "rank", "classes", "key_sd")}
-    return random_start(np.random.default_rng(streams.classifier_start_of_run(seed)), vocabulary=vocabulary, **sizes)
+    start = random_start(rng, vocabulary=vocabulary, **sizes)
+    return start._replace(embedding=start.embedding[used])
 
 
-def _recorded_steps(batches: int, epochs: int, every: int) -> np.ndarray:
-    """Numbers of the recorded steps, from zero on."""
+def recorded_steps(batches: int, epochs: int, every: int) -> np.ndarray:
+    """Numbers of the steps after which weights are recorded; zero is the start."""
     within = np.unique([*range(every, batches + 1, every), batches])
     return np.concatenate([[0], (batches * np.arange(epochs)[:, None] + within).ravel()])
 
 
-def adamw(classifier: AttentionClassifier) -> Any:
-    """The optimiser, of the package optax."""
-    try:
-        import optax
-    except ImportError as error:
-        raise ImportError('training needs the package optax: pip install "asymptotix[data]"') from error
-    rate = classifier.learning_rate
-    if classifier.optimizer == "torch":
-        return optax.adamw(rate, b1=_BETA1, b2=_BETA2, eps=1e-8, weight_decay=0.01)
+def _history(keys: np.ndarray, losses: np.ndarray, accuracies: np.ndarray) -> xr.Dataset:
+    ways = np.moveaxis(keys, 1, 2)  # (seed, layer, step, P, D)
+    along, each = ("seed", "layer", "step"), ("seed", "epoch")
+    variables = {
+        "similarity": (along, similarity(ways)),
+        "score_similarity": (along, similarity(ways.swapaxes(-1, -2))),
+        "norm": (along, np.sqrt(np.einsum("...ij,...ij->...", ways, ways, dtype=float))),
+        "train_loss": (each, losses),
+        "validation_accuracy": (each, accuracies),
+    }
+    layers, epochs = ways.shape[1], losses.shape[1]
+    return xr.Dataset(variables, coords={"layer": np.arange(1, layers + 1), "epoch": np.arange(1, epochs + 1)})
 
-    def epsilon(step: Any) -> Any:
-        return 1e-6 / jnp.sqrt(1 - _BETA2 ** (step + 1.0))
 
-    scheduled = optax.inject_hyperparams(optax.adamw, static_args=("b1", "b2", "eps_root", "weight_decay", "nesterov"))
-    return scheduled(rate, b1=_BETA1, b2=_BETA2, eps=epsilon, weight_decay=0.0)
+def _optimizer(classifier: AttentionClassifier) -> Any:
+    return adamw(classifier.optimizer, classifier.learning_rate)
 
 
 @partial(jax.jit, static_argnames="classifier")
 def _prepared(parameters: Any, classifier: AttentionClassifier) -> Any:
-    return parameters, jax.vmap(adamw(classifier).init)(parameters)
+    return parameters, jax.vmap(_optimizer(classifier).init)(parameters)
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="state")
 def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, Any]:
     """All batches once: the state after them, the keys (run, record, layer, P, D) on the way, and the mean loss."""
     classifier, every = rule
-    optimizer = adamw(classifier)
+    optimizer = _optimizer(classifier)
 
     def run(state: Any, data: Any, order: Any) -> tuple[Any, Any, Any]:
-        def step(state: Any, batch: Any) -> tuple[Any, Any]:
-            parameters, moments = state
-            loss, gradient = jax.value_and_grad(batch_loss)(parameters, data[0][batch], data[1][batch], batch >= 0, classifier)
+        tokens, labels = data
+
+        def step(carried: Any, given: Any) -> tuple[Any, Any]:
+            (parameters, moments), records = carried
+            number, batch = given
+            examples = (tokens[batch], labels[batch], batch >= 0, classifier)
+            loss, gradient = jax.value_and_grad(batch_loss)(parameters, *examples)
             change, moments = optimizer.update(gradient, moments, parameters)
-            return (jax.tree.map(jnp.add, parameters, change), moments), loss
+            parameters = jax.tree.map(jnp.add, parameters, change)
+            records = records.at[number // every].set(parameters.keys)  # the last of several stays
+            return ((parameters, moments), records), loss
 
-        def block(state: Any, batches: Any) -> tuple[Any, tuple[Any, Any]]:
-            state, losses = jax.lax.scan(step, state, batches)
-            return state, (state[0].keys, losses.sum())
+        batches = len(order)
+        records = jnp.zeros((-(-batches // every), *state[0].keys.shape), jnp.float32)
+        (state, records), losses = jax.lax.scan(step, (state, records), (jnp.arange(batches), order))
+        return state, records, losses.mean()
 
-        whole = len(order) // every * every
-        state, (keys, losses) = jax.lax.scan(block, state, order[:whole].reshape(-1, every, order.shape[-1]))
-        total = losses.sum()
-        if whole < len(order):
-            state, (last, loss) = block(state, order[whole:])
-            keys, total = jnp.concatenate([keys, last[None]]), total + loss
-        return state, keys, total / len(order)
-
-    with jax.default_matmul_precision("highest"):
+    with jax.default_matmul_precision("highest"):  # what float32 means; graphics processors take less by default
         return jax.vmap(run)(state, data, order)
 
 
