@@ -62,7 +62,7 @@ def test_adamw_is_that_of_the_library(library, size):
     assert size < 1e-7 or abs(w - [0.3, -2.0, 0.0]).min() > 1e-4  # it moved
 
 
-@pytest.mark.parametrize("classifier", [RELEASED, PRINTED])
+@pytest.mark.parametrize("classifier", [RELEASED, pytest.param(PRINTED, marks=pytest.mark.slow)])
 def test_the_loop_is_the_one_written_out(classifier):
     """Batches of 4, 4 and 2 in the order of the seed's stream, a step on each, for two epochs."""
     task, seed = drawn_task(0), 5

@@ -1,0 +1,220 @@
+"""Fig. 3 right of Troiani et al., arXiv:2502.00901: which layer of attention trained on TREC converges first.
+
+Two settings, for text and released code differ, and two similarities: the published one, of K = w w^T (P x P), and that
+of w^T w (D x D), which the scores of attention depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+
+from ..core.words import format_number
+from ..sequence_index.classification.layer_convergence import AREA, HALF, layer_order
+from .deep_claims import PAPER
+from .making.drawing import BLACK, BLUE, GREEN, ORANGE, panels
+from .making.parts import Parts
+from .making.record import Claim, Findings
+from .making.registry import Size, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..tasks import TrecTask
+
+#: Colour of layers 1 and 2.
+LAYERS = (BLUE, ORANGE)
+#: How they are trained: name of the part -> (what makes the network, what it is called, colour, marker).
+SETTINGS: Mapping[str, tuple[Callable[[], asx.AttentionClassifier], str, str, str]] = {
+    "released": (asx.AttentionClassifier.released, "as in the released code", BLACK, "o"),
+    "printed": (asx.AttentionClassifier.printed, "as in the text", GREEN, "s"),
+}
+#: Similarities: variable -> (matrix in words, the same in formulas).
+SIMILARITIES = {
+    "similarity": ("w wᵀ (P × P)", r"$w_l w_l^\top\ (P\times P)$"),
+    "score_similarity": ("wᵀw (D × D)", r"$w_l^\top w_l\ (D\times D)$"),
+}
+#: Statistics by which a layer as such is the first to converge.
+ABSOLUTE = ("0.9", "0.95", AREA)
+#: Probability under the sign test below which an order is called found.
+CHANCE = 0.05
+PUBLISHED_EPOCHS = 40
+ORDER_QUOTE = (
+    "“the order in which the layers are learned in the TREC task is reversed, echoing the findings of Chen et al. "
+    "(2023) that shallower layers tend to converge faster over training”"
+)
+SEQUENCE_QUOTE = "“The curves reveal a marked sequential learning process”"
+
+
+@figure(
+    "deep/fig3-right",
+    shows="Two attention layers trained on TREC: similarity of the weights to the final ones",
+    source=f"{PAPER}, Fig. 3 right",
+    needs=("trec", "bert-vocab"),
+    quick=Size(minutes=3.5, gib=1.0, settings={"seeds": 6, "epochs": 16, "record_every": 7}),
+    paper=Size(
+        minutes=11, gib=2.5, settings={"seeds": 8, "epochs": PUBLISHED_EPOCHS, "record_every": 7}, gpu_minutes=2
+    ),
+)
+def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> tuple[Figure, Findings]:
+    """Similarity of each layer to its own last iterate along training, run by run, in both settings."""
+    sizes = {"seeds": seeds, "epochs": epochs, "record_every": record_every}
+
+    def trained(setting: str) -> xr.Dataset:
+        classifier = SETTINGS[setting][0]()
+        asked = {"classifier": repr(classifier), **sizes}
+        return parts.dataset(setting, asked, lambda: _histories(classifier, progress=parts.progress, **sizes))
+
+    runs = {setting: trained(setting) for setting in SETTINGS}
+    picture, axes = panels(2, 3, size=(15.0, 7.6))
+    for row, (name, (_, symbols)) in zip((axes[:3], axes[3:]), SIMILARITIES.items(), strict=True):
+        for axis, (setting, ds) in zip(row, runs.items(), strict=False):
+            _draw_curves(axis, ds[name])
+            axis.set_title(SETTINGS[setting][1], fontsize=10)
+            axis.set_ylabel(f"similarity of {symbols} to the last")
+        row[1].set_xscale("log")
+        row[1].set_xlim(record_every, None)
+        _draw_leads(row[2], {setting: layer_order(ds[name]) for setting, ds in runs.items()})
+    axes[0].legend(loc="lower right")
+    axes[2].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
+    return picture, _findings(runs, epochs)
+
+
+def _histories(
+    classifier: asx.AttentionClassifier, *, seeds: int, epochs: int, record_every: int, progress: bool | None
+) -> xr.Dataset:
+    """Along training, and ``printed_end``: what the formula of the text gives for the last iterate with itself."""
+    runs = classifier.train(_questions(seeds), epochs=epochs, record_every=record_every, progress=progress)
+    keys = runs.keys.astype(float)
+    grams = keys @ keys.swapaxes(-1, -2)
+    end = (grams**2).sum((-2, -1)) / (keys**2).sum((-2, -1)) ** 2
+    return runs.history.assign(printed_end=(("seed", "layer"), end))
+
+
+def _questions(seeds: int) -> Sequence[TrecTask]:
+    return [asx.tasks.trec(seed=seed) for seed in range(seeds)]
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------
+
+
+def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
+    """Every run as a thin line, the mean as a thick one."""
+    for layer, color in enumerate(LAYERS, start=1):
+        curves = values.sel(layer=layer)
+        axis.plot(curves["step"], curves.transpose("step", "seed"), color=color, lw=0.8, alpha=0.45)
+        axis.plot(curves["step"], curves.mean("seed"), color=color, lw=2.2, label=f"layer {layer}, mean over runs")
+    axis.set(xlabel="training step", ylim=(-0.03, 1.05))
+
+
+def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
+    """By how many steps layer 1 is earlier: runs as points, means with their errors."""
+    words = {"0.9": "passes 0.9", "0.95": "passes 0.95", HALF: "half of its way", AREA: "area above"}
+    for shift, (setting, order) in zip((0.16, -0.16), orders.items(), strict=True):
+        _, label, color, marker = SETTINGS[setting]
+        for k, statistic in enumerate(reversed(words)):
+            at = order.sel(statistic=statistic)
+            axis.plot(at["lead"], np.full(at.sizes["seed"], k + shift), marker, color=color, ms=3.5, alpha=0.5, mew=0)
+            axis.errorbar(
+                at["mean_lead"], k + shift + 0.12, xerr=np.nan_to_num(at["mean_lead_err"]), fmt=marker, color=color,
+                markerfacecolor="white", capsize=2.5, label="_" if k else label,
+            )  # fmt: skip
+    axis.axvline(0, color="0.35", lw=1.0, zorder=1)
+    axis.set_xscale("symlog", linthresh=10)
+    axis.set_yticks(range(len(words)), list(reversed(words.values())))
+    axis.set(xlabel="steps by which layer 1 is earlier than layer 2", ylim=(-0.6, len(words) - 0.4))
+
+
+# -- what is found ----------------------------------------------------------------------------------------------
+
+
+def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
+    claims = []
+    for setting, ds in runs.items():
+        trained, order = SETTINGS[setting][1], layer_order(ds["similarity"])
+        matrix, other = (words for words, _ in SIMILARITIES.values())
+        claims += [
+            _claim(f"layer 1 converges first, trained {trained}, by {matrix}", ORDER_QUOTE, order, ABSOLUTE),
+            _claim(
+                f"the same by {other}, which the scores depend on", ORDER_QUOTE, layer_order(ds["score_similarity"]),
+                ABSOLUTE,
+            ),
+            _claim(f"layer 1 is first to do half of its own way, trained {trained}", SEQUENCE_QUOTE, order, (HALF,)),
+        ]  # fmt: skip
+    return Findings(claims=claims, remarks=_remarks(runs, epochs))
+
+
+def _claim(what: str, quote: str, order: xr.Dataset, statistics: Sequence[str]) -> Claim:
+    """Holds where every statistic finds layer 1 first beyond chance, and not where every one finds layer 2."""
+    chosen = order.sel(statistic=list(statistics))
+    found = np.where(chosen["p_value"] <= CHANCE, np.sign(chosen["mean_lead"]), 0)
+    holds = True if (found > 0).all() else False if (found < 0).all() else None
+    return Claim(what, quote, "Section 4", "; ".join(_lead_words(chosen.sel(statistic=name)) for name in statistics), holds)
+
+
+def _lead_words(order: xr.Dataset) -> str:
+    name = str(order["statistic"].item())
+    words = {HALF: "half of the way", AREA: "area above the curve"}.get(name, f"similarity {name}")
+    mean, error = float(order["mean_lead"]), float(order["mean_lead_err"])
+    lead = format_number(mean, error) if np.isfinite(error) else f"{mean:.0f}"
+    runs = f"{int(order['earlier'])} of {order.sizes['seed']} runs"
+    return f"{words}: layer 1 earlier by {lead} steps, in {runs} (p = {float(order['p_value']):.2g})"
+
+
+def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
+    released, printed = runs["released"], runs["printed"]
+    start = released["similarity"].isel(step=0).mean("seed").values
+    remarks = [
+        "Trained as in the released code, layer 1 is early because it hardly moves: at the random start its similarity "
+        f"to the last iterate is {start[0]:.3f} already, that of layer 2 {start[1]:.3f} (means over runs).",
+        _blindness(printed),
+        "The printed denominator, the squares of the norms of the weights, does not give one for equal weights but "
+        f"{_range(released['printed_end'])} at the last iterate of the released code's settings; that code divides by "
+        "the norms of the two matrices, and so do we.",
+        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (with its weight decay of 0.01 and "
+        "10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of Transformers (no "
+        "decay, 10⁻⁶). In both BERT gives only the tokens: embeddings start at random and are learned.",
+        _accuracies(runs),
+    ]
+    if epochs != PUBLISHED_EPOCHS:
+        remarks.append(
+            f"{epochs} epochs instead of {PUBLISHED_EPOCHS}: the last iterate is another one, and layers have moved less."
+        )
+    return remarks
+
+
+def _blindness(printed: xr.Dataset) -> str:
+    """When the published similarity has passed 0.95 in both layers, how far is what the scores depend on?"""
+    time = layer_order(printed["similarity"])["time"].sel(statistic="0.95")
+    other = printed["score_similarity"]
+    reached = [
+        [float(np.interp(time[run].max(), other["step"], other[run, layer])) for layer in range(2)]
+        for run in range(other.sizes["seed"])
+    ]
+    one, two = np.mean(reached, axis=0)
+    return (
+        f"Trained as in the text, both layers have passed 0.95 of the published similarity after {float(time.max()):.0f} "
+        f"steps in every run, but that of wᵀw, on which attention depends, is {one:.2f} and {two:.2f} then: from a small "
+        "start the weights grow as one product u vᵀ; w wᵀ sees u alone, which stays, while v goes on turning."
+    )
+
+
+def _accuracies(runs: Mapping[str, xr.Dataset]) -> str:
+    words = []
+    for setting, ds in runs.items():
+        share, loss = 100 * ds["validation_accuracy"].isel(epoch=-1), ds["train_loss"].isel(epoch=[0, -1]).mean("seed")
+        words.append(
+            f"{SETTINGS[setting][1]} {share.mean():.1f} % of the questions held out are classified rightly in the end "
+            f"and the loss went from {loss[0]:.2f} to {loss[1]:.2f}"
+        )
+    return f"Training has not converged: {'; '.join(words)}."
+
+
+def _range(values: xr.DataArray) -> str:
+    return f"{float(values.min()):.3f} to {float(values.max()):.3f}"

@@ -1,0 +1,215 @@
+"""Sequences of three images as tokens: two labelled ones and a query that belongs to one of them.
+
+An image of 32 x 32 is cut into 16 patches of 8 x 8, row by row; the grey value is repeated for three channels, so that
+a patch has 192 entries in the order (row, column, channel), and each patch is standardised over its entries. A token is
+such a patch, plus a sinusoidal position over the 48 places, plus one of three fixed normal vectors that says "-", "+"
+or "?" of the whole image. Positions and these vectors are the same for all sets of images and all seeds.
+
+Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H, with the details of the authors' released code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..numerics import checks
+from ..numerics.memory import refuse_beyond_memory
+from .stored.bilinear import resize_bilinear
+
+if TYPE_CHECKING:
+    import jax
+
+PIXELS, PATCH, CHANNELS = 32, 8, 3
+IMAGES = 3
+PATCHES = (PIXELS // PATCH) ** 2
+TOKENS = IMAGES * PATCHES
+FEATURES = CHANNELS * PATCH**2
+
+#: Stream of the three label vectors; they belong to no seed.
+_LABEL_VECTORS = 1
+#: Rows of the label vectors: of the image whose class means -1, of the other, and of the query.
+_MINUS, _PLUS, _QUERY = 0, 1, 2
+
+#: What the usual layer normalisation adds to the variance of a patch: a blank one becomes zeros.
+_EPSILON = 1e-5
+#: Random numbers of a sequence: two classes, two drawings, which image means +1, drawing of the query, its label.
+_NUMBERS = 7
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSequences:
+    """Random sequences from a set of classes: two of them, an image of each, and another image of one of the two.
+
+    The label of a sequence is that of the labelled image whose class the query shares. It is a pytree of JAX: give it
+    to a compiled function as an argument, and the images are not compiled into the program.
+
+    Attributes
+    ----------
+    patches : uint8 array (classes, images, 16, 64)
+        Grey values, see `cut_into_patches`.
+    variance_floor : float
+        Added to the variance of a patch of grey values in [0, 1] before they are divided by its root.
+    stream : int
+        Keeps the examples of two sets apart that have the same seed.
+    """
+
+    patches: Any
+    variance_floor: float
+    stream: int
+
+    def __post_init__(self) -> None:
+        _register()
+
+    @property
+    def epoch(self) -> int:
+        """Number of pairs of classes."""
+        return math.comb(len(self.patches), 2)
+
+    def draw(self, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+        """Fresh sequences, float32 (count, 48, 192), and their labels (count,), +1 or -1; may be compiled.
+
+        A sequence depends on the key and its own number only: the first of many are those of a few.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(count))
+        bits = jax.vmap(lambda one: jax.random.bits(one, (_NUMBERS,), jnp.uint32))(keys)
+        plus = bits[:, -1] % 2 == 1
+        inputs = self._sequences(bits, plus, jnp, jnp.float32)
+        return inputs, jnp.where(plus, 1, -1).astype(jnp.float32)
+
+    def examples(self, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Fixed sequences (count, 48, 192) and labels (count,) in float64, first those of label +1, then of -1.
+
+        Half of each; of an odd number label +1 gets one more. Those of a smaller count are among those of a larger one.
+        """
+        count, seed = checks.integer("count", count, 2), checks.integer("seed", seed, 0)
+        refuse_beyond_memory(
+            3 * 8 * count * TOKENS * FEATURES, f"{count} sequences of {IMAGES} images", "fewer examples"
+        )
+        sizes = {True: (count + 1) // 2, False: count // 2}
+        made = []
+        for plus, size in sizes.items():
+            bits = random_bits([seed, self.stream, int(plus)], size)
+            made.append(self._sequences(bits, np.full(size, plus), np, np.float64))
+        return np.concatenate(made), labels_in_order(count)
+
+    def _sequences(self, bits: Any, plus: Any, xp: ModuleType, dtype: Any) -> Any:
+        """Sequences whose labels are +1 where ``plus``, from uint32 random numbers (count, 7)."""
+        classes, drawings = self.patches.shape[:2]
+        first, second, order = bits[:, 0] % classes, bits[:, 1] % (classes - 1), bits[:, 4] % 2 == 1
+        second = (first + 1 + second) % classes  # another one, all equally likely
+        drawn_first, drawn_second = bits[:, 2] % drawings, bits[:, 3] % drawings
+        like_first = order == plus
+        shown = xp.where(like_first, drawn_first, drawn_second)
+        drawn_query = (shown + 1 + bits[:, 5] % (drawings - 1)) % drawings  # never the image that is shown
+        of_class = xp.stack([first, second, xp.where(like_first, first, second)], axis=1)
+        drawing = xp.stack([drawn_first, drawn_second, drawn_query], axis=1)
+        kinds = xp.stack([xp.where(order, _PLUS, _MINUS), xp.where(order, _MINUS, _PLUS)], axis=1)
+        patches = xp.asarray(self.patches)[of_class, drawing]
+        return as_tokens(patches, kinds, self.variance_floor, xp, dtype)
+
+
+def fixed_order_examples(
+    minus: np.ndarray, plus: np.ndarray, variance_floor: float, count: int, seed: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences of two given classes in a fixed order: an image of ``minus``, one of ``plus``, and the query.
+
+    The images are (images, 16, 64) each. As queries they come in random order, each once before any comes again.
+    Sequences and labels are ordered as those of `ImageSequences.examples`.
+    """
+    sizes = {1: (count + 1) // 2, 0: count // 2}
+    classes = (minus, plus)
+    made = []
+    for own, size in sizes.items():
+        numbers = [len(images) for images in classes]
+        query = np.resize(np.random.default_rng([*seed, own, 0]).permutation(numbers[own]), size)
+        bits = random_bits([*seed, own, 1], size)
+        shown = [bits[:, side] % numbers[side] for side in (0, 1)]
+        shown[own] = (query + 1 + bits[:, own] % (numbers[own] - 1)) % numbers[own]
+        patches = np.stack([minus[shown[0]], plus[shown[1]], classes[own][query]], axis=1)
+        kinds = np.broadcast_to([_MINUS, _PLUS], (size, 2))
+        made.append(as_tokens(patches, kinds, variance_floor, np, np.float64))
+    return np.concatenate(made), labels_in_order(count)
+
+
+def as_tokens(patches: Any, kinds: Any, variance_floor: float, xp: ModuleType, dtype: Any) -> Any:
+    """Tokens (count, 48, 192) of three images (count, 3, 16, 64); ``kinds`` are those of the first two.
+
+    ``xp`` is numpy or jax.numpy.
+    """
+    count = len(patches)
+    grey = standardized(patches.astype(dtype) / 255, variance_floor, xp)
+    kinds = xp.concatenate([kinds, xp.full((count, 1), _QUERY)], axis=1)
+    labels = xp.asarray(label_vectors(), dtype)[kinds][:, :, None]
+    places = xp.asarray(positions(), dtype).reshape(IMAGES, PATCHES, FEATURES)
+    return (xp.repeat(grey, CHANNELS, axis=-1) + places + labels).reshape(count, TOKENS, FEATURES)
+
+
+def standardized(patches: Any, variance_floor: float, xp: ModuleType) -> Any:
+    """Every patch with mean 0 and variance v / (v + floor), where v is what it had: 1, or 0 where it is blank.
+
+    Repeated channels change neither: this is layer normalisation of the 192 entries.
+    """
+    centred = patches - patches.mean(axis=-1, keepdims=True)
+    return centred / xp.sqrt((centred**2).mean(axis=-1, keepdims=True) + variance_floor)
+
+
+def variance_floor(deviation: float) -> float:
+    """What stands for the epsilon of layer normalisation where grey values were not divided by ``deviation`` before.
+
+    A mean subtracted before and a deviation divided by before change nothing else.
+    """
+    return _EPSILON * deviation**2
+
+
+def cut_into_patches(images: np.ndarray) -> np.ndarray:
+    """Grey values (..., 16, 64) of images (..., height, width) resized to 32 x 32; ink is 255."""
+    side = PIXELS // PATCH
+    resized = resize_bilinear(images, PIXELS)
+    cut = resized.reshape(*images.shape[:-2], side, PATCH, side, PATCH).swapaxes(-3, -2)
+    return cut.reshape(*images.shape[:-2], PATCHES, PATCH**2)
+
+
+@lru_cache(maxsize=1)
+def positions() -> np.ndarray:
+    """Sines and cosines (48, 192), interleaved, with rates down to 10^-4; the table has mean 0 and variance 1."""
+    rates = 10_000.0 ** (-np.arange(0, FEATURES, 2) / FEATURES)
+    angles = np.arange(TOKENS)[:, None] * rates
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, FEATURES)
+    return (table - table.mean()) / table.std()
+
+
+@lru_cache(maxsize=1)
+def label_vectors() -> np.ndarray:
+    """The vectors (3, 192) that mark an image of label -1, of label +1, and the query."""
+    return np.random.default_rng([_LABEL_VECTORS]).standard_normal((IMAGES, FEATURES))
+
+
+def labels_in_order(count: int) -> np.ndarray:
+    """+1 for the first half of ``count`` examples, -1 for the rest."""
+    return np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
+
+
+def random_bits(seed: list[int], count: int) -> np.ndarray:
+    """Random numbers (count, 7) of 32 bits; those of a smaller count are the first of them."""
+    return np.random.default_rng(seed).integers(0, 2**32, (count, _NUMBERS), dtype=np.uint32)
+
+
+@lru_cache(maxsize=1)
+def _register() -> None:
+    """Make `ImageSequences` known to JAX; on first use, because importing JAX takes long."""
+    import jax
+
+    with contextlib.suppress(ValueError):  # another thread has just done it
+        jax.tree_util.register_dataclass(
+            ImageSequences, data_fields=["patches", "variance_floor"], meta_fields=["stream"]
+        )
