@@ -22,6 +22,8 @@ from .attention_paths.network.weights import Weights as Weights
 from .attention_paths.posterior import PathPosterior as PathPosterior
 from .attention_paths.pruning import prune as prune
 from .attention_paths.sampling.nuts import NUTS as NUTS
+from .attention_paths.training.train import train as train
+from .attention_paths.training.trained_paths import TrainedPaths as TrainedPaths
 from .bayes_optimal import BayesOptimal as BayesOptimal
 from .core import plot as plot
 from .core.compare import Comparison as Comparison

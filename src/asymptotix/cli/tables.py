@@ -67,7 +67,8 @@ def show_figures() -> None:
         quick, paper = chosen.sizes["quick"], chosen.sizes["paper"]
         gpu = "" if paper.gpu_minutes is None else _minutes(paper.gpu_minutes)
         memory = f"{quick.gib:g}, {paper.gib:g} GiB"
-        table.add_row(chosen.name, chosen.shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
+        shows = f"{chosen.shows} (from {', '.join(chosen.needs)})" if chosen.needs else chosen.shows
+        table.add_row(chosen.name, shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
     (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
     print("Times on two cores. Make one with: asymptotix reproduce FIGURE --size quick --out DIR")
 

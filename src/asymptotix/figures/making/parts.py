@@ -51,16 +51,18 @@ class Parts:
     ----------
     results, datasets : dict
         What was asked for, by name.
-    shared_files : list of str
-        Files of the shared folder that the figure is made of, as seen from its own folder.
+    files : dict of str to str
+        The files of all that was asked for, as seen from the figure's own folder.
+    progress : bool or None
+        As given.
     """
 
     def __init__(self, folder: Path | None, say: Say, progress: bool | None = None, shared: Path | None = None) -> None:
-        self._folder, self._say, self._progress = folder, say, progress
+        self._folder, self._say, self.progress = folder, say, progress
         self._shared = folder if shared is None else shared
         self.results: dict[str, Result] = {}
         self.datasets: dict[str, xr.Dataset] = {}
-        self.shared_files: list[str] = []
+        self.files: dict[str, str] = {}
 
     def solve(self, name: str, problem: Problem, **options: Any) -> Result:
         return self._result(name, solve, problem, **options)
@@ -76,9 +78,11 @@ class Parts:
         with _quiet():
             return compare(theory, experiment, **options)
 
-    def dataset(self, name: str, settings: Mapping[str, Any], make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """Numbers that no verb returns; ``settings`` is what they depend on."""
-        path, told = self._path(name), json.dumps(settings, sort_keys=True, default=str)
+    def dataset(
+        self, name: str, settings: Mapping[str, Any], make: Callable[[], xr.Dataset], *, shared: bool = False
+    ) -> xr.Dataset:
+        """Numbers that no verb returns; ``settings`` is what they depend on. Other figures may ask for shared ones."""
+        path, told = self._path(name, shared=shared), json.dumps(settings, sort_keys=True, default=str)
         found = self._earlier_dataset(path, told)
         if found is None:
             self._say(f"{name} ...")
@@ -110,11 +114,11 @@ class Parts:
         differs : callable
             Says in what it is not what is asked for; "" where it is.
         """
-        if self._shared is None or self._folder is None:
+        name, _, kind = file.rpartition(".")
+        path = self._path(name, kind, shared=True)
+        if path is None:
             self._say(f"{file} ...")
             return make(None)
-        self._shared.mkdir(parents=True, exist_ok=True)
-        path = self._shared / file
         found = self._earlier_shared(path, load, differs)
         if found is None:
             self._say(f"{file} ...")
@@ -122,7 +126,6 @@ class Parts:
             found = make(unfinished)
             found.save(path)
             unfinished.unlink(missing_ok=True)
-        self.shared_files.append(Path(os.path.relpath(path, self._folder)).as_posix())
         return found
 
     def _earlier_shared(
@@ -143,7 +146,7 @@ class Parts:
     def _result(self, name: str, verb: Callable[..., Result], problem: Problem, *args: Any, **options: Any) -> Result:
         path = self._path(name)
         earlier = self._earlier_result(path)
-        options = {"progress": self._progress, **options}
+        options = {"progress": self.progress, **options}
         if path is not None:
             options["checkpoint"] = path
         self._say(f"{name} ...")
@@ -162,8 +165,15 @@ class Parts:
         self.results[name] = result
         return result
 
-    def _path(self, name: str) -> Path | None:
-        return None if self._folder is None else self._folder / f"{name}.nc"
+    def _path(self, name: str, kind: str = "nc", *, shared: bool = False) -> Path | None:
+        """The file of a part, which is noted; None without a folder."""
+        place = self._shared if shared else self._folder
+        if self._folder is None or place is None:
+            return None
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{name}.{kind}"
+        self.files[name] = Path(os.path.relpath(path, self._folder)).as_posix()
+        return path
 
     def _earlier_result(self, path: Path | None) -> Result | None:
         if path is None or not path.exists():

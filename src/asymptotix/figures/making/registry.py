@@ -115,7 +115,7 @@ class Reproducible:
         parts = Parts(folder, say or (lambda line: None), progress, common)
         with plot.style():
             figure, findings = make(parts, **own)
-        made = (parts.results, parts.datasets, figure, findings, tuple(parts.shared_files))
+        made = (parts.results, parts.datasets, figure, findings, parts.files)
         return Reproduction(self.name, self.shows, self.source, size, own, *made)
 
     def refuse_without_data(self) -> Making:
