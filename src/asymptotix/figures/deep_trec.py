@@ -65,13 +65,7 @@ SEQUENCE_QUOTE = "“The curves reveal a marked sequential learning process”"
 def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> tuple[Figure, Findings]:
     """Similarity of each layer to its own last iterate along training, run by run, in both settings."""
     sizes = {"seeds": seeds, "epochs": epochs, "record_every": record_every}
-
-    def trained(setting: str) -> xr.Dataset:
-        classifier = SETTINGS[setting][0]()
-        asked = {"classifier": repr(classifier), **sizes}
-        return parts.dataset(setting, asked, lambda: _histories(classifier, progress=parts.progress, **sizes))
-
-    runs = {setting: trained(setting) for setting in SETTINGS}
+    runs = {setting: trained(parts, setting, **sizes) for setting in SETTINGS}
     picture, axes = panels(2, 3, size=(15.0, 7.6))
     for row, (name, (_, symbols)) in zip((axes[:3], axes[3:]), SIMILARITIES.items(), strict=True):
         for axis, (setting, ds) in zip(row, runs.items(), strict=False):
@@ -84,6 +78,13 @@ def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> t
     axes[0].legend(loc="lower right")
     axes[2].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
     return picture, _findings(runs, epochs)
+
+
+def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
+    """The histories of one setting, a part of the figure."""
+    classifier = SETTINGS[setting][0]()
+    asked = {"classifier": repr(classifier), **sizes}
+    return parts.dataset(setting, asked, lambda: _histories(classifier, progress=parts.progress, **sizes))
 
 
 def _histories(
@@ -135,85 +136,79 @@ def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
 
 
 def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
-    claims = []
+    claims, (matrix, other) = [], (words for words, _ in SIMILARITIES.values())
     for setting, ds in runs.items():
-        trained, order = SETTINGS[setting][1], layer_order(ds["similarity"])
-        matrix, other = (words for words, _ in SIMILARITIES.values())
+        how = f"trained {SETTINGS[setting][1]}"
+        order, score_order = layer_order(ds["similarity"]), layer_order(ds["score_similarity"])
         claims += [
-            _claim(f"layer 1 converges first, trained {trained}, by {matrix}", ORDER_QUOTE, order, ABSOLUTE),
-            _claim(
-                f"the same by {other}, which the scores depend on", ORDER_QUOTE, layer_order(ds["score_similarity"]),
-                ABSOLUTE,
-            ),
-            _claim(f"layer 1 is first to do half of its own way, trained {trained}", SEQUENCE_QUOTE, order, (HALF,)),
-        ]  # fmt: skip
+            _claim(f"layer 1 converges first, {how}, by {matrix}", ORDER_QUOTE, order, ABSOLUTE),
+            _claim(f"the same by {other}, which the scores depend on", ORDER_QUOTE, score_order, ABSOLUTE),
+            _claim(f"layer 1 is first to do half of its own way, {how}", SEQUENCE_QUOTE, order, (HALF,)),
+            _claim(f"the same by {other}", SEQUENCE_QUOTE, score_order, (HALF,)),
+        ]
     return Findings(claims=claims, remarks=_remarks(runs, epochs))
 
 
 def _claim(what: str, quote: str, order: xr.Dataset, statistics: Sequence[str]) -> Claim:
     """Holds where every statistic finds layer 1 first beyond chance, and not where every one finds layer 2."""
     chosen = order.sel(statistic=list(statistics))
-    found = np.where(chosen["p_value"] <= CHANCE, np.sign(chosen["mean_lead"]), 0)
-    holds = True if (found > 0).all() else False if (found < 0).all() else None
-    return Claim(what, quote, "Section 4", "; ".join(_lead_words(chosen.sel(statistic=name)) for name in statistics), holds)
+    first = np.where(chosen["p_value"] <= CHANCE, np.sign(chosen["mean_lead"]), 0)
+    holds = True if (first > 0).all() else False if (first < 0).all() else None
+    found = "; ".join(_lead_words(chosen.sel(statistic=name)) for name in statistics)
+    return Claim(what, quote, "Section 4", found, holds)
 
 
 def _lead_words(order: xr.Dataset) -> str:
     name = str(order["statistic"].item())
     words = {HALF: "half of the way", AREA: "area above the curve"}.get(name, f"similarity {name}")
-    mean, error = float(order["mean_lead"]), float(order["mean_lead_err"])
-    lead = format_number(mean, error) if np.isfinite(error) else f"{mean:.0f}"
+    lead = format_number(float(order["mean_lead"]), float(order["mean_lead_err"]))
     runs = f"{int(order['earlier'])} of {order.sizes['seed']} runs"
     return f"{words}: layer 1 earlier by {lead} steps, in {runs} (p = {float(order['p_value']):.2g})"
 
 
 def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
-    released, printed = runs["released"], runs["printed"]
+    released = runs["released"]
     start = released["similarity"].isel(step=0).mean("seed").values
     remarks = [
-        "Trained as in the released code, layer 1 is early because it hardly moves: at the random start its similarity "
-        f"to the last iterate is {start[0]:.3f} already, that of layer 2 {start[1]:.3f} (means over runs).",
-        _blindness(printed),
-        "The printed denominator, the squares of the norms of the weights, does not give one for equal weights but "
-        f"{_range(released['printed_end'])} at the last iterate of the released code's settings; that code divides by "
+        "A layer that hardly moves counts as early by the published similarity: trained as in the released code, that "
+        f"of the random start to the last iterate is {start[0]:.3f} in layer 1 already, and {start[1]:.3f} in layer 2 "
+        "(means over runs). Half of a layer's own way, from its start to one, does not count so.",
+        _blindness(runs["printed"]),
+        "The printed denominator, the squares of the norms of the weights, does not give one for equal weights, but "
+        f"{_range(released['printed_end'])} at the last iterates of the released code's settings; that code divides by "
         "the norms of the two matrices, and so do we.",
-        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (with its weight decay of 0.01 and "
-        "10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of Transformers (no "
-        "decay, 10⁻⁶). In both BERT gives only the tokens: embeddings start at random and are learned.",
+        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (we take its weight decay of 0.01 "
+        "and 10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of Transformers "
+        "(no decay, 10⁻⁶). Of BERT only the tokens are used: embeddings start at random and are learned, as in that "
+        "code.",
         _accuracies(runs),
     ]
     if epochs != PUBLISHED_EPOCHS:
-        remarks.append(
-            f"{epochs} epochs instead of {PUBLISHED_EPOCHS}: the last iterate is another one, and layers have moved less."
-        )
+        remarks.append(f"{epochs} epochs instead of {PUBLISHED_EPOCHS}: last iterates are others, and layers moved less.")
     return remarks
 
 
 def _blindness(printed: xr.Dataset) -> str:
     """When the published similarity has passed 0.95 in both layers, how far is what the scores depend on?"""
-    time = layer_order(printed["similarity"])["time"].sel(statistic="0.95")
-    other = printed["score_similarity"]
-    reached = [
-        [float(np.interp(time[run].max(), other["step"], other[run, layer])) for layer in range(2)]
-        for run in range(other.sizes["seed"])
-    ]
-    one, two = np.mean(reached, axis=0)
+    last = layer_order(printed["similarity"])["time"].sel(statistic="0.95").max("layer").values
+    other = printed["score_similarity"].transpose("seed", "layer", "step")
+    at = [[np.interp(time, other["step"], curve) for curve in run] for time, run in zip(last, other.values, strict=True)]
+    one, two = np.mean(at, axis=0)
     return (
-        f"Trained as in the text, both layers have passed 0.95 of the published similarity after {float(time.max()):.0f} "
-        f"steps in every run, but that of wᵀw, on which attention depends, is {one:.2f} and {two:.2f} then: from a small "
-        "start the weights grow as one product u vᵀ; w wᵀ sees u alone, which stays, while v goes on turning."
+        "Trained as in the text, both layers have passed 0.95 of the published similarity after "
+        f"{last.min():.0f} to {last.max():.0f} steps, but that of wᵀw, which attention depends on, is {one:.2f} and "
+        f"{two:.2f} then (means over runs). From a small start the weights become nearly one product u vᵀ (|w wᵀ|²/|w|⁴ "
+        f"is {_range(printed['printed_end'])} in the end): w wᵀ sees u alone, and not how v turns."
     )
 
 
 def _accuracies(runs: Mapping[str, xr.Dataset]) -> str:
     words = []
     for setting, ds in runs.items():
-        share, loss = 100 * ds["validation_accuracy"].isel(epoch=-1), ds["train_loss"].isel(epoch=[0, -1]).mean("seed")
-        words.append(
-            f"{SETTINGS[setting][1]} {share.mean():.1f} % of the questions held out are classified rightly in the end "
-            f"and the loss went from {loss[0]:.2f} to {loss[1]:.2f}"
-        )
-    return f"Training has not converged: {'; '.join(words)}."
+        share = 100 * float(ds["validation_accuracy"].isel(epoch=-1).mean())
+        losses = ds["train_loss"].mean("seed").values
+        words.append(f"{SETTINGS[setting][1]} {share:.1f} %, the loss {losses[0]:.2f} at first and {losses[-1]:.2f}")
+    return f"Of the questions held out are classified rightly in the end, trained {'; '.join(words)} in the last epoch."
 
 
 def _range(values: xr.DataArray) -> str:
