@@ -40,7 +40,8 @@ SIMILARITIES = {
     "similarity": ("w wᵀ (P × P)", r"$w_l w_l^\top\ (P\times P)$"),
     "score_similarity": ("wᵀw (D × D)", r"$w_l^\top w_l\ (D\times D)$"),
 }
-#: Statistics by which a layer as such is the first to converge.
+#: By which statistics a layer as such is the first to converge; the last one decides, for it takes the whole curve and
+#: is defined where a layer is never below a level too.
 ABSOLUTE = ("0.9", "0.95", AREA)
 #: Probability under the sign test below which an order is called found.
 CHANCE = 0.05
@@ -70,8 +71,8 @@ def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> t
     for row, (name, (_, symbols)) in zip((axes[:3], axes[3:]), SIMILARITIES.items(), strict=True):
         for axis, (setting, ds) in zip(row, runs.items(), strict=False):
             _draw_curves(axis, ds[name])
-            axis.set_title(SETTINGS[setting][1], fontsize=10)
-            axis.set_ylabel(f"similarity of {symbols} to the last")
+            axis.set_title(f"trained {SETTINGS[setting][1]}", fontsize=10)
+            axis.set_ylabel(f"similarity to the last iterate\nof {symbols}")
         row[1].set_xscale("log")
         row[1].set_xlim(record_every, None)
         _draw_leads(row[2], {setting: layer_order(ds[name]) for setting, ds in runs.items()})
@@ -111,12 +112,13 @@ def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
         curves = values.sel(layer=layer)
         axis.plot(curves["step"], curves.transpose("step", "seed"), color=color, lw=0.8, alpha=0.45)
         axis.plot(curves["step"], curves.mean("seed"), color=color, lw=2.2, label=f"layer {layer}, mean over runs")
-    axis.set(xlabel="training step", ylim=(-0.03, 1.05))
+    low = np.floor(10 * float(values.min()) - 0.1) / 10
+    axis.set(xlabel="training step", ylim=(low - 0.03, 1 + 0.05 * (1 - low)))
 
 
 def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
     """By how many steps layer 1 is earlier: runs as points, means with their errors."""
-    words = {"0.9": "passes 0.9", "0.95": "passes 0.95", HALF: "half of its way", AREA: "area above"}
+    words = {"0.9": "passes\n0.9", "0.95": "passes\n0.95", HALF: "half of\nits own way", AREA: "area above\nthe curve"}
     for shift, (setting, order) in zip((0.16, -0.16), orders.items(), strict=True):
         _, label, color, marker = SETTINGS[setting]
         for k, statistic in enumerate(reversed(words)):
@@ -127,7 +129,8 @@ def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
                 markerfacecolor="white", capsize=2.5, label="_" if k else label,
             )  # fmt: skip
     axis.axvline(0, color="0.35", lw=1.0, zorder=1)
-    axis.set_xscale("symlog", linthresh=10)
+    axis.set_xscale("symlog", linthresh=100)
+    axis.margins(x=0.06)
     axis.set_yticks(range(len(words)), list(reversed(words.values())))
     axis.set(xlabel="steps by which layer 1 is earlier than layer 2", ylim=(-0.6, len(words) - 0.4))
 
@@ -150,20 +153,19 @@ def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
 
 
 def _claim(what: str, quote: str, order: xr.Dataset, statistics: Sequence[str]) -> Claim:
-    """Holds where every statistic finds layer 1 first beyond chance, and not where every one finds layer 2."""
-    chosen = order.sel(statistic=list(statistics))
-    first = np.where(chosen["p_value"] <= CHANCE, np.sign(chosen["mean_lead"]), 0)
-    holds = True if (first > 0).all() else False if (first < 0).all() else None
-    found = "; ".join(_lead_words(chosen.sel(statistic=name)) for name in statistics)
+    """Holds if layer 1 is the first in more runs than chance explains, by the last of the statistics."""
+    last = order.sel(statistic=statistics[-1])
+    holds = 2 * int(last["earlier"]) > last.sizes["seed"] if last["p_value"] <= CHANCE else None
+    found = "; ".join(_lead_words(order.sel(statistic=name)) for name in statistics)
     return Claim(what, quote, "Section 4", found, holds)
 
 
 def _lead_words(order: xr.Dataset) -> str:
     name = str(order["statistic"].item())
-    words = {HALF: "half of the way", AREA: "area above the curve"}.get(name, f"similarity {name}")
+    words = {HALF: "half of the way", AREA: "area above the curve, which decides"}.get(name, f"similarity {name}")
     lead = format_number(float(order["mean_lead"]), float(order["mean_lead_err"]))
     runs = f"{int(order['earlier'])} of {order.sizes['seed']} runs"
-    return f"{words}: layer 1 earlier by {lead} steps, in {runs} (p = {float(order['p_value']):.2g})"
+    return f"{words}: layer 1 leads by {lead} steps, and in {runs} (p = {float(order['p_value']):.2g})"
 
 
 def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
@@ -177,14 +179,14 @@ def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
         "The printed denominator, the squares of the norms of the weights, does not give one for equal weights, but "
         f"{_range(released['printed_end'])} at the last iterates of the released code's settings; that code divides by "
         "the norms of the two matrices, and so do we.",
-        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (we take its weight decay of 0.01 "
-        "and 10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of Transformers "
-        "(no decay, 10⁻⁶). Of BERT only the tokens are used: embeddings start at random and are learned, as in that "
-        "code.",
+        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (we take its weight decay of "
+        "0.01 and 10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of "
+        "Transformers (no decay, 10⁻⁶). Of BERT only the tokens are used: embeddings start at random and are learned, "
+        "as in that code.",
         _accuracies(runs),
     ]
     if epochs != PUBLISHED_EPOCHS:
-        remarks.append(f"{epochs} epochs instead of {PUBLISHED_EPOCHS}: last iterates are others, and layers moved less.")
+        remarks.append(f"{epochs} epochs instead of {PUBLISHED_EPOCHS}, so that last iterates are others.")
     return remarks
 
 
@@ -192,13 +194,13 @@ def _blindness(printed: xr.Dataset) -> str:
     """When the published similarity has passed 0.95 in both layers, how far is what the scores depend on?"""
     last = layer_order(printed["similarity"])["time"].sel(statistic="0.95").max("layer").values
     other = printed["score_similarity"].transpose("seed", "layer", "step")
-    at = [[np.interp(time, other["step"], curve) for curve in run] for time, run in zip(last, other.values, strict=True)]
-    one, two = np.mean(at, axis=0)
+    steps, runs = other["step"].values, zip(last, other.values, strict=True)
+    one, two = np.mean([[np.interp(time, steps, curve) for curve in run] for time, run in runs], axis=0)
     return (
         "Trained as in the text, both layers have passed 0.95 of the published similarity after "
         f"{last.min():.0f} to {last.max():.0f} steps, but that of wᵀw, which attention depends on, is {one:.2f} and "
-        f"{two:.2f} then (means over runs). From a small start the weights become nearly one product u vᵀ (|w wᵀ|²/|w|⁴ "
-        f"is {_range(printed['printed_end'])} in the end): w wᵀ sees u alone, and not how v turns."
+        f"{two:.2f} then (means over runs). From a small start the weights become nearly one product u vᵀ (|w wᵀ|²/|w|⁴"
+        f" is {_range(printed['printed_end'])} in the end): w wᵀ sees u alone, and not how v turns."
     )
 
 
@@ -207,9 +209,11 @@ def _accuracies(runs: Mapping[str, xr.Dataset]) -> str:
     for setting, ds in runs.items():
         share = 100 * float(ds["validation_accuracy"].isel(epoch=-1).mean())
         losses = ds["train_loss"].mean("seed").values
-        words.append(f"{SETTINGS[setting][1]} {share:.1f} %, the loss {losses[0]:.2f} at first and {losses[-1]:.2f}")
-    return f"Of the questions held out are classified rightly in the end, trained {'; '.join(words)} in the last epoch."
+        loss = f"training loss {losses[0]:.2f} in the first epoch, {losses[-1]:.2f} in the last"
+        words.append(f"{share:.1f} % trained {SETTINGS[setting][1]} ({loss})")
+    return f"Questions held out that are classified rightly in the end: {', '.join(words)}."
 
 
 def _range(values: xr.DataArray) -> str:
-    return f"{float(values.min()):.3f} to {float(values.max()):.3f}"
+    low, high = (f"{float(value):.3f}" for value in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from asymptotix.sequence_index.classification.tied_attention import cross_entrop
 
 pytest.importorskip("optax", reason="training needs optax")
 
-SMALL = {"features": 6, "rank": 4, "classes": 3, "batch": 4}
+SMALL: dict[str, Any] = {"features": 6, "rank": 4, "classes": 3, "batch": 4}
 VOCABULARY = 40
 
 
@@ -25,13 +25,18 @@ VOCABULARY = 40
 ALL_THAT_OCCUR = np.arange(20).reshape(4, 5)
 
 
+class DrawnTask(NamedTuple):
+    tokens: np.ndarray
+    labels: np.ndarray
+    validation_tokens: np.ndarray
+    validation_labels: np.ndarray
+    vocabulary_size: int = VOCABULARY
+
+
 def drawn_task(seed, *, examples=10, held_out=ALL_THAT_OCCUR):
     """Random sequences of five tokens below 20, of the class that the first token says."""
     tokens = np.random.default_rng(seed).integers(0, 20, (examples, 5))
-    return SimpleNamespace(
-        tokens=tokens, labels=tokens[:, 0] % 3, validation_tokens=held_out, validation_labels=held_out[:, 0] % 3,
-        vocabulary_size=VOCABULARY,
-    )  # fmt: skip
+    return DrawnTask(tokens, tokens[:, 0] % 3, held_out, held_out[:, 0] % 3)
 
 
 RELEASED = AttentionClassifier(**SMALL, learning_rate=1e-2)

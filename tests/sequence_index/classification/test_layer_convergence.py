@@ -87,10 +87,11 @@ def test_sign_test():
 def test_similarity():
     rng = np.random.default_rng(0)
     w = rng.normal(size=(2, 3, 4, 6))  # two runs of three steps
-    found = similarity(w)
-    K, end = w[1, 0] @ w[1, 0].T, w[1, -1] @ w[1, -1].T
-    assert found[1, 0] == pytest.approx(np.trace(K @ end) / (np.linalg.norm(K) * np.linalg.norm(end)))
-    np.testing.assert_allclose(found[:, -1], 1)
+    for ways in (w, w.swapaxes(-1, -2)):
+        found = similarity(ways)
+        K, end = ways[1, 0] @ ways[1, 0].T, ways[1, -1] @ ways[1, -1].T
+        assert found[1, 0] == pytest.approx(np.trace(K @ end) / (np.linalg.norm(K) * np.linalg.norm(end)))
+        np.testing.assert_allclose(found[:, -1], 1)
     turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     turned = np.stack([w[0, -1] @ turn, w[0, -1]])
     assert similarity(turned)[0] == pytest.approx(1)  # blind to what the keys are made from,

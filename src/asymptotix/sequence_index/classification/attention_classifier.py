@@ -134,7 +134,7 @@ class AttentionClassifier:
         epochs, every = checks.integer("epochs", epochs, 1), checks.integer("record_every", record_every, 1)
         numbers = range(len(tasks)) if seeds is None else seeds
         chosen = [checks.integer("seeds", seed, 0, 2**32 - 1) for seed in numbers]
-        runs = _Runs(self, tasks, chosen)
+        runs = _ClassifierRuns(self, tasks, chosen)
         steps = recorded_steps(runs.batches, epochs, every)
         way = 4 * len(chosen) * self.layers * self.rank * self.features * len(steps)  # and a copy of it
         what = f"the way of {len(chosen)} networks in {len(steps)} records"
@@ -171,7 +171,7 @@ class _Rule(NamedTuple):
     every: int
 
 
-class _Runs:
+class _ClassifierRuns:
     """The arrays of all runs, the run being the first axis."""
 
     def __init__(self, classifier: AttentionClassifier, tasks: Sequence[Any], seeds: Sequence[int]) -> None:

@@ -30,11 +30,22 @@ def similarity(ways: np.ndarray) -> np.ndarray:
     ways = np.asarray(ways)
     found = np.empty(ways.shape[:-2])
     for place in np.ndindex(ways.shape[:-3]):  # one run at a time: the products are larger than the weights
-        w = ways[place].astype(float)
-        grams = w @ w.swapaxes(-1, -2)
-        norms = np.linalg.norm(grams, axis=(-2, -1))
-        found[place] = np.einsum("tij,ij->t", grams, grams[-1]) / (norms * norms[-1])
+        found[place] = _similarity_of_run(ways[place].astype(float))
     return found
+
+
+def _similarity_of_run(w: np.ndarray) -> np.ndarray:
+    """Of w (steps, rows, columns), from the smaller of the products w w^T and w^T w, whose norms are equal."""
+    steps, rows, columns = w.shape
+    if rows <= columns:
+        grams = (w @ w.swapaxes(-1, -2)).reshape(steps, -1)
+        traces = grams @ grams[-1]
+    else:
+        transposed = w.swapaxes(-1, -2)
+        grams = (transposed @ w).reshape(steps, -1)
+        traces = np.linalg.norm((transposed @ w[-1]).reshape(steps, -1), axis=-1) ** 2
+    norms = np.linalg.norm(grams, axis=-1)
+    return traces / (norms * norms[-1])
 
 
 def passage(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
