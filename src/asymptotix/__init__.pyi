@@ -22,6 +22,8 @@ from .attention_paths.network.weights import Weights as Weights
 from .attention_paths.posterior import PathPosterior as PathPosterior
 from .attention_paths.pruning import prune as prune
 from .attention_paths.sampling.nuts import NUTS as NUTS
+from .attention_paths.training.train import train as train
+from .attention_paths.training.trained_paths import TrainedPaths as TrainedPaths
 from .bayes_optimal import BayesOptimal as BayesOptimal
 from .core import plot as plot
 from .core.compare import Comparison as Comparison
@@ -42,6 +44,7 @@ from .core.verbs import thresholds as thresholds
 from .sequence_index.algorithms.gamp import GAMP as GAMP
 from .sequence_index.algorithms.relaxed_bp import RelaxedBP as RelaxedBP
 from .sequence_index.algorithms.sgd import SGD as SGD
+from .sequence_index.classification.attention_classifier import AttentionClassifier as AttentionClassifier
 from .sequence_index.models.deep_attention import DeepAttention as DeepAttention
 from .sequence_index.models.infinite_depth import InfiniteDepthAttention as InfiniteDepthAttention
 from .sequence_index.models.link import MultiIndex as MultiIndex

@@ -131,7 +131,7 @@ def test_all_goes_on_where_it_was_stopped(toys, monkeypatch):
     assert "2 of 3 figures" in page
     assert 'src="training/toy/toy.png"' in page
     assert "needs the data set omniglot" in page
-    assert "paths/fig3: needs the data set omniglot" in said
+    assert "paths/fig3 needs the data set omniglot, which is not read yet" in said
     verdicts = (out / "verdicts.md").read_text()
     assert verdicts.index("### deep/toy: wrong in 1 of 1 claims") < verdicts.index("### training/toy: wrong in 1 of 1")
     assert "| overlap at 0.4 | 0.4 (Section 1) | 0.2666" in verdicts
@@ -185,3 +185,94 @@ def test_records_are_plain_json(toys):
     record = json.loads((out / "training" / "toy" / "record.json").read_text())
     assert record["settings"] == {"seeds": 3}
     assert set(record["files"]) >= {"toy.png", "toy.pdf", "record.md", "theory.nc"}
+
+
+@pytest.fixture
+def drawn_from_data(toys, tmp_path, monkeypatch):
+    """The registry, with one figure more, that is made from a data set; and the directory that may hold it."""
+    place = tmp_path / "data"
+    (place / "omniglot").mkdir(parents=True)
+    monkeypatch.setenv("ASYMPTOTIX_DATA", str(place))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small = Size(minutes=0.1, gib=0.1, settings={"seeds": 2})
+    figure("paths/toy", shows="Images", source="here", quick=small, paper=small, needs=("omniglot",))(toy_figure)
+    return *toys, place
+
+
+def test_without_its_data_set_a_figure_is_passed_over_in_one_sentence(drawn_from_data):
+    said, out, place = drawn_from_data
+    with pytest.raises(FileNotFoundError, match=r"paths/toy needs the data set omniglot: `asymptotix data get omniglot"):
+        reproduce.reproduce("paths/toy", out=out, say=said.append)
+    assert not made
+    reproduce.reproduce_all(out=out, say=said.append)
+    assert len(made) == 2  # the others
+    assert sum(line.startswith("paths/toy needs the data set omniglot") for line in said) == 1
+    assert "needs the data set omniglot" in (out / "index.html").read_text()
+
+
+def test_where_the_data_set_is_the_figure_is_made_and_stays_when_it_goes(drawn_from_data):
+    said, out, place = drawn_from_data
+    (place / "omniglot" / "images_background.zip").touch()  # one of two
+    with pytest.raises(FileNotFoundError):
+        reproduce.reproduce("paths/toy", out=out, say=said.append)
+    (place / "omniglot" / "omniglot_105.npz").touch()  # instead of both
+    reproduce.reproduce_all(out=out, say=said.append)
+    assert (out / "paths" / "toy" / "record.json").exists()
+    (place / "omniglot" / "omniglot_105.npz").unlink()
+    assert reproduce.reproduce("paths/toy", out=out, say=said.append)["verdict"] == "wrong in 1 of 1 claims"
+    assert said[-1] == "paths/toy: there already"
+
+
+def test_a_variable_that_names_no_directory_is_what_is_said(drawn_from_data, monkeypatch, tmp_path):
+    said, out, _ = drawn_from_data
+    monkeypatch.setenv("ASYMPTOTIX_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="ASYMPTOTIX_DATA must be a directory"):
+        reproduce.reproduce("paths/toy", out=out, say=said.append)
+
+
+class Word:
+    """Something that figures share."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def save(self, path) -> None:
+        path.write_text(self.word)
+
+
+def load_word(path) -> Word:
+    if (word := path.read_text()) == "damaged":
+        raise ValueError(f"{path} is damaged")
+    return Word(word)
+
+
+def test_what_figures_share_is_made_once_and_is_part_of_their_records(toys):
+    said, out = toys
+    tries: list[object] = []
+
+    def with_word(parts: Parts, *, word: str):
+        def make(unfinished):
+            tries.append(unfinished)
+            unfinished.write_text("so far")
+            return Word(word)
+
+        shared = parts.shared("word.txt", make, load_word, lambda found: "" if found.word == word else "another word")
+        return panels(size=(3, 2))[0], Findings(remarks=[shared.word])
+
+    for name in ("paths/one", "paths/two"):
+        size = Size(0.1, 0.1, {"word": "yes"})
+        figure(name, shows="A word", source="here", quick=size, paper=Size(0.1, 0.1, {"word": "no"}))(with_word)
+        assert reproduce.reproduce(name, out=out, say=said.append)["remarks"] == ["yes"]
+    place = out / "paths" / "shared"
+    assert tries == [place / "word.unfinished.txt"]
+    assert [path.name for path in place.iterdir()] == ["word.txt"]
+    record = json.loads((out / "paths" / "two" / "record.json").read_text())
+    assert "../shared/word.txt" in record["files"]
+    for other, line in (("damaged", "is damaged"), ("maybe", "of something else and computed anew: another word")):
+        said.clear()
+        (place / "word.txt").write_text(other)  # so that both figures are out of date
+        reproduce.reproduce("paths/one", out=out, say=said.append)
+        assert any(line in words for words in said)
+        assert (place / "word.txt").read_text() == "yes"
+    assert len(tries) == 3

@@ -5,6 +5,7 @@ Tiberi et al., arXiv:2405.15926, section 4.2 (head pruning): heads are left out 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -17,20 +18,24 @@ from .heads import found_order_parameter, network_of, path_heads
 from .network.attended_inputs import AttendedInputs
 from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights
+from .training.trained_paths import TrainedPaths
 
 Pairs = Iterable[tuple[int, int]]
-Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, Result)
+Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, TrainedPaths, Result)
 
 #: What a result says of the whole network: its search, its chains, and its weights, fitted together with what is cut.
 _OF_THE_WHOLE = ("action", "gradient_norm", "chain_state", "path_weights_draws")
 
 
-def prune(whole: Prunable, heads: Pairs) -> Prunable:
+def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
     """Leave heads out.
 
     A network, its data and its weights lose the heads: what is left is a network of its own, which divides the sum of
-    layer l by the square root of the heads that remain. A result keeps its network. The paths through the named
-    heads lose their rows and columns of the order parameter, so that predictions are those of the kernel
+    layer l by the square root of the heads that remain, as in the published experiment. With ``rescale=False`` the
+    values of weights and of trained networks are multiplied by sqrt(heads that remain / heads that were), so that the
+    output is the one that the whole network has when the outputs of these heads are zero. A result keeps its network.
+    The paths through the named heads lose their rows and columns of the order parameter, so that predictions are those
+    of the kernel
 
         K(x, x') = (s_0 / d) sum over the remaining pi, pi' of U^{pi pi'} C_{pi pi'}(x, x')
 
@@ -40,17 +45,22 @@ def prune(whole: Prunable, heads: Pairs) -> Prunable:
 
     Parameters
     ----------
-    whole : AttentionPaths, AttendedInputs, Weights or Result
+    whole : AttentionPaths, AttendedInputs, Weights, TrainedPaths or Result
         A network that does not compute its own attention is left with fewer heads per layer, and expects data pruned
         alike. A result is one of a PathPosterior problem, solved or sampled.
     heads : sequence of pairs (layer, head)
         What to leave out, both counted from 0. A layer must keep one head at least.
+    rescale : bool
+        Whether the sum of a layer is divided by the heads that remain; False is for Weights and TrainedPaths.
 
     Returns
     -------
     The same kind as ``whole``
-        A result records the pairs in ``settings["pruned"]``.
+        A result and a trained network record the pairs in ``settings["pruned"]``, counted as in the whole network.
     """
+    checks.one_of("rescale", rescale, (True, False))
+    if not rescale and not isinstance(whole, Weights | TrainedPaths):
+        raise ValueError(f"rescale must be True but for Weights and TrainedPaths, got False with {type(whole).__name__}")
     if isinstance(whole, AttentionPaths):
         return _network(whole, heads)
     if isinstance(whole, AttendedInputs):
@@ -59,13 +69,16 @@ def prune(whole: Prunable, heads: Pairs) -> Prunable:
     if isinstance(whole, Weights):
         weights = checked_weights(whole)
         kept = remaining_heads([len(V) for V in weights.V], heads)
-        return weights._replace(V=tuple(V[keep] for V, keep in zip(weights.V, kept, strict=True)))
+        shares = [1.0 if rescale else math.sqrt(keep.mean()) for keep in kept]
+        return weights._replace(V=tuple(s * V[keep] for s, V, keep in zip(shares, weights.V, kept, strict=True)))
+    if isinstance(whole, TrainedPaths):
+        return whole.with_heads(remaining_heads([len(V) for V in whole.trained.values], heads), rescale=rescale)
     if isinstance(whole, Result):
         found_order_parameter(whole)
         return _result(whole, heads)
     raise TypeError(
-        "whole must be an AttentionPaths, AttendedInputs, Weights or the result of a PathPosterior problem, "
-        f"got {type(whole).__name__}"
+        "whole must be an AttentionPaths, AttendedInputs, Weights, TrainedPaths or the result of a PathPosterior "
+        f"problem, got {type(whole).__name__}"
     )
 
 

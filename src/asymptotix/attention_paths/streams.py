@@ -9,3 +9,17 @@ def chain_entropy(seed: int, widths: tuple[int, ...]) -> tuple[int, ...]:
     The space that is sampled, the temperature and the data are not part of it: chains of one seed start alike.
     """
     return (seed, *widths)
+
+
+#: What one seed of training is used for.
+_START, _BATCHES = 0, 1
+
+
+def training_start(seed: int) -> tuple[int, ...]:
+    """Of the weights before the first step of training."""
+    return (seed, _START)
+
+
+def training_batches(seed: int) -> tuple[int, ...]:
+    """Of the batches of training: their key, with which the number of the step is folded."""
+    return (seed, _BATCHES)

@@ -62,12 +62,13 @@ def show_figures() -> None:
         table.add_column(head, no_wrap=head == "figure", overflow="fold")
     for chosen in sorted(FIGURES.values(), key=lambda chosen: place(chosen.name)):
         if chosen.make is None:
-            table.add_row(chosen.name, chosen.shows, f"needs {chosen.needs}")
+            table.add_row(chosen.name, chosen.shows, f"needs {', '.join(chosen.needs)}")
             continue
         quick, paper = chosen.sizes["quick"], chosen.sizes["paper"]
         gpu = "" if paper.gpu_minutes is None else _minutes(paper.gpu_minutes)
         memory = f"{quick.gib:g}, {paper.gib:g} GiB"
-        table.add_row(chosen.name, chosen.shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
+        shows = f"{chosen.shows} (from {', '.join(chosen.needs)})" if chosen.needs else chosen.shows
+        table.add_row(chosen.name, shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
     (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
     print("Times on two cores. Make one with: asymptotix reproduce FIGURE --size quick --out DIR")
 

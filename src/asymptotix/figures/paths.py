@@ -18,7 +18,7 @@ import asymptotix as asx
 from .making.drawing import BLUE, GREEN, ORANGE, PINK, panels
 from .making.parts import Parts
 from .making.record import Agreement, Claim, Findings, number_claim
-from .making.registry import Size, figure, needs_data
+from .making.registry import Size, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -352,17 +352,3 @@ def _alignment_claim(kernels: xr.Dataset) -> Claim:
         "the good path's kernel is aligned with the task, adversarial ones are not, and learning restores it",
         "yes", APPENDIX, f"centred alignment: {found}", holds,
     )  # fmt: skip
-
-
-needs_data(
-    "paths/fig3",
-    shows="One-shot images: accuracy against width, order parameter, alignment, head scores and pruning",
-    source=f"{PAPER}, Fig. 3",
-    needs="omniglot",
-)
-needs_data(
-    "paths/fig6", shows="One-shot images: all tasks and temperatures", source=f"{PAPER}, Fig. 6", needs="omniglot"
-)
-needs_data(
-    "paths/fig7", shows="One-shot images: pruning of larger networks", source=f"{PAPER}, Fig. 7", needs="omniglot"
-)

@@ -92,6 +92,12 @@ def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> Chai
     return ChainPrograms(jax.jit(start), jax.jit(advance), jax.jit(observe))
 
 
+@double_precision()
+def placed(data: Any) -> Any:
+    """Data on the device, once for all chains of a point."""
+    return jax.tree.map(jnp.asarray, data)
+
+
 class Chain:
     """One chain: its state, what it has drawn so far, and how it went.
 
@@ -109,7 +115,7 @@ class Chain:
     def __init__(self, posterior: LogPosterior, data: Any, settings: ChainSettings, entropy: tuple[int, ...]) -> None:
         self.posterior, self.settings = posterior, settings
         self._programs = programs(posterior, settings.warmup, settings.target_accept)
-        self._data = jax.tree.map(jnp.asarray, data)
+        self._data = placed(data)
         rng = np.random.default_rng(entropy)
         key = rng.integers(0, 2**32, size=2, dtype=np.uint32)
         self._state = self._programs.start(rng.standard_normal(posterior.size), key, self._data)

@@ -19,6 +19,7 @@ from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from ..posterior import PathPosterior
 from ..streams import chain_entropy
+from ..theory.energy import sampler_tensor_bytes
 from .chain_pool import ChainPool
 from .chain_report import chain_outcomes
 from .finished_chain import FinishedChain, has_all_draws
@@ -88,12 +89,15 @@ class NUTS(Algorithm):
         # The draws of a chain, and a copy in passing.
         what = f"{count} runs of {self.draws} draws of {size} x {size} numbers"
         refuse_beyond_memory(16 * numbers * count, what, "fewer draws or seeds")
+        examples, paths = posterior.attended.shape[:2]
+        # Shared by all chains; made from a table of all ordered pairs.
+        table = 4 * sampler_tensor_bytes(examples, paths, features, posterior.outputs)
         for runs in point_runs(points, seeds, control="width"):
             coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value))
             # Of a chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.
             one = 300 * coordinates + 6 * posterior.labels.size**2
             what = f"{len(seeds)} chains of {coordinates} coordinates ({runs.label})"
-            refuse_beyond_memory(8 * one * len(seeds), what, "a smaller width or space='collapsed'")
+            refuse_beyond_memory(table + 8 * one * len(seeds), what, "a smaller width or space='collapsed'")
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         own = problem.dimensions()["order_parameter"]
@@ -156,9 +160,10 @@ class NUTS(Algorithm):
         before: Mapping[int, Mapping[str, np.ndarray]],
     ) -> list[Chain | FinishedChain]:
         """One chain per seed, at its start or at its end."""
-        from .chains import Chain, ChainSettings
+        from .chains import Chain, ChainSettings, placed
 
         sampled, data = _sampled(self.space, problem, widths)
+        data = placed(data)
         settings = ChainSettings(self.warmup, self.thin, self.draws, self.target_accept)
         chains: list[Chain | FinishedChain] = []
         for k, seed in enumerate(seeds):

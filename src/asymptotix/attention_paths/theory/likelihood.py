@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .energy import TENSOR_BYTES, path_features, path_tensor, tensor_bytes
+from .energy import path_features, path_tensor, sampler_tensor_bytes
 
 
 class PathKernels(NamedTuple):
@@ -43,8 +43,7 @@ def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1) -> PathKernels:
     """Kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
     P, d, N0 = xi.shape
     scale = math.sqrt(s_0 / (d * N0))
-    ordered = 8 * (d * P) ** 2
-    if (tensor_bytes(P, d) if outputs == 1 else ordered) > TENSOR_BYTES:
+    if not sampler_tensor_bytes(P, d, N0, outputs):
         return PathKernels(None, path_features(xi, scale))
     if outputs == 1:
         return PathKernels(path_tensor(xi, scale), None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core import plot
 from ...numerics import checks
+from .needed_data import missing_data
 from .parts import Parts
 from .record import Findings
 from .reproduction import Reproduction
@@ -62,8 +63,9 @@ class Reproducible:
     sizes : mapping of str to Size
         "quick" and "paper".
     make : callable or None
-        Takes parts and settings, returns the picture and what is found; None where ``needs`` names a data set without
-        which it cannot be made.
+        Takes parts and settings, returns the picture and what is found; None where nothing reads its data yet.
+    needs : tuple of str
+        Data sets that it is made from, as ``asymptotix data get`` calls them.
     """
 
     name: str
@@ -71,13 +73,14 @@ class Reproducible:
     source: str
     sizes: Mapping[str, Size]
     make: Making | None
-    needs: str = ""
+    needs: tuple[str, ...] = ()
 
     def __call__(
         self,
         size: str = "quick",
         *,
         out: Path | str | None = None,
+        shared: Path | str | None = None,
         progress: bool | None = None,
         say: Callable[[str], None] | None = None,
         **settings: Any,
@@ -89,6 +92,8 @@ class Reproducible:
         size : "quick" or "paper"
         out : path, optional
             Folder in which results are kept while they are computed, and taken from if they are there.
+        shared : path, optional
+            Folder of what this figure shares with others, such as trained networks; ``out`` by default.
         progress : bool, optional
             As for :func:`asymptotix.solve`.
         say : callable, optional
@@ -106,35 +111,46 @@ class Reproducible:
         if unknown := [name for name in settings if name not in self.settings_of(size)]:
             accepted = ", ".join(self.settings_of(size))
             raise TypeError(f"unknown setting of {self.name}: {', '.join(unknown)}; accepted are {accepted}")
-        parts = Parts(None if out is None else Path(out), say or (lambda line: None), progress)
+        folder, common = (None if place is None else Path(place) for place in (out, shared))
+        parts = Parts(folder, say or (lambda line: None), progress, common)
         with plot.style():
             figure, findings = make(parts, **own)
-        made = (parts.results, parts.datasets, figure, findings)
+        made = (parts.results, parts.datasets, figure, findings, parts.files)
         return Reproduction(self.name, self.shows, self.source, size, own, *made)
 
     def refuse_without_data(self) -> Making:
-        """What makes it, or an error where that needs a data set."""
+        """What makes it, or an error where a data set that it needs is not here."""
         if self.make is None:
-            raise NotImplementedError(f"{self.name} needs the data set {self.needs}, which is not read yet")
+            raise NotImplementedError(f"{self.name} {self.missing()}")
+        if why := self.missing():
+            raise FileNotFoundError(f"{self.name} {why}")
         return self.make
+
+    def missing(self) -> str:
+        """Why it cannot be made here, as the end of a sentence: a data set that is not there; "" where it can."""
+        if self.make is None:
+            return f"needs the data set {', '.join(self.needs)}, which is not read yet"
+        return missing_data(self.needs)
 
     def settings_of(self, size: str) -> dict[str, Any]:
         return dict(self.sizes[checks.one_of("size", size, tuple(self.sizes))].settings)
 
 
-def figure(name: str, *, shows: str, source: str, quick: Size, paper: Size) -> Callable[[Making], Reproducible]:
-    """Register the function that makes a figure."""
+def figure(
+    name: str, *, shows: str, source: str, quick: Size, paper: Size, needs: Sequence[str] = ()
+) -> Callable[[Making], Reproducible]:
+    """Register the function that makes a figure, which is called only where the data sets that it needs are found."""
 
     def register(make: Making) -> Reproducible:
-        FIGURES[name] = Reproducible(name, shows, source, {"quick": quick, "paper": paper}, make)
+        FIGURES[name] = Reproducible(name, shows, source, {"quick": quick, "paper": paper}, make, tuple(needs))
         return FIGURES[name]
 
     return register
 
 
 def needs_data(name: str, *, shows: str, source: str, needs: str) -> Reproducible:
-    """Register a figure that is made from a data set."""
-    FIGURES[name] = Reproducible(name, shows, source, {}, None, needs)
+    """Register a figure whose data set is not read yet."""
+    FIGURES[name] = Reproducible(name, shows, source, {}, None, (needs,))
     return FIGURES[name]
 
 

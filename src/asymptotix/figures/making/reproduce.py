@@ -15,6 +15,8 @@ from .reproduction import finished_record
 
 Say = Callable[[str], None]
 PLACE = Path("asymptotix-figures")
+#: Folder beside those of a paper's figures, for what several of them are made of.
+SHARED = "shared"
 
 
 def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = print) -> dict[str, Any]:
@@ -25,21 +27,23 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
     ValueError
         An unknown name, with the nearest one, or an unknown size.
     OSError
-        A place that cannot be written to.
+        A place that cannot be written to, or a data set that is not here.
     MemoryError
         A size that does not fit, before anything is computed.
     """
     chosen = named(name)
-    chosen.refuse_without_data()
+    if chosen.make is None:
+        chosen.refuse_without_data()
     settings = chosen.settings_of(size)
     folder = _checked_folder(out, name)
     if (record := finished_record(folder, size, settings)) is not None:
         say(f"{name}: there already")
         return record
+    chosen.refuse_without_data()
     needed = int(chosen.sizes[size].gib * 2**30)
     refuse_beyond_memory(needed, f"{name} at size {size}", "--size quick" if size == "paper" else "a larger machine")
     began = time.perf_counter()
-    made = chosen(size, out=folder, say=lambda line: say(f"{name}: {line}"))
+    made = chosen(size, out=folder, shared=folder.parent / SHARED, say=lambda line: say(f"{name}: {line}"))
     made.save(folder, time.perf_counter() - began)
     record = finished_record(folder, size, settings)
     assert record is not None, "what was just written must be readable"
@@ -48,11 +52,11 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
 
 
 def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> None:
-    """Make every figure that needs no data set and is not there yet, and the gallery of all."""
+    """Make every figure that is not there yet and whose data sets are, and the gallery of all."""
     failures = []
     for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
-        if chosen.make is None:
-            say(f"{chosen.name}: needs the data set {chosen.needs}")
+        if (why := chosen.missing()) and _made(chosen, size, out) is None:
+            say(f"{chosen.name} {why}")
             continue
         try:
             reproduce(chosen.name, size, out, say)
@@ -74,8 +78,12 @@ def write_gallery(size: str, out: Path) -> None:
 
 def _records(size: str, out: Path) -> Iterator[tuple[Reproducible, dict[str, Any] | None]]:
     for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
-        known = chosen.make is not None
-        yield chosen, finished_record(out / chosen.name, size, chosen.settings_of(size)) if known else None
+        yield chosen, _made(chosen, size, out)
+
+
+def _made(chosen: Reproducible, size: str, out: Path) -> dict[str, Any] | None:
+    """The record of a figure that is there, whether or not its data sets are here too."""
+    return None if chosen.make is None else finished_record(out / chosen.name, size, chosen.settings_of(size))
 
 
 def _checked_folder(out: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class Reproduction:
         Numbers that no verb returns.
     figure : matplotlib.figure.Figure
     findings : Findings
+    files : mapping of str to str
+        Of all that it is made of, as seen from its folder; some it shares with other figures.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Reproduction:
     datasets: Mapping[str, xr.Dataset]
     figure: Figure
     findings: Findings
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path, seconds: float) -> None:
         """Write picture and record to a folder that holds the results already; the JSON record comes last."""
@@ -64,7 +67,7 @@ class Reproduction:
             self.figure.savefig(buffer, format=kind, dpi=DPI)
             write_whole(folder / f"{title}.{kind}", buffer.getvalue())
         write_whole(folder / PAGE, self.page(seconds).encode())
-        files = [f"{title}.png", f"{title}.pdf", PAGE, *(f"{part}.nc" for part in [*self.results, *self.datasets])]
+        files = [f"{title}.png", f"{title}.pdf", PAGE, *self.files.values()]
         record = {
             "name": self.name,
             "shows": self.shows,
@@ -97,8 +100,10 @@ class Reproduction:
         if found.remarks:
             lines += ["## Remarks", "", *(f"* {remark}" for remark in found.remarks), ""]
         lines += ["## Parameters", "", f"Size `{self.size}`: {_listed(self.settings)}.", ""]
-        lines += [f"* `{name}.nc`: {_described(result)}" for name, result in self.results.items()]
-        lines += [f"* `{name}.nc`: {', '.join(map(str, ds.data_vars))}" for name, ds in self.datasets.items()]
+        told = {name: _described(result) for name, result in self.results.items()}
+        told |= {name: ", ".join(map(str, ds.data_vars)) for name, ds in self.datasets.items()}
+        files = dict.fromkeys(told) | self.files  # without a folder there are none
+        lines += [f"* `{file or name}`: {told.get(name, 'shared with other figures')}" for name, file in files.items()]
         lines += ["", f"asymptotix {__version__}, {platform.machine()}, {seconds:.0f} s for what was done last.", ""]
         return "\n".join(lines)
 

@@ -1,0 +1,161 @@
+"""Where batches come from: anything that draws them, or arrays of which they are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics import checks
+from ..network.given_arrays import checked_tokens
+
+#: A batch from constants and a key: what is compiled. The constants are arguments of it, because a data set that is
+#: part of a program is copied into it, and looked at by the compiler.
+Draw = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """What training learns from: ``draw(key, count)`` is a fresh batch, written in JAX.
+
+    ``key`` is a key of ``jax.random``, ``count`` the number of examples; returned are inputs (count, T, N0) and labels
+    (count,) of +1 and -1.
+    """
+
+    def draw(self, key: Any, count: int) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSource:
+    """Batches of one size.
+
+    Attributes
+    ----------
+    draw, constants
+        A batch is ``draw(constants, key)``, float32.
+    batch, tokens, features : int
+        Its size.
+    """
+
+    draw: Draw
+    constants: Any
+    batch: int
+    tokens: int
+    features: int
+
+    def probe(self, key: Any) -> np.ndarray:
+        """A few numbers of one batch, (2, batch), by which data are told from other data on any device."""
+        x, labels = self.draw(self.constants, key)
+        flat = np.asarray(x, float).reshape(self.batch, -1)
+        return np.stack([flat @ np.cos(np.arange(flat.shape[1])), np.asarray(labels, float)])
+
+
+def batch_source(data: Any, batch: int) -> BatchSource:
+    """Where batches come from, checked by drawing one; ``data`` is what :func:`asymptotix.train` takes."""
+    if isinstance(data, Drawing):
+        return _from_drawing(data, batch)
+    inputs, labels = checked_pair("data", data)
+    return BatchSource(_Rows(batch), (jnp.asarray(inputs), jnp.asarray(labels)), batch, *inputs.shape[1:])
+
+
+def checked_pair(name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (P, T, N0) and labels (P,) of +1 and -1 as float32."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        accepted = "a pair (inputs, labels) of arrays" + (", or have draw(key, count)" if name == "data" else "")
+        raise TypeError(f"{name} must be {accepted}, got {type(given).__name__}")
+    inputs = checked_tokens(f"inputs of {name}", given[0])
+    labels = checks.array_of_shape(f"labels of {name}", given[1], (len(inputs),))
+    require_signs(f"labels of {name}", labels)
+    with np.errstate(over="ignore"):
+        inputs = inputs.astype(np.float32)
+    if not np.isfinite(inputs).all():
+        raise ValueError(f"inputs of {name} must fit single precision, got entries beyond 3e38")
+    return inputs, labels.astype(np.float32)
+
+
+def require_signs(name: str, labels: np.ndarray) -> None:
+    """Refuse labels other than +1 and -1."""
+    if wrong := sorted(set(np.unique(labels)) - {-1.0, 1.0}):
+        raise ValueError(f"{name} must be +1 or -1, got {', '.join(f'{y:g}' for y in wrong[:5])}")
+
+
+def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:
+    """Checksum of inputs and labels."""
+    shapes = repr([array.shape for array in pair]).encode()
+    return hashlib.sha256(shapes + b"".join(np.ascontiguousarray(array).tobytes() for array in pair)).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Batches from arrays: examples drawn uniformly, each anew. Equal ones are one program."""
+
+    batch: int
+
+    def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        inputs, labels = constants
+        rows = jax.random.randint(key, (self.batch,), 0, len(inputs), dtype=jnp.int32)
+        return inputs[rows], labels[rows]
+
+
+@dataclass(frozen=True)
+class _OfTree:
+    """Batches of an object that is a pytree of JAX, and so is its own constants."""
+
+    batch: int
+
+    def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        return _single(constants.draw(key, self.batch))
+
+
+def _from_drawing(data: Drawing, batch: int) -> BatchSource:
+    key = jax.random.key(0)
+    _, tokens, features = _checked_batch(data.draw(key, batch), batch)
+    try:
+        if jax.tree_util.all_leaves([data]):
+            draw, constants = _taken_apart(lambda key: _single(data.draw(key, batch)), key)
+        else:
+            draw, constants = _OfTree(batch), jax.tree.map(jnp.asarray, data)
+            jax.eval_shape(draw, constants, key)
+    except jax.errors.JAXTypeError as error:
+        error.add_note("data.draw must be written in JAX: it is compiled together with the training steps")
+        raise
+    return BatchSource(draw, constants, batch, tokens, features)
+
+
+def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) -> tuple[Draw, Any]:
+    """A function as a program and the arrays that it holds."""
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+    closed = jax.make_jaxpr(drawn)(key)
+    program = closed.jaxpr  # alone: what is compiled is kept, and should not keep the arrays
+
+    def draw(constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        x, labels = jaxpr_as_fun(ClosedJaxpr(program, constants))(key)
+        return x, labels
+
+    return draw, [jnp.asarray(array) for array in closed.consts]
+
+
+def _single(drawn: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    x, labels = drawn
+    return x.astype(jnp.float32), labels.astype(jnp.float32)
+
+
+def _checked_batch(drawn: Any, batch: int) -> tuple[int, int, int]:
+    """Shape of the inputs that were drawn, or an error that says what is wrong with them."""
+    name = f"data.draw(key, {batch})"
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        raise TypeError(f"{name} must return a pair (inputs, labels), got {type(drawn).__name__}")
+    x, labels = (np.asarray(array) for array in drawn)
+    if x.ndim != 3 or x.size == 0 or len(x) != batch or labels.shape != (batch,):
+        wanted = f"inputs ({batch}, tokens, features) and labels ({batch},)"
+        raise ValueError(f"{name} must return {wanted}, got shapes {x.shape} and {labels.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{name} must return finite inputs, got {np.count_nonzero(~np.isfinite(x))} that are not")
+    require_signs(f"labels of {name}", labels)
+    return x.shape

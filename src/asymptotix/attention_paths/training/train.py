@@ -1,0 +1,340 @@
+"""Training of a network on all its weights, attention included: Tiberi et al., arXiv:2405.15926, appendix H.1."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.dataset.provenance import provenance
+from ...core.progress import Progress, as_progress
+from ...core.result import ConvergenceWarning
+from ...numerics import checks, interrupts
+from ...numerics.memory import refuse_beyond_memory
+from ...numerics.processes import refuse_after_fork
+from .. import streams
+from ..network.path_network import AttentionPaths
+from .adam_steps import PRECISIONS, Evaluation, TrainRule, advanced, require_optax, state_at_start
+from .batch_source import BatchSource, Drawing, batch_source, checked_pair, fingerprint
+from .train_checkpoint import Progressed, TrainCheckpoint
+from .trainable import Trainable, drawn_start
+from .trained_paths import TrainedPaths, as_history
+
+#: Seconds that one compiled call should take: progress is shown and signals are obeyed between two of them.
+_SECONDS_PER_CALL = 0.5
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training that a second signal stopped; ``result`` is what was found."""
+
+    def __init__(self, result: TrainedPaths) -> None:
+        super().__init__("interrupted twice; what was found is this exception's result")
+        self.result = result
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Options of :func:`train`, checked, with the sizes that follow from the data."""
+
+    heads: tuple[int, ...]
+    readout: int | str
+    tokens: int
+    features: int
+    width: int
+    key_size: int
+    steps: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    validate_every: int
+    seed: int
+    precision: str
+
+
+def train(
+    network: AttentionPaths,
+    data: Drawing | tuple[Any, Any],
+    *,
+    validation: tuple[Any, Any] | None = None,
+    width: int = 512,
+    key_size: int = 128,
+    steps: int | None = None,
+    batch: int = 128,
+    learning_rate: float = 3e-4,
+    weight_decay: float = 0.0,
+    validate_every: int = 1000,
+    seed: int = 0,
+    precision: str = "default",
+    checkpoint: str | os.PathLike | None = None,
+    progress: Progress | bool | None = None,
+) -> TrainedPaths:
+    """Train all weights of a network, queries and keys included, on the mean of (f - y)^2 with Adam.
+
+    Weights are w = W/sqrt(fan-in), start uniform on (-1, 1)/sqrt(fan-in) and have no biases: the published training. In
+    other scalings the same learning rate means another step. Where validation data are given, the weights of the step
+    at which the accuracy on them was best are kept, otherwise the last ones.
+
+    Parameters
+    ----------
+    network : AttentionPaths
+        Architecture: layers, heads and readout. Its attention is learned, so that it has no ``query_key``.
+    data : object with ``draw(key, count)``, or pair of arrays
+        ``draw`` returns a fresh batch, inputs (count, T, N0) and labels (count,) of +1 and -1, and is written in JAX:
+        it is compiled with the steps. From arrays (P, T, N0) and (P,) batches are drawn uniformly, each example anew.
+    validation : pair of arrays, optional
+        Inputs (P', T, N0) and labels (P',).
+    width, key_size : int
+        N and G.
+    steps : int, optional
+        Steps in all; by default ten epochs of ``data.epoch``, or of the number of examples.
+    batch : int
+    learning_rate, weight_decay : float
+        Of Adam; the decay is a gradient weight_decay w, as in the published code (5e-5 there, not in the text).
+    validate_every : int
+        Steps between two rows of the history; the last step has one too.
+    seed : int
+        Of start and batches.
+    precision : "default" or "highest"
+        Of products: the device's own (TF32 on recent GPUs), or all of float32.
+    checkpoint : path, optional
+        File that keeps the training about every half a minute, at an interrupt and at the end. A call that finds it
+        there goes on, with the same bits on the same machine (GPUs may choose other kernels), also to a larger
+        ``steps``. A damaged one is put aside with a warning, and training starts anew; one of another training, or a
+        file that is something else, is refused and left alone.
+    progress : Progress, bool or None
+        See :class:`asymptotix.core.progress.Progress`; loss, accuracy and the time that is left are shown.
+
+    Returns
+    -------
+    TrainedPaths
+        After an interrupt (Ctrl-C, SIGTERM) what was found until then; a second one raises it.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Where the loss grew beyond all numbers and the best weights until then are returned; without any, a
+        FloatingPointError is raised.
+    """
+    refuse_after_fork()
+    require_optax()
+    if not isinstance(network, AttentionPaths):
+        raise TypeError(f"network must be an AttentionPaths, got {checks.named(network)}")
+    if network.query_key is not None:
+        raise ValueError("network must have no query_key, which is learned: give layers, heads and readout")
+    with interrupts.deferred(), jax.enable_x64(False):
+        source = batch_source(data, checks.integer("batch", batch, 1))
+        pair = None if validation is None else checked_pair("validation", validation)
+        settings = _settings(
+            network,
+            source,
+            steps=_steps(steps, data, source.batch),
+            width=checks.integer("width", width, 1),
+            key_size=checks.integer("key_size", key_size, 1),
+            learning_rate=float(checks.positive("learning_rate", learning_rate)),
+            weight_decay=float(checks.non_negative("weight_decay", weight_decay)),
+            validate_every=checks.integer("validate_every", validate_every, 1),
+            seed=checks.integer("seed", seed, 0),
+            precision=checks.one_of("precision", precision, PRECISIONS),
+        )
+        training = _Training(settings, source, pair, checkpoint)
+        interrupted = training.run(progress)
+        result = training.result()
+        if interrupted and interrupts.insisting():
+            raise TrainingInterrupted(result)
+    for text in training.complaints():
+        warnings.warn(text, ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def _settings(network: AttentionPaths, source: BatchSource, **options: Any) -> TrainSettings:
+    settings = TrainSettings(
+        heads=network.heads,
+        readout=network.readout,
+        tokens=source.tokens,
+        features=source.features,
+        batch=source.batch,
+        **options,
+    )
+    T, readout = settings.tokens, settings.readout
+    if not isinstance(readout, str) and not -T <= readout < T:
+        raise ValueError(f"readout must be a token index below {T}, the number of tokens, got {readout}")
+    H, N, G, N0 = sum(settings.heads), settings.width, settings.key_size, settings.features
+    weights = H * (N**2 + 2 * G * N0) + N * N0
+    # Weights, gradient, two moments, best and a copy; of an example its scores, queries, keys and their gradients.
+    example = T * (H * (4 * T + 4 * max(N0, 2 * G)) + 2 * network.paths + 2 * N0)
+    needed = 4 * (6 * weights + settings.batch * example + network.paths * N)
+    refuse_beyond_memory(needed, f"training with batches of {settings.batch}", "a smaller batch or width")
+    return settings
+
+
+def _steps(steps: int | None, data: Any, batch: int) -> int:
+    if steps is not None:
+        return checks.integer("steps", steps, 1, 2**31 - 1)
+    epoch = getattr(data, "epoch", None) if isinstance(data, Drawing) else len(data[1])
+    if epoch is None:
+        raise ValueError("steps must be given: data has no epoch, the number of its examples; got None")
+    return max(1, 10 * checks.integer("epoch", epoch, 1) // batch)
+
+
+class _Training:
+    """One training: where it is, and what it has seen."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        source: BatchSource,
+        validation: tuple[np.ndarray, np.ndarray] | None,
+        checkpoint: str | os.PathLike | None,
+    ) -> None:
+        self.settings, self.source = settings, source
+        if validation is not None and validation[0].shape[1:] != (settings.tokens, settings.features):
+            raise ValueError(
+                f"validation inputs must have shape (examples, {settings.tokens}, {settings.features}), as data have, "
+                f"got {validation[0].shape}"
+            )
+        self.evaluation = None if validation is None else Evaluation(*validation)
+        self.rule = TrainRule(
+            source.draw, settings.readout, settings.learning_rate, settings.weight_decay, settings.precision
+        )
+        entropy = np.random.SeedSequence(streams.training_batches(settings.seed)).generate_state(1)[0]
+        self.key = jax.random.key(int(entropy), impl="threefry2x32")
+        self.now = Progressed(self._start(), self._no_rows())
+        self.file = None
+        if checkpoint is not None:
+            self.file = TrainCheckpoint(checkpoint, self._identity(validation), source.probe(self.key))
+            self._take_up(self.file)
+        self.failed = False
+        self._earlier_seconds, self._began = self.now.seconds, time.perf_counter()
+
+    def run(self, progress: Progress | bool | None) -> bool:
+        """All steps that are left; whether a signal stopped them."""
+        left, interrupted = self.settings.steps - self.step, False
+        try:
+            with as_progress(progress, left, "training") as bar:
+                self._advance(bar)
+        except KeyboardInterrupt:
+            interrupted = True
+        self.now.seconds = self._earlier_seconds + time.perf_counter() - self._began
+        if self.file is not None and left and not self.failed:
+            self.file.write(lambda: self.now)
+        return interrupted
+
+    @property
+    def step(self) -> int:
+        return int(self.now.state.step)
+
+    def result(self) -> TrainedPaths:
+        """What is kept: the best weights where they were validated, else the last ones."""
+        best = self.now.best
+        if best is None and self.failed:
+            raise FloatingPointError(
+                f"learning_rate must be smaller: the loss grew beyond all numbers before step {self.step}, with "
+                f"{self.settings.learning_rate:g}"
+            )
+        kept = best if best is not None else self.now.state.trained
+        settings = {
+            **asdict(self.settings),
+            "heads": list(self.settings.heads),
+            "steps_done": self.step,
+            "kept_step": self.now.best_step if best is not None else self.step,
+        }
+        return TrainedPaths(
+            trained=jax.tree.map(np.asarray, kept),
+            readout=self.settings.readout,
+            history=as_history({name: np.array(column) for name, column in self.now.rows.items()}),
+            settings=settings,
+            provenance=provenance(self.now.seconds),
+        )
+
+    def complaints(self) -> list[str]:
+        """What the user should hear."""
+        found = []
+        if self.failed:
+            found.append(
+                f"the loss grew beyond all numbers before step {self.step}; returned are the weights of step "
+                f"{self.now.best_step}. Try a smaller learning_rate than {self.settings.learning_rate:g}"
+            )
+        if self.file is not None and self.file.trouble:
+            found.append(f"the checkpoint could not be written: {self.file.trouble}")
+        return found
+
+    def _advance(self, bar: Progress) -> None:
+        count = 1
+        while (step := self.step) < self.settings.steps:
+            every = self.settings.validate_every
+            stop = min(self.settings.steps, (step // every + 1) * every)
+            count = min(count, stop - step)
+            before, began = self.now.state, time.perf_counter()
+            state = advanced(before, self.source.constants, self.key, np.int32(count), rule=self.rule)
+            loss, correct = (float(x) for x in (state.loss, state.correct))
+            if not np.isfinite(loss):
+                self.failed = True
+                return
+            self.now.state = state
+            words = [
+                f"loss {(loss - float(before.loss)) / count:.4f}",
+                f"accuracy {(correct - float(before.correct)) / count:.1%}",
+            ]
+            pace = _SECONDS_PER_CALL / max(time.perf_counter() - began, 1e-6)
+            count = max(1, int(count * min(8.0, pace)))
+            if step + (done := self.step - step) == stop:
+                self._record()
+            if self.now.best is not None:
+                words.append(f"best validation {self.now.best_accuracy:.1%} at step {self.now.best_step}")
+            if self.file is not None:
+                self.file.offer(lambda: self.now)
+            bar.advance(done, ", ".join(words))
+
+    def _record(self) -> None:
+        """A row of the history, averages since the one before; and the weights, where they are the best so far."""
+        now, state, rows = self.now, self.now.state, self.now.rows
+        since = self.step - (int(rows["step"][-1]) if rows["step"] else 0)
+        row = {"step": self.step, "loss": float(state.loss) / since, "train_accuracy": float(state.correct) / since}
+        if self.evaluation is not None:
+            accuracy, error = self.evaluation.accuracy_and_error(state.trained, self.rule)
+            row |= {"validation_accuracy": accuracy, "validation_error": error}
+            if accuracy > now.best_accuracy:
+                now = replace(now, best=state.trained, best_accuracy=accuracy, best_step=self.step)
+        zero = jnp.zeros((), jnp.float32)
+        # At once: a second signal may come at any moment.
+        self.now = replace(
+            now,
+            state=state._replace(loss=zero, correct=zero),
+            rows={name: [*column, row[name]] for name, column in rows.items()},
+        )
+
+    def _start(self) -> Any:
+        s = self.settings
+        start: Trainable = drawn_start(s.seed, s.heads, features=s.features, width=s.width, key_size=s.key_size)
+        return state_at_start(start, self.rule)
+
+    def _no_rows(self) -> dict[str, list[float]]:
+        names = ["step", "loss", "train_accuracy"]
+        if self.evaluation is not None:
+            names += ["validation_accuracy", "validation_error"]
+        return {name: [] for name in names}
+
+    def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, Any]:
+        """What a training must have in common with one that it goes on from: all but where it ends."""
+        own = {name: value for name, value in asdict(self.settings).items() if name != "steps"}
+        return own | {
+            "heads": list(self.settings.heads),
+            "validation": None if validation is None else fingerprint(validation),
+        }
+
+    def _take_up(self, file: TrainCheckpoint) -> None:
+        found = file.taken_up(self.now.state)
+        if found is None:
+            return
+        self.now = found
+        if self.step > self.settings.steps:
+            raise ValueError(
+                f"steps must be at least {self.step}, which the checkpoint {file.path} has done, got "
+                f"{self.settings.steps}"
+            )

@@ -1,0 +1,155 @@
+"""The file in which a training is kept while it goes on, and from which it goes on.
+
+What is not safe is not done: a checkpoint of another training, or a file that is none, is never overwritten; a damaged
+one is put aside and the training starts anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...numerics import interrupts
+from .adam_steps import TrainState
+from .array_file import DamagedFile, read_arrays, write_arrays
+from .trainable import Trainable
+from .trained_paths import named_arrays, trainable_from
+
+KIND = "training checkpoint"
+#: Least time between two writes, and the largest share of the time that may go into writing.
+SECONDS_BETWEEN_WRITES = 30.0
+SHARE_OF_WRITING = 0.05
+#: How far numbers of the data may be off by the rounding of another device.
+_PROBE_TOLERANCE = 1e-3
+
+
+@dataclass
+class Progressed:
+    """All that a training knows at some step.
+
+    Attributes
+    ----------
+    state : TrainState
+    rows : dict of lists
+        Columns of the history.
+    best : Trainable or None
+        The weights of the best validation so far, None before the first.
+    best_accuracy : float
+    best_step : int
+    seconds : float
+        Wall time so far.
+    """
+
+    state: TrainState
+    rows: dict[str, list[float]]
+    best: Trainable | None = None
+    best_accuracy: float = -1.0
+    best_step: int = 0
+    seconds: float = 0.0
+
+
+class TrainCheckpoint:
+    """A file that always holds a whole training; a failure to write it does not end the work.
+
+    Parameters
+    ----------
+    path
+        Where it is, or will be.
+    identity
+        What must be the same for the training to go on, name -> value.
+    probe
+        Numbers of the data.
+    """
+
+    def __init__(self, path: str | os.PathLike, identity: Mapping[str, Any], probe: np.ndarray) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
+        self.path = Path(path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise ValueError(f"checkpoint must be a file in a folder that exists, got {self.path}")
+        self.identity, self.probe = dict(identity), probe
+        self.trouble = ""
+        self._due = time.monotonic() + SECONDS_BETWEEN_WRITES
+
+    def taken_up(self, start: TrainState) -> Progressed | None:
+        """Where the training in the file is, None where there is none; ``start`` has the shapes that it must have."""
+        if not self.path.exists():
+            return None
+        try:
+            header, arrays = read_arrays(self.path, KIND)
+        except DamagedFile as error:
+            aside = self.path.with_name(self.path.name + ".damaged")
+            os.replace(self.path, aside)
+            warnings.warn(f"checkpoint: {error}. It is now {aside.name}, and training starts anew", stacklevel=4)
+            return None
+        except ValueError as error:
+            raise ValueError(f"checkpoint must be a new name or that of an earlier call: {error}") from error
+        self._require_same(header, arrays["probe"])
+        leaves, shape = jax.tree.flatten(start)
+        found = [arrays[f"state.{k}"] for k in range(len(leaves)) if f"state.{k}" in arrays]
+        if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in leaves]:
+            raise ValueError(f"checkpoint {self.path} is of another version of optax: delete it to start anew")
+        best = header["best"]
+        return Progressed(
+            state=jax.tree.unflatten(shape, [jax.numpy.asarray(x) for x in found]),
+            rows={name: arrays[f"history.{name}"].tolist() for name in header["columns"]},
+            best=trainable_from(arrays, "best.") if best is not None else None,
+            best_accuracy=-1.0 if best is None else best["accuracy"],
+            best_step=0 if best is None else best["step"],
+            seconds=header["seconds"],
+        )
+
+    def offer(self, make: Callable[[], Progressed]) -> None:
+        """Write what ``make`` gives, if it is time to."""
+        if (began := time.monotonic()) < self._due:
+            return
+        self.write(make)
+        ended = time.monotonic()
+        self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
+
+    def write(self, make: Callable[[], Progressed]) -> None:
+        """Write what ``make`` gives now."""
+        try:
+            self._write(make())
+            self.trouble = ""
+        except Exception as error:  # a full disk, a folder that is gone: none of it is the training's fault
+            interrupts.raise_if_hidden_in(error)
+            self.trouble = str(error) or type(error).__name__
+
+    def _write(self, now: Progressed) -> None:
+        best = None if now.best is None else {"accuracy": now.best_accuracy, "step": now.best_step}
+        header = {
+            "kind": KIND,
+            "identity": self.identity,
+            "best": best,
+            "columns": list(now.rows),
+            "seconds": now.seconds,
+        }
+        arrays = {f"state.{k}": np.asarray(x) for k, x in enumerate(jax.tree.leaves(now.state))}
+        arrays |= {f"history.{name}": np.array(column, float) for name, column in now.rows.items()}
+        arrays |= {} if now.best is None else named_arrays(now.best, "best.")
+        write_arrays(self.path, header, {"probe": self.probe, **arrays})
+
+    def _require_same(self, header: Mapping[str, Any], probe: np.ndarray) -> None:
+        there = header["identity"]
+        names = dict.fromkeys([*self.identity, *there])
+        differing = [
+            f"{name} (there {there.get(name)}, here {self.identity.get(name)})"
+            for name in names
+            if there.get(name) != self.identity.get(name)
+        ]
+        if not differing and not np.allclose(probe, self.probe, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE):
+            differing = ["the data"]
+        if differing:
+            raise ValueError(
+                f"checkpoint {self.path} is of another training, which differs in {', '.join(differing)}; name another "
+                "file, or delete this one to start anew"
+            )

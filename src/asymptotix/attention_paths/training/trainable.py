@@ -1,0 +1,77 @@
+"""What gradient descent moves, in the scaling in which it moves it.
+
+Adam takes steps of the same size whatever the size of a weight, so that the scaling is part of the experiment. Here it
+is that of the published training, which is the usual one: w = W/sqrt(fan-in), with
+
+    q_t = w_Q x_t,  k_s = w_K x_s,  Om_{st} = softmax over s of k_s . q_t / sqrt(G),
+    z^1_t = w_0 x_t,  z^{l+1}_t = (1/sqrt(H_l)) sum_h sum_s w^{l,h} z^l_s Om^{l,h}_{st},  f = w_a . z^{L+1}_*,
+
+and no biases. Every w starts uniform on (-1, 1)/sqrt(fan-in), as linear layers commonly do: of variance 1/(3 fan-in), a
+third of what the prior of the theory has. In weights W of order one the same step would be sqrt(fan-in), some 14 to 23
+times, smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import streams
+from ..network.path_network import AttentionPaths
+from ..network.weights import Weights
+
+
+class Trainable(NamedTuple):
+    """Weights w = W/sqrt(fan-in).
+
+    Attributes
+    ----------
+    queries, keys : tuples of arrays (H_l, G, N0)
+    projection : array (N, N0)
+    values : tuple of arrays (H_l, N, N)
+        Rows are outputs.
+    readout : array (N,)
+    """
+
+    queries: tuple[Any, ...]
+    keys: tuple[Any, ...]
+    projection: Any
+    values: tuple[Any, ...]
+    readout: Any
+
+
+def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, key_size: int) -> Trainable:
+    """Weights before the first step, float32, uniform on (-1, 1)/sqrt(fan-in)."""
+    rng = np.random.default_rng(streams.training_start(seed))
+
+    def uniform(*shape: int) -> np.ndarray:
+        return (rng.uniform(-1, 1, shape) / math.sqrt(shape[-1])).astype(np.float32)
+
+    return Trainable(
+        queries=tuple(uniform(H, key_size, features) for H in heads),
+        keys=tuple(uniform(H, key_size, features) for H in heads),
+        projection=uniform(width, features),
+        values=tuple(uniform(H, width, width) for H in heads),
+        readout=uniform(width),
+    )
+
+
+def of_order_one(trained: Trainable) -> Weights:
+    """The values, projection and readout as weights of order one, float64."""
+
+    def scaled(w: Any) -> np.ndarray:
+        return np.asarray(w, float) * math.sqrt(w.shape[-1])
+
+    return Weights(scaled(trained.projection), tuple(map(scaled, trained.values)), scaled(trained.readout))
+
+
+def with_attention(trained: Trainable, readout: int | str) -> AttentionPaths:
+    """The network whose attention is the trained one: W^{l,h} = w_K^T w_Q / sqrt(G)."""
+
+    def matrices(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return k.swapaxes(-1, -2).astype(float) @ q / math.sqrt(q.shape[1])
+
+    return AttentionPaths(query_key=list(map(matrices, trained.queries, trained.keys)), readout=readout)

@@ -1,0 +1,155 @@
+"""All that the figures on images are made of, each part computed once and kept for whoever asks next."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+
+from ..making.parts import Parts
+from .at_widths import OMNIGLOT, Asked, Chosen, asked_of, chosen, over_widths, sampled
+from .trained_heads import Recipe, trained_network
+from .without_heads import path_outputs
+
+if TYPE_CHECKING:
+    from ...tasks.one_shot import OneShotTask
+
+#: The width at which the order parameter is shown and heads are scored.
+NARROW = 10
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Chains of exact sampling: at which widths, and how long."""
+
+    widths: tuple[int, ...]
+    chains: int
+    warmup: int
+    draws: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the experiment is.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        Of the trained networks.
+    examples, draws : int
+        P, and how many independent sets of as many examples the Bayesian network learns from.
+    validation_examples, test_examples : int
+        Of Omniglot; the other data sets have as many as the test set, or 2000 where that is less.
+    widths, temperatures : tuple of float
+        Without the Gaussian-process limit, which is always there.
+    sampling : Sampling
+    """
+
+    recipe: Recipe
+    examples: int
+    draws: int
+    validation_examples: int
+    test_examples: int
+    widths: tuple[float, ...]
+    temperatures: tuple[float, ...]
+    sampling: Sampling
+
+    @property
+    def asked(self) -> dict[str, int]:
+        return {"validation_examples": self.validation_examples, "test_examples": self.test_examples}
+
+
+class ImageParts:
+    """Parts of the figures by name of the architecture, kept by `Parts`; data are read when something is missing."""
+
+    def __init__(self, parts: Parts, scale: Scale) -> None:
+        self.parts, self.scale = parts, scale
+        self._networks: dict[str, asx.TrainedPaths] = {}
+
+    @cached_property
+    def task(self) -> OneShotTask:
+        return asx.tasks.one_shot(self.scale.examples, **self.scale.asked)
+
+    @cached_property
+    def asked(self) -> Asked:
+        return asked_of(self.task)
+
+    def learned_from(self, draw: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels of one draw of P examples."""
+        return self.task.sequences.examples(self.scale.examples, draw)
+
+    def network(self, architecture: str) -> asx.TrainedPaths:
+        if architecture not in self._networks:
+            self._networks[architecture] = trained_network(self.parts, architecture, self.scale.recipe, self.task)
+        return self._networks[architecture]
+
+    def widths(self, architecture: str, widths: Sequence[float] | None = None) -> Chosen:
+        """Theory at widths, by default all of the scale and the limit, each draw at the temperatures that it chose."""
+        return chosen(self.all_temperatures(architecture, widths))
+
+    def all_temperatures(self, architecture: str, widths: Sequence[float] | None = None) -> list[xr.Dataset]:
+        """As `widths`, one table per draw, at all temperatures."""
+        grid = [*self.scale.widths, np.inf] if widths is None else list(widths)
+        name = f"{architecture}_widths" if widths is None else f"{architecture}_at_{grid[0]:g}"
+        settings = {"widths": grid, "temperatures": self.scale.temperatures, "examples": self.scale.examples}
+        return [
+            self._dataset(
+                architecture, f"{name}_{draw}", {"draw": draw, **settings},
+                lambda draw=draw: over_widths(
+                    self.network(architecture).network, *self.learned_from(draw), self.asked,
+                    widths=grid, temperatures=self.scale.temperatures,
+                ),
+            )
+            for draw in range(self.scale.draws)
+        ]  # fmt: skip
+
+    def sampled(self, architecture: str, width: int, temperature: float) -> xr.Dataset:
+        """Exact sampling of the first draw's posterior."""
+        own = {name: value for name, value in asdict(self.scale.sampling).items() if name != "widths"}
+        settings = {"width": width, "temperature": temperature, **own}
+        return self._dataset(
+            architecture, f"{architecture}_sampled_{width}", {"examples": self.scale.examples, **settings},
+            lambda: sampled(
+                self.network(architecture).network, *self.learned_from(0), self.asked, progress=self.parts.progress,
+                **settings,
+            ),
+        )  # fmt: skip
+
+    def outputs(self, architecture: str) -> xr.Dataset:
+        """Output of every path of the trained network on all sets, (example_SET, path), and the labels."""
+
+        def make() -> xr.Dataset:
+            trained, found = self.network(architecture), {}
+            for name, (inputs, labels) in self.asked.items():
+                f = path_outputs(trained.network, trained.weights, inputs)
+                found |= {f"outputs_{name}": ((f"example_{name}", "path"), f), f"labels_{name}": (f"example_{name}", labels)}
+            return xr.Dataset(found)
+
+        return self._dataset(architecture, f"{architecture}_paths", {}, make)
+
+    def base_accuracy(self, architecture: str, name: str = OMNIGLOT) -> tuple[float, float]:
+        """Of the trained network with all its heads, in percent, with its error over the examples."""
+        found = self.outputs(architecture)
+        right = np.sign(found[f"outputs_{name}"].sum("path").values) == np.sign(found[f"labels_{name}"].values)
+        share = right.mean()
+        return 100 * float(share), 100 * float(np.sqrt(share * (1 - share) / len(right)))
+
+    def _dataset(self, architecture: str, name: str, settings: dict[str, Any], make: Any) -> xr.Dataset:
+        """A shared part of a network, and of none that has other weights."""
+        told = {**settings, **self.scale.asked, "network": fingerprint(self.network(architecture))}
+        return self.parts.dataset(name, told, make, shared=True)
+
+
+def fingerprint(trained: asx.TrainedPaths) -> str:
+    """A few characters that tell the weights from others."""
+    digest = hashlib.sha256()
+    for layer in (*trained.trained.queries, *trained.trained.keys, *trained.trained.values):
+        digest.update(np.ascontiguousarray(layer).tobytes())
+    return digest.hexdigest()[:12]

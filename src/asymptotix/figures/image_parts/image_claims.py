@@ -1,0 +1,269 @@
+"""What was published of one-shot images, beside what is found.
+
+A claim is decided where a difference is beyond two of its errors, and only on the published network: smaller ones of
+the quick size have other heads.
+
+Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.2; accuracies of single numbers from the authors' released
+code.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import xarray as xr
+from scipy.stats import spearmanr
+
+from ...attention_paths.heads import path_heads
+from ..making.record import Agreement, Claim
+from .at_widths import FASHION, MNIST, OMNIGLOT, Chosen, accuracy, gain, right_in
+from .pruned import Pruned
+
+HERE, OTHER, CODE = "Section 4.2.1", "Appendix H.2", "released code"
+BASE = 83.8
+#: Accuracy after one head is gone, by rising score.
+AFTER_ONE = (81.8, 83.0, 79.5, 75.4, 76.0, 76.5, 74.3, 74.9)
+#: Width -> temperature.
+TEMPERATURES = dict.fromkeys((10.0, 20.0, 50.0, 100.0), 0.5) | dict.fromkeys((200.0, 500.0, 1000.0), 0.25)
+TEMPERATURES |= {2000.0: 0.1, 5000.0: 0.1, 10000.0: 0.075}
+#: What counts as a marginal loss of accuracy, in points: more than the published 2.0 of either of the first two heads.
+MARGINAL = 3.0
+ERRORS = 2.0
+
+
+def undecided(claims: Sequence[Claim]) -> list[Claim]:
+    """The same, none of them decided: for numbers of another network than the published one."""
+    return [replace(claim, holds=None) for claim in claims]
+
+
+def beyond(value: float, error: float, bound: float = 0.0) -> bool | None:
+    """Whether a value is above a bound; None where its errors leave that open."""
+    return value > bound if abs(value - bound) > ERRORS * error else None
+
+
+def base_claim(value: float, error: float) -> Claim:
+    below = beyond(BASE - value, error)
+    return Claim(
+        "the trained network is at least as accurate (%)", f"{BASE}", CODE, f"{value:.1f} ± {error:.1f}", not below
+    )
+
+
+def gain_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
+    """That the small width is more often right than the limit."""
+    more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
+    own, limit = (accuracy(numbers.right[name].sel(width=width)).value for width in (narrow, np.inf))
+    found = f"{float(own):.1f} against {float(limit):.1f}: {more:+.2f} ± {error:.2f}"
+    return Claim(what, "yes", source, found, beyond(more, error))
+
+
+def comparable_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
+    """That the small width is not worse than the limit, by more than a point."""
+    more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
+    return Claim(what, "comparable", source, f"{more:+.2f} ± {error:.2f} points", beyond(more, error, -1.0))
+
+
+def alignment_claim(numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
+    """That the leading components hold more of the labels, in every draw."""
+    share = (numbers.alignment.isel(component=slice(leading)) ** 2).sum("component")
+    own, limit = share.sel(width=narrow), share.sel(width=np.inf)
+    found = f"share of the labels in the first {leading}: {float(own.mean()):.3f} against {float(limit.mean()):.3f}"
+    return Claim("learning aligns the kernel with the task", "yes", HERE, found, bool((own > limit).all()))
+
+
+def off_diagonal_claim(U: np.ndarray, source: str, architecture: str) -> Claim:
+    """That paths are correlated: |U_ij| / sqrt(U_ii U_jj) of the most correlated pair."""
+    root = np.sqrt(np.diag(U))
+    correlation = abs(U) / np.outer(root, root) - np.eye(len(U))
+    found = f"largest correlation of two paths {correlation.max():.2f}, mean {correlation.sum() / (len(U) ** 2 - len(U)):.2f}"
+    what = f"the order parameter of {architecture} has strong off-diagonal elements at width 10"
+    return Claim(what, "yes", source, found, correlation.max() > 0.5)
+
+
+def block_claim(U: np.ndarray, heads: Sequence[int]) -> Claim:
+    """That correlations are mostly between paths of one head in the first layer."""
+    first = path_heads(heads)[:, 0]
+    off = ~np.eye(len(U), dtype=bool)
+    same = (first[:, None] == first) & off
+    share, chance = abs(U)[same].sum() / abs(U)[off].sum(), same.sum() / off.sum()
+    found = f"{100 * share:.0f} % of the off-diagonal weight, {100 * chance:.0f} % of the pairs"
+    return Claim("correlations mostly occur between paths of one first head", "yes", HERE, found, share > 0.5)
+
+
+def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
+    """That weights found by gradient descent have a similar order parameter: among all names that heads could have."""
+    observed, chance = head_permutations(U, empirical, heads)
+    share = float((chance >= observed - 1e-12).mean())
+    signs = float((np.sign(U) == np.sign(empirical))[~np.eye(len(U), dtype=bool)].mean())
+    found = (
+        f"correlation of the entries {observed:.2f}, equalled by {100 * share:.1f} % of all renamings of the heads; "
+        f"{100 * signs:.0f} % of the off-diagonal signs agree"
+    )
+    what = "the order parameter of the trained weights has the structure and signs of the theory's"
+    return Claim(what, "qualitatively", HERE, found, share <= 0.05 if share <= 0.05 or observed <= 0 else None)
+
+
+def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) -> tuple[float, np.ndarray]:
+    """Correlation of the entries of two matrices over paths, and the same for all renamings of the heads of layers.
+
+    Of the diagonal, too: which paths are strong is part of the structure.
+    """
+    rows = path_heads(heads)
+    upper = np.triu_indices(len(U))
+    renamed = itertools.product(*(itertools.permutations(range(count)) for count in heads))
+    found = []
+    for names in itertools.islice(renamed, 50_000):
+        paths = np.ravel_multi_index([np.array(own)[rows[:, layer]] for layer, own in enumerate(names)], tuple(heads))
+        found.append(np.corrcoef(U[upper], other[np.ix_(paths, paths)][upper])[0, 1])
+    return float(found[0]), np.array(found)
+
+
+def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
+    """On temperatures of L2H4: that they grow as widths shrink, and that the published ones are as good as ours."""
+    widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
+    chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
+    rank = spearmanr(widths, list(chosen.values())).statistic if len(set(chosen.values())) > 1 else 0.0
+    listed = ", ".join(f"{value:.3g} at {width:g}" for width, value in chosen.items())
+    claims = [Claim("the best temperature grows as the width shrinks", "yes", OTHER, f"geometric means {listed}", rank < -0.5)]
+    lost = {}
+    for width, temperature in TEMPERATURES.items():
+        if width in widths and temperature in draws.temperature.values:
+            at = right_in(draws, OMNIGLOT).sel(width=width, temperature=temperature)
+            lost[width] = gain(numbers.right[OMNIGLOT].sel(width=width), at)
+    if lost:
+        worst = max(lost, key=lambda width: lost[width][0])
+        more, error = lost[worst]
+        found = f"ours is at most {more:+.2f} ± {error:.2f} points better (width {worst:g})"
+        holds = not beyond(more, error, 0.5)
+        claims.append(Claim("the published temperatures are the best ones", "0.5 to 0.075", OTHER, found, holds))
+    return claims
+
+
+def score_claim(found: Pruned, source: str, architecture: str) -> Claim:
+    """That heads of small score cost little."""
+    own = np.isfinite(found.scores)
+    rank = spearmanr(found.scores[own], found.drop[own])
+    holds = None if rank.pvalue > 0.05 else rank.statistic > 0
+    words = f"rank correlation {rank.statistic:+.2f} over {own.sum()} heads, p = {rank.pvalue:.2g}"
+    return Claim(f"the loss of a head of {architecture} is in line with its score", "qualitatively", source, words, holds)
+
+
+def marginal_claim(found: Pruned, source: str, architecture: str) -> Claim:
+    """That a quarter of the heads goes at a small loss in distribution."""
+    lost, error = found.loss(OMNIGLOT, "score", found.quarter_count)
+    above = beyond(lost, error, MARGINAL)
+    what = f"{found.quarter_count} of {sum(found.heads)} heads of {architecture} go at a marginal loss (points)"
+    words = f"{lost:+.2f} ± {error:.2f}, where up to {MARGINAL:g} counts as marginal"
+    return Claim(what, "yes", source, words, None if above is None else not above)
+
+
+def fashion_claim(found: Pruned, count: int, source: str, architecture: str) -> Claim:
+    """That Fashion-MNIST gains from the loss of the first heads."""
+    lost, error = found.loss(FASHION, "score", count)
+    what = f"Fashion-MNIST gains when the first {count} heads of {architecture} go (points)"
+    return Claim(what, "yes", source, f"{-lost:+.2f} ± {error:.2f}", beyond(-lost, error))
+
+
+def same_loss_claim(smaller: Pruned, larger: Pruned) -> Claim:
+    """That a quarter of the heads costs the larger network what it costs the smaller one."""
+    (first, first_error), (second, second_error) = (
+        found.loss(OMNIGLOT, "score", found.quarter_count) for found in (smaller, larger)
+    )
+    error = float(np.hypot(first_error, second_error))
+    apart = beyond(abs(first - second), error, 1.0)
+    words = f"{first:+.2f} ± {first_error:.2f} and {second:+.2f} ± {second_error:.2f} points"
+    return Claim(
+        "a quarter of the heads costs L2H8 the same as L2H4, to a point", "identical", OTHER, words,
+        None if apart is None else not apart,
+    )  # fmt: skip
+
+
+def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name: str = OMNIGLOT) -> Agreement:
+    """Exact sampling against theory, example by example, on the first draw."""
+    z, distances = [], {}
+    for width, found in samples.items():
+        theory = numbers.right[name].isel(draw=slice(1)).sel(width=width)
+        more, error = gain(right_in(found, name).expand_dims("draw"), theory)
+        base = float(accuracy(theory).value)
+        distances[width] = (more / base, error / base)
+        z.append(more / error if error > 0 else 0.0)
+    total, largest = float(np.square(z).sum()), float(np.abs(z).max(initial=0.0))
+    return Agreement(f"accuracy of exact sampling, {name}", len(z), total, largest, distances)
+
+
+def sampling_claim(U: np.ndarray, found: xr.Dataset) -> Claim:
+    """That theory's order parameter is that of exact sampling, at width 10 already."""
+    exact = found["order_parameter"].values
+    distance = np.linalg.norm(U - exact) / np.linalg.norm(exact)
+    upper = np.triu_indices(len(U))
+    likeness = np.corrcoef(U[upper], exact[upper])[0, 1]
+    words = f"correlation of the entries {likeness:.3f}, distance {100 * distance:.0f} % of the norm"
+    return Claim("theory and sampling agree on the order parameter at width 10", "good agreement", HERE, words, likeness > 0.9)
+
+
+# ---------------------------------------------------------------------------------------------- remarks
+
+
+def choice_remark(numbers: Chosen) -> str:
+    """What choosing the temperature on the test examples would add."""
+    more = accuracy(numbers.right_on_test.astype(float) - numbers.right[OMNIGLOT])
+    each = [f"{value:+.2f}" for value in more.value]
+    widths = [f"{width:g}" for width in numbers.temperature.width.values]
+    return (
+        f"Choosing the temperature on the test examples, as in print, instead of on validation ones would add "
+        f"{float(np.mean(more.value)):+.2f} points on average over widths ({', '.join(each)} at {', '.join(widths)})."
+    )
+
+
+def order_remark(found: Pruned, architecture: str) -> str:
+    """Whether the theory helps: its order beside magnitude, chance and search, with a quarter of the heads gone."""
+    parts = []
+    for name in (OMNIGLOT, FASHION):
+        losses = {order: "{:+.1f} ± {:.1f}".format(*found.loss(name, order, found.quarter_count)) for order in found.orders}
+        chance = 100 * float(found.curves[name]["score"].right.sel(removed=0).mean()) - 100 * found.quarter[name].mean()
+        parts.append(
+            f"{name}: {losses['score']} points by score, {losses['magnitude']} by magnitude, {chance:+.1f} at random, "
+            f"{losses['search']} by search on validation; {100 * found.standing(name, 'score'):.0f} % of all sets of as many "
+            f"heads cost as much as the score's or more"
+        )
+    return f"{architecture}, a quarter of the heads gone, loss of accuracy. " + "; ".join(parts) + "."
+
+
+def rescaling_remark(found: Pruned, architecture: str) -> str:
+    curve = found.curves[OMNIGLOT]["score"].sel(removed=found.quarter_count)
+    return (
+        "The published rescaling of a layer that lost heads multiplies the output by a positive number, so that no answer "
+        f"changes; the squared error of {architecture} without a quarter of its heads is "
+        f"{float(curve.rescaled_squared_error):.3f} with it and {float(curve.squared_error):.3f} without."
+    )
+
+
+def single_remark(found: Pruned, base: float, published: Sequence[float] = ()) -> str:
+    """Accuracy without single heads, by rising score, beside the published ones where there are some."""
+    own = [base - found.drop[at] for at in found.orders["score"]]
+    words = f"Accuracy without one head, by rising score: {' '.join(f'{value:.1f}' for value in own)} % of {base:.1f} %"
+    if not published:
+        return words + "."
+    return words + f"; published {' '.join(map(str, published))} % of {BASE} %, of another network."
+
+
+def sampling_remark(samples: Mapping[int, xr.Dataset]) -> str:
+    each = [
+        f"width {width}: R-hat {float(found.r_hat):.3f}, at least {float(found.effective_samples):.0f} effective samples, "
+        f"{int(found.divergences)} divergences, {float(found.cpu_seconds) / 60:.0f} CPU minutes"
+        for width, found in samples.items()
+    ]
+    return "Exact sampling, largest R-hat over the entries of U. " + "; ".join(each) + "."
+
+
+COMMON_REMARKS = (
+    "Errors of accuracies are those over the examples asked, as if they were independent, and where the Bayesian network "
+    "learned from several draws of examples, over these too.",
+    "Where a layer has no head left the output is zero and counts as half right.",
+)
+OUT_OF_DISTRIBUTION = {
+    ("L2H4", FASHION): "preserved", ("L3H3", MNIST): "preserved",
+    ("L2H4", MNIST): "comparable", ("L3H3", FASHION): "comparable",
+}  # fmt: skip

@@ -1,0 +1,159 @@
+"""A trained network without some of its heads, for any set of them at once.
+
+Attention looks at the bare input and values enter linearly, so that the output is a sum over paths, f = sum_pi f^pi(x),
+and what a network without some heads says is the sum over the paths that avoid them. All orders of removal are then
+sums of the same numbers. The published rescaling divides layer l's sum by the square root of the heads that are left,
+not of all of them: it multiplies f by prod_l sqrt(H_l / kept_l), one positive number for all examples. It changes the
+squared error and can change no decision.
+
+Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H.2.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import xarray as xr
+
+from ...attention_paths.heads import path_heads
+from ...attention_paths.network.attended_inputs import in_chunks
+from ...attention_paths.network.path_network import AttentionPaths
+from ...attention_paths.network.weights import Weights
+
+#: Layer and head, both counted from 0.
+Head = tuple[int, int]
+#: Examples attended at a time.
+CHUNK = 500
+#: Stream of the random orders of removal.
+RANDOM_ORDERS = 41
+
+
+def path_outputs(network: AttentionPaths, weights: Weights, inputs: np.ndarray) -> np.ndarray:
+    """f^pi of every example and path, (examples, paths): their sum over paths is the output."""
+    V0 = np.asarray(weights.V0, float)
+    width, features = V0.shape
+    rows = network.effective_weights(weights) @ V0 / math.sqrt(network.paths * width * features)
+    parts = [np.einsum("npk,pk->np", network.attended(chunk), rows) for chunk in in_chunks(inputs, CHUNK)]
+    return np.concatenate(parts)
+
+
+def all_heads(heads: Sequence[int]) -> list[Head]:
+    return [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
+
+
+def remaining(heads: Sequence[int], removed: Iterable[Head]) -> np.ndarray:
+    """Whether a path avoids all that is removed, (paths,); none does where a layer has no head left."""
+    through = path_heads(heads)
+    left = np.ones(len(through), bool)
+    for layer, head in removed:
+        left &= through[:, layer] != head
+    return left
+
+
+def rescaling(heads: Sequence[int], removed: Iterable[Head]) -> float:
+    """prod_l sqrt(H_l / kept_l), by which the published pruning multiplies the output; 1 where a layer is cut."""
+    lost = [sum(layer == own for layer, _ in removed) for own in range(len(heads))]
+    if any(count == gone for count, gone in zip(heads, lost, strict=True)):
+        return 1.0
+    return math.prod(math.sqrt(count / (count - gone)) for count, gone in zip(heads, lost, strict=True))
+
+
+def right(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Share of right answers by example: one where the sign is the label's, and a half where the output is zero."""
+    answer = np.sign(outputs) * np.sign(labels)
+    return 0.5 * (1.0 + answer)
+
+
+def without(outputs: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]) -> np.ndarray:
+    """Output without each set of heads, (sets, examples), from those of the paths, (examples, paths)."""
+    left = np.stack([remaining(heads, removed) for removed in sets], axis=1)
+    return (outputs @ left.astype(float)).T
+
+
+def first_of(order: Sequence[Head], most: int | None = None) -> list[tuple[Head, ...]]:
+    """What is gone after each step of an order: nothing, the first, the first two, ..., up to ``most``."""
+    return [tuple(order[:count]) for count in range((len(order) if most is None else most) + 1)]
+
+
+def longest(heads: Sequence[int]) -> int:
+    """Heads that can go with one left in every layer."""
+    return sum(heads) - len(heads)
+
+
+def by_rising(values: np.ndarray, heads: Sequence[int]) -> list[Head]:
+    """Heads by rising value, (layer, head); those of equal value in their own order."""
+    named = all_heads(heads)
+    return sorted(named, key=lambda at: float(values[at]))
+
+
+def magnitudes(weights: Weights, heads: Sequence[int]) -> np.ndarray:
+    """Frobenius norm of the value matrix of every head, (layers, largest number of heads)."""
+    found = np.full((len(heads), max(heads)), np.nan)
+    for layer, V in enumerate(weights.V):
+        found[layer, : heads[layer]] = np.linalg.norm(np.asarray(V, float), axis=(1, 2))
+    return found
+
+
+def random_orders(heads: Sequence[int], count: int, seed: int = 0) -> list[list[Head]]:
+    """Orders of removal in which every one is as likely as any other."""
+    named, rng = all_heads(heads), np.random.default_rng([RANDOM_ORDERS, seed])
+    return [[named[k] for k in rng.permutation(len(named))] for _ in range(count)]
+
+
+def greedy_order(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> list[Head]:
+    """What goes next is what costs the least accuracy on these examples: search, as a standard to judge orders by."""
+    gone: list[Head] = []
+    left = all_heads(heads)
+    while left:
+        trials = right(without(outputs, heads, [(*gone, head) for head in left]), labels).mean(axis=1)
+        gone.append(left.pop(int(trials.argmax())))
+    return gone
+
+
+def removal_curve(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], order: Sequence[Head]) -> xr.Dataset:
+    """What is right and how large the squared error is after each step of an order.
+
+    Returns
+    -------
+    Dataset (removed, example)
+        ``right`` (0, 1/2 or 1) and ``removed``, the number of heads that are gone; ``squared_error`` (removed,) and
+        ``rescaled_squared_error`` with the published rescaling.
+    """
+    sets = first_of(order, longest(heads))
+    f = without(outputs, heads, sets)
+    scale = np.array([rescaling(heads, removed) for removed in sets])[:, None]
+    return xr.Dataset(
+        {
+            "right": (("removed", "example"), right(f, labels)),
+            "squared_error": ("removed", ((f - labels) ** 2).mean(axis=1)),
+            "rescaled_squared_error": ("removed", ((scale * f - labels) ** 2).mean(axis=1)),
+        },
+        coords={"removed": np.arange(len(sets))},
+    )
+
+
+def random_curves(
+    outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], orders: Sequence[Sequence[Head]]
+) -> xr.DataArray:
+    """Accuracy after each step of each order, (order, removed)."""
+    most = longest(heads)
+    sets = [removed for order in orders for removed in first_of(order, most)]
+    accuracy = _accuracies(outputs, labels, heads, sets).reshape(len(orders), most + 1)
+    return xr.DataArray(accuracy, dims=("order", "removed"), coords={"removed": np.arange(most + 1)})
+
+
+def all_of_size(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], count: int) -> np.ndarray:
+    """Accuracy without each of the sets of ``count`` heads, every one of them, in the order of `itertools`."""
+    return _accuracies(outputs, labels, heads, list(itertools.combinations(all_heads(heads), count)))
+
+
+def _accuracies(
+    outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]
+) -> np.ndarray:
+    """Of many sets, a few at a time."""
+    step = max(1, 2**24 // len(outputs))
+    chunks = [sets[first : first + step] for first in range(0, len(sets), step)]
+    return np.concatenate([right(without(outputs, heads, chunk), labels).mean(axis=1) for chunk in chunks])

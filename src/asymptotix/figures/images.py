@@ -1,0 +1,227 @@
+"""The figures on images of Tiberi, Mignacco, Irie, Sompolinsky, arXiv:2405.15926: one-shot classification.
+
+Networks are trained by gradient descent on Omniglot; the theory of Bayesian value weights is asked on their heads, and
+says which heads can go. The networks and what is computed of them are shared by the three figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .image_parts import image_claims as claims
+from .image_parts import image_panels as draw
+from .image_parts.at_widths import FASHION, MNIST, OMNIGLOT, Chosen, chosen, joined_draws
+from .image_parts.collected import NARROW, ImageParts, Sampling, Scale
+from .image_parts.pruned import Pruned, pruned
+from .image_parts.trained_heads import Recipe
+from .making.drawing import panels
+from .making.parts import Parts
+from .making.record import Claim, Findings
+from .making.registry import Size, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = "Tiberi et al., arXiv:2405.15926"
+NEEDS = ("omniglot", "mnist", "fashion-mnist")
+PUBLISHED_WIDTH, PUBLISHED_EXAMPLES = 512, 600
+TEMPERATURES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
+WIDTHS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+QUICK: dict[str, Any] = {
+    "width": 64, "steps": 4000, "batch": 64, "learning_rate": 1e-3,
+    "examples": 200, "draws": 3, "validation_examples": 500, "test_examples": 1000,
+    "widths": [10, 100, 1000], "temperatures": [0.05, 0.25, 1.0],
+    "sampled": [10], "chains": 2, "warmup": 100, "sampler_draws": 100, "random_orders": 200,
+}  # fmt: skip
+#: Ten epochs of 527,878 pairs of classes are 41,240 batches.
+FULL: dict[str, Any] = {
+    "width": 512, "steps": 41_240, "batch": 128, "learning_rate": 3e-4,
+    "examples": 600, "draws": 3, "validation_examples": 2000, "test_examples": 4000,
+    "widths": list(WIDTHS), "temperatures": list(TEMPERATURES),
+    "sampled": [10, 100, 1000], "chains": 4, "warmup": 200, "sampler_draws": 300, "random_orders": 400,
+}  # fmt: skip
+
+
+def _scale(**given: Any) -> Scale:
+    """The settings of a figure in order."""
+    recipe = Recipe(given["width"], given["steps"], given["batch"], given["learning_rate"])
+    sampling = Sampling(tuple(given["sampled"]), given["chains"], given["warmup"], given["sampler_draws"])
+    plain = {name: given[name] for name in ("examples", "draws", "validation_examples", "test_examples")}
+    widths, temperatures = (tuple(map(float, given[name])) for name in ("widths", "temperatures"))
+    return Scale(recipe, **plain, widths=widths, temperatures=temperatures, sampling=sampling)
+
+
+def _is_full(scale: Scale) -> bool:
+    """Whether network and number of examples are the published ones, which the claims are on."""
+    return scale.recipe.width == PUBLISHED_WIDTH and scale.examples == PUBLISHED_EXAMPLES
+
+
+def _judged(found: Sequence[Claim], scale: Scale) -> list[Claim]:
+    return list(found) if _is_full(scale) else claims.undecided(found)
+
+
+def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
+    parts = []
+    for name in architectures:
+        trained = made.network(name)
+        base, error = made.base_accuracy(name)
+        best = float(trained.history.validation_accuracy.max())
+        parts.append(
+            f"{name}: {trained.settings['steps_done']} steps of {trained.settings['batch']}, weights of step "
+            f"{trained.settings['kept_step']}, accuracy {100 * best:.1f} % on validation and {base:.1f} ± {error:.1f} % on "
+            "test characters"
+        )
+    width = made.scale.recipe.width
+    return f"Trained networks, N = {width}, learning rate {made.scale.recipe.learning_rate:g}. " + "; ".join(parts) + "."
+
+
+@figure(
+    "paths/fig3",
+    shows="One-shot images: accuracy against width, order parameter, alignment, head scores and pruning",
+    source=f"{PAPER}, Fig. 3",
+    quick=Size(4.0, 1.5, QUICK),
+    paper=Size(400.0, 4.0, FULL, gpu_minutes=20.0),
+    needs=NEEDS,
+)
+def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+    """Panels (b) to (f), two layers of four heads; panels on temperature and squared error besides."""
+    made = ImageParts(parts, _scale(**settings))
+    tables = made.all_temperatures("L2H4")
+    numbers = chosen(tables)
+    temperature = {width: float(numbers.temperature.isel(draw=0).sel(width=width)) for width in made.scale.widths}
+    samples = {width: made.sampled("L2H4", width, temperature[width]) for width in made.scale.sampling.widths}
+    found = _pruned(made, "L2H4", numbers, settings["random_orders"])
+    U, exact = _narrow(numbers), samples[NARROW].order_parameter.values
+    empirical = made.network("L2H4").order_parameter()
+    picture, axes = panels(3, 4, size=(19.0, 13.5))
+    draw.accuracy_panel(axes[0], numbers, OMNIGLOT, samples)
+    draw.accuracy_panel(axes[1], numbers, FASHION, samples)
+    draw.temperature_panel(axes[2], numbers, claims.TEMPERATURES if _is_full(made.scale) else {}, made.scale.temperatures)
+    draw.alignment_panel(axes[3], numbers, NARROW)
+    for axis, matrix, title in zip(
+        axes[4:7],
+        (U, exact, empirical),
+        (f"$U$, theory, $N={NARROW}$", f"$U$, exact sampling, $N={NARROW}$", "$U$ of the weights of gradient descent"),
+        strict=True,
+    ):
+        draw.order_parameter_panel(axis, matrix, found.heads, title)
+    base = made.base_accuracy("L2H4")
+    losses = [claims.BASE - value for value in claims.AFTER_ONE]
+    draw.heads_panel(axes[7], found, losses if _is_full(made.scale) else ())
+    _pruning_row(axes[8:11], found)
+    draw.history_panel(axes[11], made.network("L2H4").history, claims.BASE if _is_full(made.scale) else None)
+    said = [
+        claims.base_claim(*base),
+        claims.gain_claim(f"width {NARROW} beats the limit on Omniglot (%)", claims.HERE, numbers, OMNIGLOT, NARROW),
+        claims.gain_claim(f"width {NARROW} beats the limit on Fashion-MNIST (%)", claims.HERE, numbers, FASHION, NARROW),
+        claims.alignment_claim(numbers, NARROW),
+        claims.off_diagonal_claim(U, claims.HERE, "L2H4"),
+        claims.block_claim(U, found.heads),
+        claims.likeness_claim(U, empirical, found.heads),
+        claims.sampling_claim(numbers.order_parameter.isel(draw=0).sel(width=NARROW).values, samples[NARROW]),
+        *claims.temperature_claims(joined_draws(tables), numbers),
+        *_pruning_claims(found, claims.HERE, "L2H4"),
+    ]
+    remarks = [
+        _training_remark(made, ["L2H4"]),
+        claims.single_remark(found, base[0], claims.AFTER_ONE),
+        claims.choice_remark(numbers),
+        claims.order_remark(found, "L2H4"),
+        claims.rescaling_remark(found, "L2H4"),
+        claims.sampling_remark(samples),
+        *claims.COMMON_REMARKS,
+    ]
+    agreements = [claims.sampling_agreement(numbers, samples, name) for name in (OMNIGLOT, FASHION)]
+    return picture, Findings(agreements, _judged(said, made.scale), remarks)
+
+
+@figure(
+    "paths/fig6",
+    shows="One-shot images: accuracy against width on three data sets, two and three layers",
+    source=f"{PAPER}, Fig. 6",
+    quick=Size(4.0, 1.5, QUICK),
+    paper=Size(700.0, 4.0, FULL, gpu_minutes=40.0),
+    needs=NEEDS,
+)
+def fig6(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+    """Panels (a) and (b): two layers of four heads and three of three, in and out of distribution."""
+    made = ImageParts(parts, _scale(**settings))
+    picture, axes = panels(2, 4, size=(19.0, 9.2))
+    said, remarks = [], [_training_remark(made, ["L2H4", "L3H3"])]
+    for row, architecture in enumerate(("L2H4", "L3H3")):
+        numbers = made.widths(architecture)
+        U, heads = _narrow(numbers), made.network(architecture).network.heads
+        for axis, name in zip(axes[4 * row :], (OMNIGLOT, MNIST, FASHION), strict=False):
+            draw.accuracy_panel(axis, numbers, name, title=f"{architecture}: {draw.TITLES[name]}")
+        draw.order_parameter_panel(axes[4 * row + 3], U, heads, f"{architecture}: $U$, theory, $N={NARROW}$")
+        what = f"width {NARROW} of {architecture} beats the limit on {{}} (%)"
+        said.append(claims.gain_claim(what.format("Omniglot"), claims.OTHER, numbers, OMNIGLOT, NARROW))
+        for name in (MNIST, FASHION):
+            title = draw.TITLES[name]
+            if claims.OUT_OF_DISTRIBUTION[architecture, name] == "preserved":
+                said.append(claims.gain_claim(what.format(title), claims.OTHER, numbers, name, NARROW))
+            else:
+                same = f"width {NARROW} of {architecture} and the limit are comparable on {title} (%)"
+                said.append(claims.comparable_claim(same, claims.OTHER, numbers, name, NARROW))
+        said.append(claims.off_diagonal_claim(U, claims.OTHER, architecture))
+        remarks.append(f"{architecture}. {claims.choice_remark(numbers)}")
+    return picture, Findings((), _judged(said, made.scale), [*remarks, claims.COMMON_REMARKS[0]])
+
+
+@figure(
+    "paths/fig7",
+    shows="One-shot images: head scores and pruning, four and eight heads per layer",
+    source=f"{PAPER}, Fig. 7",
+    quick=Size(4.0, 1.5, QUICK),
+    paper=Size(800.0, 4.0, FULL, gpu_minutes=40.0),
+    needs=NEEDS,
+)
+def fig7(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+    """Panels (a) to (d); the squared error, which alone feels the published rescaling, besides."""
+    made = ImageParts(parts, _scale(**settings))
+    picture, axes = panels(2, 4, size=(19.0, 9.2))
+    said, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
+    for row, architecture in enumerate(("L2H4", "L2H8")):
+        # All widths of the smaller network are in its own figure; of the larger one this figure needs one.
+        numbers = made.widths(architecture, None if architecture == "L2H4" else [NARROW])
+        own = found[architecture] = _pruned(made, architecture, numbers, settings["random_orders"])
+        losses = [claims.BASE - value for value in claims.AFTER_ONE]
+        draw.heads_panel(axes[4 * row], own, losses if row == 0 and _is_full(made.scale) else ())
+        axes[4 * row].set_title(f"{architecture}: one head gone", fontsize=11)
+        _pruning_row(axes[4 * row + 1 : 4 * row + 4], own, f"{architecture}: ")
+        said += _pruning_claims(own, claims.OTHER, architecture)
+        remarks += [
+            claims.single_remark(own, made.base_accuracy(architecture)[0], claims.AFTER_ONE if row == 0 else ()),
+            claims.order_remark(own, architecture),
+        ]
+    said.append(claims.same_loss_claim(found["L2H4"], found["L2H8"]))
+    remarks.append(claims.rescaling_remark(found["L2H8"], "L2H8"))
+    return picture, Findings((), _judged(said, made.scale), [*remarks, *claims.COMMON_REMARKS])
+
+
+def _pruned(made: ImageParts, architecture: str, numbers: Chosen, random_orders: int) -> Pruned:
+    """Scores are of the theory at the small width."""
+    U = numbers.order_parameter.sel(width=NARROW)
+    return pruned(made.outputs(architecture), U, made.network(architecture).weights, random_orders)
+
+
+def _pruning_row(axes: Sequence[Any], found: Pruned, before: str = "") -> None:
+    for axis, name in zip(axes, (OMNIGLOT, FASHION), strict=False):
+        draw.pruning_panel(axis, found, name, title=f"{before}{draw.TITLES[name]}")
+    draw.squared_error_panel(axes[2], found)
+
+
+def _pruning_claims(found: Pruned, source: str, architecture: str) -> list[Claim]:
+    return [
+        claims.score_claim(found, source, architecture),
+        claims.marginal_claim(found, source, architecture),
+        claims.fashion_claim(found, 2 if architecture == "L2H4" else 3, source, architecture),
+    ]
+
+
+def _narrow(numbers: Chosen) -> np.ndarray:
+    """The order parameter at the small width, averaged over draws."""
+    return numbers.order_parameter.sel(width=NARROW).mean("draw").values
