@@ -201,8 +201,8 @@ def drawn_from_data(toys, tmp_path, monkeypatch):
 
 
 def test_without_its_data_set_a_figure_is_passed_over_in_one_sentence(drawn_from_data):
-    said, out, place = drawn_from_data
-    with pytest.raises(FileNotFoundError, match=r"paths/toy needs the data set omniglot: `asymptotix data get omniglot"):
+    said, out, _ = drawn_from_data
+    with pytest.raises(FileNotFoundError, match=r"paths/toy needs the data set omniglot: `asymptotix data get"):
         reproduce.reproduce("paths/toy", out=out, say=said.append)
     assert not made
     reproduce.reproduce_all(out=out, say=said.append)

@@ -71,11 +71,11 @@ def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
         best = float(trained.history.validation_accuracy.max())
         parts.append(
             f"{name}: {trained.settings['steps_done']} steps of {trained.settings['batch']}, weights of step "
-            f"{trained.settings['kept_step']}, accuracy {100 * best:.1f} % on validation and {base:.1f} ± {error:.1f} % on "
-            "test characters"
+            f"{trained.settings['kept_step']}, accuracy {100 * best:.1f} % on validation characters, "
+            f"{base:.1f} ± {error:.1f} % on test characters"
         )
-    width = made.scale.recipe.width
-    return f"Trained networks, N = {width}, learning rate {made.scale.recipe.learning_rate:g}. " + "; ".join(parts) + "."
+    recipe = made.scale.recipe
+    return f"Trained networks, N = {recipe.width}, learning rate {recipe.learning_rate:g}. {'; '.join(parts)}."
 
 
 @figure(
@@ -99,7 +99,8 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     picture, axes = panels(3, 4, size=(19.0, 13.5))
     draw.accuracy_panel(axes[0], numbers, OMNIGLOT, samples)
     draw.accuracy_panel(axes[1], numbers, FASHION, samples)
-    draw.temperature_panel(axes[2], numbers, claims.TEMPERATURES if _is_full(made.scale) else {}, made.scale.temperatures)
+    published = claims.TEMPERATURES if _is_full(made.scale) else {}
+    draw.temperature_panel(axes[2], numbers, published, made.scale.temperatures)
     draw.alignment_panel(axes[3], numbers, NARROW)
     for axis, matrix, title in zip(
         axes[4:7],
@@ -115,8 +116,10 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     draw.history_panel(axes[11], made.network("L2H4").history, claims.BASE if _is_full(made.scale) else None)
     said = [
         claims.base_claim(*base),
-        claims.gain_claim(f"width {NARROW} beats the limit on Omniglot (%)", claims.HERE, numbers, OMNIGLOT, NARROW),
-        claims.gain_claim(f"width {NARROW} beats the limit on Fashion-MNIST (%)", claims.HERE, numbers, FASHION, NARROW),
+        *(
+            claims.gain_claim(f"width {NARROW} beats the limit on {title} (%)", claims.HERE, numbers, name, NARROW)
+            for name, title in ((OMNIGLOT, "Omniglot"), (FASHION, "Fashion-MNIST"))
+        ),
         claims.alignment_claim(numbers, NARROW),
         claims.off_diagonal_claim(U, claims.HERE, "L2H4"),
         claims.block_claim(U, found.heads),

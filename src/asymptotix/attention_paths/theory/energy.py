@@ -41,8 +41,8 @@ TENSOR_BYTES = 64 * 2**20
 """Largest table of inner products between paths that is stored."""
 
 SAMPLER_TENSOR_BYTES = 512 * 2**20
-"""The same for a sampler, where tokens have many features: reading the table twice for a gradient takes a quarter of the
-time of the products that it saves (16 paths, 192 features, 600 examples: 0.09 s, not 0.32)."""
+"""The same for a sampler, where tokens have many features: reading the table twice for a gradient takes a quarter of
+the time of the products that it saves (16 paths, 192 features, 600 examples: 0.09 s, not 0.32)."""
 
 LEADING_SHARE = 0.99
 """Share of |features^T v|^2 in the directions of token space along which the whitened features are reported."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -67,7 +67,7 @@ def over_widths(
         ``order_parameter``, ``alignment`` and ``converged``.
     """
     problem = asx.PathPosterior(network, inputs, labels)
-    grid = {"temperature": [float(T) for T in temperatures], "width": [float(N) for N in widths]}
+    grid: dict[str, Any] = {"temperature": [float(T) for T in temperatures], "width": [float(N) for N in widths]}
     with warnings.catch_warnings():  # that widths are below the number of paths is what the figure looks at
         warnings.simplefilter("ignore", RuntimeWarning)
         theory = asx.solve(problem, progress=False, **grid)
@@ -138,7 +138,7 @@ def sampled(
     runs = asx.simulate(problem, sampler, width=float(width), seeds=chains, progress=progress)
     found = {name: runs.ds[name].mean("seed") for name in ("order_parameter", "r_hat", "leapfrog_steps")}
     # Chains are independent: the error of their mean, and their effective samples together.
-    found["order_parameter_err"] = np.sqrt((runs.ds["order_parameter_err"] ** 2).sum("seed")) / chains
+    found["order_parameter_err"] = (runs.ds["order_parameter_err"] ** 2).sum("seed") ** 0.5 / chains
     found |= {name: runs.ds[name].sum("seed") for name in ("effective_samples", "divergences", "cpu_seconds")}
     few = runs.isel(draw=slice(None, None, max(1, draws // PREDICTED)))
     for name, (x, y) in asked.items():
@@ -221,7 +221,7 @@ def accuracy(right: xr.DataArray) -> Share:
     variance = values.mean("draw").var("example", ddof=1) / values.sizes["example"]
     if (draws := values.sizes["draw"]) > 1:
         variance = variance + values.mean("example").var("draw", ddof=1) / draws
-    return Share(values.mean(("draw", "example")).values, np.sqrt(variance).values)
+    return Share(values.mean(("draw", "example")).values, (variance**0.5).values)
 
 
 def gain(first: xr.DataArray, second: xr.DataArray) -> tuple[float, float]:

@@ -62,7 +62,7 @@ class Scale:
     sampling: Sampling
 
     @property
-    def asked(self) -> dict[str, int]:
+    def asked(self) -> dict[str, Any]:
         return {"validation_examples": self.validation_examples, "test_examples": self.test_examples}
 
 
@@ -129,7 +129,8 @@ class ImageParts:
             trained, found = self.network(architecture), {}
             for name, (inputs, labels) in self.asked.items():
                 f = path_outputs(trained.network, trained.weights, inputs)
-                found |= {f"outputs_{name}": ((f"example_{name}", "path"), f), f"labels_{name}": (f"example_{name}", labels)}
+                found[f"outputs_{name}"] = (f"example_{name}", "path"), f
+                found[f"labels_{name}"] = f"example_{name}", labels
             return xr.Dataset(found)
 
         return self._dataset(architecture, f"{architecture}_paths", {}, make)

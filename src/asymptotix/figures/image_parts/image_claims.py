@@ -77,7 +77,8 @@ def off_diagonal_claim(U: np.ndarray, source: str, architecture: str) -> Claim:
     """That paths are correlated: |U_ij| / sqrt(U_ii U_jj) of the most correlated pair."""
     root = np.sqrt(np.diag(U))
     correlation = abs(U) / np.outer(root, root) - np.eye(len(U))
-    found = f"largest correlation of two paths {correlation.max():.2f}, mean {correlation.sum() / (len(U) ** 2 - len(U)):.2f}"
+    mean = correlation.sum() / (len(U) ** 2 - len(U))
+    found = f"largest correlation of two paths {correlation.max():.2f}, mean {mean:.2f}"
     what = f"the order parameter of {architecture} has strong off-diagonal elements at width 10"
     return Claim(what, "yes", source, found, correlation.max() > 0.5)
 
@@ -124,9 +125,10 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
     """On temperatures of L2H4: that they grow as widths shrink, and that the published ones are as good as ours."""
     widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
     chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
-    rank = spearmanr(widths, list(chosen.values())).statistic if len(set(chosen.values())) > 1 else 0.0
+    rank, _ = rank_correlation(np.array(widths), np.array(list(chosen.values())))
     listed = ", ".join(f"{value:.3g} at {width:g}" for width, value in chosen.items())
-    claims = [Claim("the best temperature grows as the width shrinks", "yes", OTHER, f"geometric means {listed}", rank < -0.5)]
+    what = "the best temperature grows as the width shrinks"
+    claims = [Claim(what, "yes", OTHER, f"geometric means {listed}", rank < -0.5)]
     lost = {}
     for width, temperature in TEMPERATURES.items():
         if width in widths and temperature in draws.temperature.values:
@@ -144,10 +146,18 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
 def score_claim(found: Pruned, source: str, architecture: str) -> Claim:
     """That heads of small score cost little."""
     own = np.isfinite(found.scores)
-    rank = spearmanr(found.scores[own], found.drop[own])
-    holds = None if rank.pvalue > 0.05 else rank.statistic > 0
-    words = f"rank correlation {rank.statistic:+.2f} over {own.sum()} heads, p = {rank.pvalue:.2g}"
-    return Claim(f"the loss of a head of {architecture} is in line with its score", "qualitatively", source, words, holds)
+    rank, chance = rank_correlation(found.scores[own], found.drop[own])
+    words = f"rank correlation {rank:+.2f} over {own.sum()} heads, p = {chance:.2g}"
+    what = f"the loss of a head of {architecture} is in line with its score"
+    return Claim(what, "qualitatively", source, words, None if chance > 0.05 else rank > 0)
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Spearman's, and the probability of one as large by chance; 0 and 1 where either has one value only."""
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0, 1.0
+    found = np.asarray(spearmanr(first, second))
+    return float(found[0]), float(found[1])
 
 
 def marginal_claim(found: Pruned, source: str, architecture: str) -> Claim:
@@ -200,7 +210,8 @@ def sampling_claim(U: np.ndarray, found: xr.Dataset) -> Claim:
     upper = np.triu_indices(len(U))
     likeness = np.corrcoef(U[upper], exact[upper])[0, 1]
     words = f"correlation of the entries {likeness:.3f}, distance {100 * distance:.0f} % of the norm"
-    return Claim("theory and sampling agree on the order parameter at width 10", "good agreement", HERE, words, likeness > 0.9)
+    what = "theory and sampling agree on the order parameter at width 10"
+    return Claim(what, "good agreement", HERE, words, likeness > 0.9)
 
 
 # ---------------------------------------------------------------------------------------------- remarks
@@ -221,12 +232,13 @@ def order_remark(found: Pruned, architecture: str) -> str:
     """Whether the theory helps: its order beside magnitude, chance and search, with a quarter of the heads gone."""
     parts = []
     for name in (OMNIGLOT, FASHION):
-        losses = {order: "{:+.1f} ± {:.1f}".format(*found.loss(name, order, found.quarter_count)) for order in found.orders}
+        gone = found.quarter_count
+        losses = {order: "{:+.1f} ± {:.1f}".format(*found.loss(name, order, gone)) for order in found.orders}
         chance = 100 * float(found.curves[name]["score"].right.sel(removed=0).mean()) - 100 * found.quarter[name].mean()
         parts.append(
             f"{name}: {losses['score']} points by score, {losses['magnitude']} by magnitude, {chance:+.1f} at random, "
-            f"{losses['search']} by search on validation; {100 * found.standing(name, 'score'):.0f} % of all sets of as many "
-            f"heads cost as much as the score's or more"
+            f"{losses['search']} by search on validation; {100 * found.standing(name, 'score'):.0f} % of all sets of "
+            "as many heads cost as much as the score's or more"
         )
     return f"{architecture}, a quarter of the heads gone, loss of accuracy. " + "; ".join(parts) + "."
 
@@ -234,8 +246,8 @@ def order_remark(found: Pruned, architecture: str) -> str:
 def rescaling_remark(found: Pruned, architecture: str) -> str:
     curve = found.curves[OMNIGLOT]["score"].sel(removed=found.quarter_count)
     return (
-        "The published rescaling of a layer that lost heads multiplies the output by a positive number, so that no answer "
-        f"changes; the squared error of {architecture} without a quarter of its heads is "
+        "The published rescaling of a layer that lost heads multiplies the output by a positive number, so that no "
+        f"answer changes; the squared error of {architecture} without a quarter of its heads is "
         f"{float(curve.rescaled_squared_error):.3f} with it and {float(curve.squared_error):.3f} without."
     )
 
@@ -251,16 +263,16 @@ def single_remark(found: Pruned, base: float, published: Sequence[float] = ()) -
 
 def sampling_remark(samples: Mapping[int, xr.Dataset]) -> str:
     each = [
-        f"width {width}: R-hat {float(found.r_hat):.3f}, at least {float(found.effective_samples):.0f} effective samples, "
-        f"{int(found.divergences)} divergences, {float(found.cpu_seconds) / 60:.0f} CPU minutes"
+        f"width {width}: R-hat {float(found.r_hat):.3f}, at least {float(found.effective_samples):.0f} effective "
+        f"samples, {int(found.divergences)} divergences, {float(found.cpu_seconds) / 60:.0f} CPU minutes"
         for width, found in samples.items()
     ]
     return "Exact sampling, largest R-hat over the entries of U. " + "; ".join(each) + "."
 
 
 COMMON_REMARKS = (
-    "Errors of accuracies are those over the examples asked, as if they were independent, and where the Bayesian network "
-    "learned from several draws of examples, over these too.",
+    "Errors of accuracies are those over the examples asked, as if they were independent, and where the Bayesian "
+    "network learned from several draws of examples, over these too.",
     "Where a layer has no head left the output is zero and counts as half right.",
 )
 OUT_OF_DISTRIBUTION = {

@@ -47,8 +47,8 @@ def accuracy_panel(
     for width, found in (samples or {}).items():
         point = accuracy(right_in(found, name).expand_dims("draw"))
         axis.errorbar(
-            [width], [float(point.value)], [float(point.error)], fmt="o", markerfacecolor="white", capsize=3, color=BLUE,
-            zorder=3, label="exact sampling, one draw" if width == min(samples or {}) else None,
+            [width], [float(point.value)], [float(point.error)], fmt="o", markerfacecolor="white", capsize=3,
+            color=BLUE, zorder=3, label="exact sampling, one draw" if width == min(samples or {}) else None,
         )  # fmt: skip
     axis.set(xscale="log", xlabel="width  $N$", ylabel="accuracy  (%)")
     axis.legend(fontsize=8.5)
@@ -126,7 +126,8 @@ def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> N
     spread = np.array([found.scores_error[at] for at in order])
     axis.bar(places - 0.2, scores, 0.38, yerr=spread, color=BLUE, capsize=2, label="score")
     axis.set(ylabel="score of the head", ylim=(0, 1.25), xlabel="head (layer.head), by rising score")
-    axis.set_xticks(places, [f"{layer + 1}.{head + 1}" for layer, head in order], fontsize=9 if len(order) < 12 else 7.5)
+    names = [f"{layer + 1}.{head + 1}" for layer, head in order]
+    axis.set_xticks(places, names, fontsize=9 if len(order) < 12 else 7.5)
     other = axis.twinx()
     other.grid(visible=False)
     other.bar(places + 0.2, drops, 0.38, yerr=errors, color=ORANGE, capsize=2, label="loss of accuracy")
@@ -138,8 +139,9 @@ def heads_panel(axis: Axes, found: Pruned, published: Sequence[float] = ()) -> N
     if low < 0:
         axis.set_ylim(1.25 * (low - 0.02 * high) / (1.25 * high), 1.25)  # a common zero
     other.set_ylabel("loss of accuracy  (points)")
-    lines, labels = (a + b for a, b in zip(axis.get_legend_handles_labels(), other.get_legend_handles_labels(), strict=True))
-    axis.legend(lines, labels, fontsize=8.5, loc="upper left")
+    marks, words = axis.get_legend_handles_labels()
+    more, others = other.get_legend_handles_labels()
+    axis.legend(marks + more, words + others, fontsize=8.5, loc="upper left")
     axis.set_title("one head gone", fontsize=11)
 
 
@@ -165,10 +167,10 @@ def squared_error_panel(axis: Axes, found: Pruned, name: str = OMNIGLOT) -> None
     """Squared error with and without the published rescaling, which is all that it changes."""
     curve = found.curves[name]["score"]
     axis.plot(curve.removed, curve.squared_error, "o-", ms=4, color=ORANGE, label="as it is")
-    axis.plot(curve.removed, curve.rescaled_squared_error, "s--", ms=4, color=BLUE, label=r"layers rescaled by $\sqrt{H/H_{left}}$")
+    words = r"layers rescaled by $\sqrt{H/H_{left}}$"
+    axis.plot(curve.removed, curve.rescaled_squared_error, "s--", ms=4, color=BLUE, label=words)
     axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
     axis.set(xlabel="heads gone, by rising score", ylabel=r"squared error  $\langle (f-y)^2\rangle$")
-    axis.set_ylim(bottom=0)
     axis.legend(fontsize=8.5)
     axis.set_title("squared error; accuracy is the same", fontsize=11)
 

@@ -1,7 +1,7 @@
 """Networks trained by gradient descent, each in a file that several figures share.
 
-A file is named for what is in it. One that was trained on another machine is taken as if it had been trained here: put it
-into the folder ``shared`` beside those of the figures.
+A file is named for what is in it. One that was trained on another machine is taken as if it had been trained here: put
+it into the folder ``shared`` beside those of the figures.
 
 Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.1.
 """
@@ -61,7 +61,8 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
             raise KeyboardInterrupt(f"{architecture} is not trained to its end")
         return found
 
-    return parts.shared(recipe.file_of(architecture), make, asx.TrainedPaths.load, lambda found: differs(found, settings))
+    file = recipe.file_of(architecture)
+    return parts.shared(file, make, asx.TrainedPaths.load, lambda found: differs(found, settings))
 
 
 def differs(found: asx.TrainedPaths, wanted: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ article img { display: block; width: 100%; background: #fff; }
 article div { padding: .7rem .9rem .9rem; } h3 { font-size: 1rem; margin: 0 0 .2rem; }
 .verdict { display: inline-block; padding: .1rem .5rem; border-radius: 4px; font-size: .85rem; font-weight: 600; }
 .agrees { background: #009e73; color: #fff; } .wrong { background: #d55e00; color: #fff; }
-.new { background: #0072b2; color: #fff; } .missing { background: var(--line); color: var(--ink); }
+.new { background: #0072b2; color: #fff; } .missing, .undecided { background: var(--line); color: var(--ink); }
 ul { margin: .5rem 0; padding-left: 1.1rem; font-size: .9rem; } a { color: inherit; }
 details { font-size: .9rem; } summary { cursor: pointer; color: var(--soft); }
 """

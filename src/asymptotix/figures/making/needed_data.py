@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...tasks.stored.catalogue import StoredFile, stored_set
-from ...tasks.stored.locate import VARIABLE, candidates, places
+from ...tasks.stored.catalogue import stored_set
+from ...tasks.stored.locate import VARIABLE, places, stored_file
+from ...tasks.stored.omniglot import omniglot_sources
 
 
 def missing_data(names: Sequence[str]) -> str:
@@ -13,10 +14,13 @@ def missing_data(names: Sequence[str]) -> str:
 
     Only names of files are looked at: whether they hold what was published is asked when they are read.
     """
+    if not names:
+        return ""
     try:
-        absent = [name for name in names if not _is_there(name)]
+        places()
     except FileNotFoundError as error:  # the variable names a directory that is not there
         return f"needs the data set {', '.join(names)}: {error}"
+    absent = [name for name in names if not _is_there(name)]
     if not absent:
         return ""
     commands = "; ".join(f"asymptotix data get {name}" for name in absent)
@@ -24,9 +28,12 @@ def missing_data(names: Sequence[str]) -> str:
 
 
 def _is_there(name: str) -> bool:
-    owner, looked = stored_set(name), places().values()
-
-    def found(file: StoredFile) -> bool:
-        return any(path.is_file() for place in looked for path in candidates(owner, file, place))
-
-    return any(map(found, owner.instead)) or all(map(found, owner.files))
+    try:
+        if name == "omniglot":
+            omniglot_sources()  # in any of its forms
+        else:
+            for file in stored_set(name).files:
+                stored_file(name, file.name, verify=False)
+    except FileNotFoundError:
+        return False
+    return True

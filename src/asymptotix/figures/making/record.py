@@ -147,6 +147,8 @@ class Findings:
         wrong, undecided = (sum(claim.holds is kind for claim in self.claims) for kind in (False, None))
         if not self.claims:
             return "new: nothing was published"
+        if undecided == len(self.claims):
+            return f"undecided in all {undecided} claims"
         words = f"wrong in {wrong} of {len(self.claims)} claims" if wrong else "agrees"
         return words + (f", {undecided} not decided" if undecided else "")
 

@@ -102,7 +102,7 @@ class Reproduction:
         lines += ["## Parameters", "", f"Size `{self.size}`: {_listed(self.settings)}.", ""]
         told = {name: _described(result) for name, result in self.results.items()}
         told |= {name: ", ".join(map(str, ds.data_vars)) for name, ds in self.datasets.items()}
-        files = dict.fromkeys(told) | self.files  # without a folder there are none
+        files = {**dict.fromkeys(told, ""), **self.files}  # without a folder there are none
         lines += [f"* `{file or name}`: {told.get(name, 'shared with other figures')}" for name, file in files.items()]
         lines += ["", f"asymptotix {__version__}, {platform.machine()}, {seconds:.0f} s for what was done last.", ""]
         return "\n".join(lines)
