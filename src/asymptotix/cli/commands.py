@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._version import __version__
+from .data_commands import data_app
+from .messages import Debug, clear_messages, exit_code_of_interrupt
 from .problem_files import read_problem
 from .tables import say, show, show_figures
 
@@ -80,10 +78,6 @@ package is found after `imports = ["its_module"]` on the first line; that of a s
 `--allow-imports`, because it runs the script.
 """
 
-EXPECTED_ERRORS = (
-    ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, RecursionError, OverflowError,
-)  # fmt: skip
-
 app = typer.Typer(
     name="asymptotix",
     help=HELP,
@@ -92,8 +86,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
 Out = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")
@@ -136,7 +130,7 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """All theories against their experiments: tables and pictures."""
-    with _clear_messages(context, debug):
+    with clear_messages(context, debug):
         importlib.import_module("asymptotix.demo").main(out=out, quick=quick)
 
 
@@ -150,7 +144,7 @@ def solve(
     debug: Debug = False,
 ) -> None:
     """The exact learning curve, at the controls of the section [solve]."""
-    with _clear_messages(context, debug):
+    with clear_messages(context, debug):
         problem, section = read_problem(file, "solve", allow_imports=allow_imports)
         from ..core import verbs
 
@@ -167,7 +161,7 @@ def simulate(
     debug: Debug = False,
 ) -> None:
     """The finite-size algorithm, as the section [simulate] says."""
-    with _clear_messages(context, debug):
+    with clear_messages(context, debug):
         problem, section = read_problem(file, "simulate", allow_imports=allow_imports)
         from ..core import verbs
         from ..core.specification import build
@@ -188,7 +182,7 @@ def thresholds(
     debug: Debug = False,
 ) -> None:
     """The phase transitions, over the grids of the section [thresholds] if there is one."""
-    with _clear_messages(context, debug):
+    with clear_messages(context, debug):
         problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
         from ..core import verbs
 
@@ -205,7 +199,7 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """The papers' figures, computed anew: picture, data, and a record of what agrees; without a name, the list."""
-    with _clear_messages(context, debug):
+    with clear_messages(context, debug):
         if name and everything:
             raise ValueError(f"give a figure or --all, not both; got {name!r} and --all")
         if not name and not everything:
@@ -218,48 +212,6 @@ def reproduce(
             figures.reproduce(name, size, out, say)
             figures.write_gallery(size, out)
             say(f"{out / name}: picture, data and record.md")
-
-
-@contextmanager
-def _clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
-    """Warnings in one line each; an expected error as one sentence and exit code 2, unless debugging."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
-        try:
-            yield
-        except Exception as error:
-            if debug or context.obj["debug"] or not (isinstance(error, EXPECTED_ERRORS) or _is_out_of_memory(error)):
-                raise
-            print(f"Error: {_in_words(error)}", file=sys.stderr)
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt as error:
-            print("interrupted", file=sys.stderr)
-            raise typer.Exit(_exit_code_of_interrupt()) from error
-
-
-def _exit_code_of_interrupt() -> int:
-    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
-    from ..numerics import interrupts
-
-    return 128 + (interrupts.last_signal() or signal.SIGINT)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """XLA says so in an error of its own class, which is that of all its errors."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
-
-
-def _in_words(error: Exception) -> str:
-    said = _one_line(error) or type(error).__name__
-    if _is_out_of_memory(error):
-        return f"there is not enough memory: {said}"
-    if isinstance(error, RecursionError):
-        return f"something is nested too deeply: {said}"
-    return said
-
-
-def _one_line(message: str | Warning | Exception) -> str:
-    return " ".join(str(message).split())
 
 
 def _checked_out(out: Path | None) -> Path | None:
@@ -281,4 +233,4 @@ def _finish(out: Path | None, work: Callable[[], Result]) -> None:
     if out is not None:
         print(f"written to {out}" if result.begun else f"nothing is finished, and {out} is as it was")
     if not result.finished:
-        raise typer.Exit(_exit_code_of_interrupt())
+        raise typer.Exit(exit_code_of_interrupt())

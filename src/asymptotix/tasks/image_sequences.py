@@ -181,7 +181,7 @@ def cut_into_patches(images: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def positions() -> np.ndarray:
-    """Sines and cosines (48, 192), interleaved, of wavelengths up to 10^4; the whole table has mean 0 and variance 1."""
+    """Sines and cosines (48, 192), interleaved, with rates down to 10^-4; the table has mean 0 and variance 1."""
     rates = 10_000.0 ** (-np.arange(0, FEATURES, 2) / FEATURES)
     angles = np.arange(TOKENS)[:, None] * rates
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, FEATURES)

@@ -109,7 +109,8 @@ def one_shot(
     seed : int
         The sets have independent streams of it.
     normalization : "published" or "measured"
-        The authors' mean and deviation of Omniglot, which are not those of the images they normalise, or the right ones.
+        The authors' mean and deviation of Omniglot, which are not those of the images they are used on, or the right
+        ones.
     directory : path or None
         Where the data lie, see ``tasks.stored.locate``; None: where ``$ASYMPTOTIX_DATA`` says, or in the cache.
     verify : bool
@@ -134,8 +135,8 @@ def one_shot(
         part: ImageSequences(_patches(images, np.flatnonzero(split == part)), variance_floor(deviation), _STREAMS[part])
         for part in counts
     }
-    made = [array for part, count in counts.items() for array in sets[part].examples(count, seed)]
-    return OneShotTask(*made, sets[omniglot.TRAIN], seed, directory, verify)
+    train, validation, test = (sets[part].examples(count, seed) for part, count in counts.items())
+    return OneShotTask(*train, *validation, *test, sets[omniglot.TRAIN], seed, directory, verify)
 
 
 def _patches(images: omniglot.OmniglotImages, classes: np.ndarray) -> np.ndarray:

@@ -15,12 +15,16 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from .catalogue import StoredFile, StoredSet, stored_set
 
 VARIABLE = "ASYMPTOTIX_DATA"
 _CHUNK = 1 << 20
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 def stored_file(data_set: str, name: str, directory: Path | None = None, *, verify: bool = True) -> Path:
@@ -115,7 +119,7 @@ def _remedy(owner: StoredSet, place: Path) -> str:
     return f"get it anew with: asymptotix data get {owner.name} --to {place}"
 
 
-def _sha256(stream: IO[bytes]) -> str:
+def _sha256(stream: _Readable) -> str:
     digest = hashlib.sha256()
     while chunk := stream.read(_CHUNK):
         digest.update(chunk)

@@ -76,8 +76,8 @@ class OmniglotImages:
         """Sum of what all forms of the data set have in common."""
         digest = hashlib.sha256("\n".join(self.alphabets.tolist()).encode())
         for numbers in (self.class_alphabet, self.class_character, self.class_set, self.class_file):
-            digest.update(np.ascontiguousarray(numbers, "<u2"))
-        digest.update(np.ascontiguousarray(self.packed))
+            digest.update(np.ascontiguousarray(numbers, "<u2").data)
+        digest.update(np.ascontiguousarray(self.packed).data)
         return digest.hexdigest()
 
 
@@ -94,18 +94,7 @@ def read_omniglot(directory: Path | None = None, *, verify: bool = True) -> Omni
     ValueError
         Where a file is damaged, or with ``verify`` the content is not the published one.
     """
-    owner = stored_set("omniglot")
-    looked = places(directory)
-    for place in looked.values():
-        for folder in (place / owner.folder, place):
-            sources = _sources(folder)
-            if sources:
-                return _checked(sources, verify, place)
-    what = f"{owner.folder}/ with {PACKED}, or with {' and '.join(SETS)} (zips, or unpacked)"
-    raise not_found(owner, what, looked)
-
-
-def _checked(sources: list[Path], verify: bool, place: Path) -> OmniglotImages:
+    place, sources = omniglot_sources(directory)
     said = " and ".join(map(str, sources))
     remedy = f"remove what is damaged and get it anew with: asymptotix data get omniglot --to {place}"
     try:
@@ -117,8 +106,20 @@ def _checked(sources: list[Path], verify: bool, place: Path) -> OmniglotImages:
     return images
 
 
+def omniglot_sources(directory: Path | None = None) -> tuple[Path, list[Path]]:
+    """The directory of data that has Omniglot, and what holds it there: the packed file, or a zip or folder per set."""
+    owner = stored_set("omniglot")
+    looked = places(directory)
+    for place in looked.values():
+        for folder in (place / owner.folder, place):
+            if sources := _sources(folder):
+                return place, sources
+    what = f"{owner.folder}/ with {PACKED}, or with {' and '.join(SETS)} (zips, or unpacked)"
+    raise not_found(owner, what, looked)
+
+
 def _sources(folder: Path) -> list[Path]:
-    """The packed file, or what holds the PNGs of each set; nothing where a set is missing."""
+    """What holds Omniglot in a folder; nothing where a set is missing."""
     if (folder / PACKED).is_file():
         return [folder / PACKED]
     found = []
@@ -177,8 +178,8 @@ def _drawings(of_set: int, source: Path) -> Iterator[_Drawing]:
     """The images of a set, from its zip or its folder; what else is there is passed over."""
     for name, png in _members(source):
         if found := _PNG.fullmatch(name):
-            numbers = (int(found[part]) for part in ("character", "drawer", "file"))
-            yield _Drawing(of_set, found["alphabet"], *numbers, png)
+            character, drawer, file = (int(found[part]) for part in ("character", "drawer", "file"))
+            yield _Drawing(of_set, found["alphabet"], character, drawer, file, png)
 
 
 def _members(source: Path) -> Iterator[tuple[str, bytes]]:

@@ -1,0 +1,60 @@
+"""What a command says when something goes wrong: a sentence, not a traceback."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+EXPECTED_ERRORS = (
+    ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, RecursionError, OverflowError,
+)  # fmt: skip
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@contextmanager
+def clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
+    """Warnings in one line each; an expected error as one sentence and exit code 2, unless debugging."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
+        try:
+            yield
+        except Exception as error:
+            if debug or context.obj["debug"] or not (isinstance(error, EXPECTED_ERRORS) or _is_out_of_memory(error)):
+                raise
+            print(f"Error: {_in_words(error)}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(exit_code_of_interrupt()) from error
+
+
+def exit_code_of_interrupt() -> int:
+    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
+    from ..numerics import interrupts
+
+    return 128 + (interrupts.last_signal() or signal.SIGINT)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """XLA says so in an error of its own class, which is that of all its errors."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
+
+
+def _in_words(error: Exception) -> str:
+    said = _one_line(error) or type(error).__name__
+    if _is_out_of_memory(error):
+        return f"there is not enough memory: {said}"
+    if isinstance(error, RecursionError):
+        return f"something is nested too deeply: {said}"
+    return said
+
+
+def _one_line(message: str | Warning | Exception) -> str:
+    return " ".join(str(message).split())
