@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ TOKENS, FEATURES = 48, 192
 SIZES = ("2,4,32,64,64", "2,4,128,512,128", "2,8,64,512,128", "3,3,170,512,128")
 
 
-class RandomTokens:
+class RandomTokens(NamedTuple):
     """Normal tokens and labels without relation to them."""
 
     def draw(self, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

@@ -47,13 +47,19 @@ def signals():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="module")
+def slope():
+    """Gradient at the start, of one batch."""
+    x, y = random_pair(BATCH)
+    begin = drawn_start(0, HEADS, features=FEATURES, width=WIDTH, key_size=KEY_SIZE)
+    return jax.jit(jax.grad(lambda w: ((outputs(w, jnp.asarray(x, jnp.float32), -1) - y) ** 2).mean()))(begin)
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_first_step_of_adam(decay):
+def test_first_step_of_adam(slope, decay):
     """Its averages are the gradient g and g^2 themselves: every weight moves by rate g / (|g| + 1e-8)."""
     x, y = random_pair(BATCH)
     begin = drawn_start(0, HEADS, features=FEATURES, width=WIDTH, key_size=KEY_SIZE)
-    loss = jax.jit(lambda w: ((outputs(w, jnp.asarray(x, jnp.float32), -1) - y) ** 2).mean())
-    slope = jax.jit(jax.grad(loss))(begin)
     found = trained(SameBatch(x, y), network=LAST_TOKEN, steps=1, weight_decay=decay)
     for w, before, g in zip(leaves(found), jax.tree.leaves(begin), jax.tree.leaves(slope), strict=True):
         g = np.asarray(g, float) + decay * before

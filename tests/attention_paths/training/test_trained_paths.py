@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import asymptotix as asx
+from asymptotix.attention_paths.pruning import remaining_paths
 from asymptotix.attention_paths.training import trained_paths
 from asymptotix.attention_paths.training.trainable import drawn_start
 from asymptotix.attention_paths.training.trained_paths import as_history
@@ -137,6 +138,16 @@ def test_pruned_outputs_are_those_without_the_heads(found, gone, rescale):
     if gone:  # and they are others
         assert abs(smaller.predict(x) - found.predict(x)).max() > 1e-3
         assert abs(direct(found, x, set(gone), not rescale) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("gone", GONE, ids=str)
+def test_outputs_of_paths_give_all_prunings(found, gone):
+    x, _ = random_pair(seed=7)
+    kept = remaining_paths(HEADS, gone)
+    left = found.path_outputs(x)[:, kept].sum(1)
+    np.testing.assert_allclose(asx.prune(found, gone, rescale=False).predict(x), left, rtol=1e-10, atol=ROUNDING)
+    left *= math.sqrt(math.prod(HEADS) / kept.sum())
+    np.testing.assert_allclose(asx.prune(found, gone).predict(x), left, rtol=1e-10, atol=ROUNDING)
 
 
 def test_pruned_networks_are_smaller(found, tmp_path):
