@@ -31,7 +31,7 @@ PUBLISHED_WIDTH, PUBLISHED_EXAMPLES = 512, 600
 TEMPERATURES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
 WIDTHS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 QUICK: dict[str, Any] = {
-    "width": 64, "steps": 4000, "batch": 64, "learning_rate": 1e-3,
+    "width": 64, "steps": 2500, "batch": 128, "learning_rate": 1e-3,
     "examples": 200, "draws": 3, "validation_examples": 500, "test_examples": 1000,
     "widths": [10, 100, 1000], "temperatures": [0.05, 0.25, 1.0],
     "sampled": [10], "chains": 2, "warmup": 100, "sampler_draws": 100, "random_orders": 200,

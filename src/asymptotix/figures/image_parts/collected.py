@@ -97,7 +97,7 @@ class ImageParts:
     def all_temperatures(self, architecture: str, widths: Sequence[float] | None = None) -> list[xr.Dataset]:
         """As `widths`, one table per draw, at all temperatures."""
         grid = [*self.scale.widths, np.inf] if widths is None else list(widths)
-        name = f"{architecture}_widths" if widths is None else f"{architecture}_at_{grid[0]:g}"
+        name = "widths" if widths is None else f"at_{grid[0]:g}"
         settings = {"widths": grid, "temperatures": self.scale.temperatures, "examples": self.scale.examples}
         return [
             self._dataset(
@@ -115,7 +115,7 @@ class ImageParts:
         own = {name: value for name, value in asdict(self.scale.sampling).items() if name != "widths"}
         settings = {"width": width, "temperature": temperature, **own}
         return self._dataset(
-            architecture, f"{architecture}_sampled_{width}", {"examples": self.scale.examples, **settings},
+            architecture, f"sampled_{width}", {"examples": self.scale.examples, **settings},
             lambda: sampled(
                 self.network(architecture).network, *self.learned_from(0), self.asked, progress=self.parts.progress,
                 **settings,
@@ -133,7 +133,7 @@ class ImageParts:
                 found[f"labels_{name}"] = f"example_{name}", labels
             return xr.Dataset(found)
 
-        return self._dataset(architecture, f"{architecture}_paths", {}, make)
+        return self._dataset(architecture, "paths", {}, make)
 
     def base_accuracy(self, architecture: str, name: str = OMNIGLOT) -> tuple[float, float]:
         """Of the trained network with all its heads, in percent, with its error over the examples."""
@@ -143,7 +143,8 @@ class ImageParts:
         return 100 * float(share), 100 * float(np.sqrt(share * (1 - share) / len(right)))
 
     def _dataset(self, architecture: str, name: str, settings: dict[str, Any], make: Any) -> xr.Dataset:
-        """A shared part of a network, and of none that has other weights."""
+        """A shared part of a network, named after it, and of none that has other weights."""
+        name = f"{self.scale.recipe.stem(architecture)}_{name}"
         told = {**settings, **self.scale.asked, "network": fingerprint(self.network(architecture))}
         return self.parts.dataset(name, told, make, shared=True)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Name -> layers and heads of each; keys have the size N/H, as in print: 128, 64 and 170 at N = 512.
 ARCHITECTURES = {"L2H4": (2, 4), "L2H8": (2, 8), "L3H3": (3, 3)}
 #: What must be equal in a file that is taken; the rest (how often it was validated, say) is not part of the experiment.
-IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "seed")
+IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "weight_decay", "seed")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Recipe:
     steps: int
     batch: int = 128
     learning_rate: float = 3e-4
+    weight_decay: float = 0.0
     seed: int = 0
 
     def settings_of(self, architecture: str) -> dict[str, Any]:
@@ -41,8 +42,9 @@ class Recipe:
         layers, heads = ARCHITECTURES[architecture]
         return {"heads": [heads] * layers, "key_size": self.width // heads, **asdict(self)}
 
-    def file_of(self, architecture: str) -> str:
-        return f"{architecture}_N{self.width}_{self.steps}_steps.npz"
+    def stem(self, architecture: str) -> str:
+        """What the file is called, and the files of what is computed of it begin with."""
+        return f"{architecture}_N{self.width}_{self.steps}_steps"
 
 
 def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneShotTask) -> asx.TrainedPaths:
@@ -61,7 +63,7 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
             raise KeyboardInterrupt(f"{architecture} is not trained to its end")
         return found
 
-    file = recipe.file_of(architecture)
+    file = f"{recipe.stem(architecture)}.npz"
     return parts.shared(file, make, asx.TrainedPaths.load, lambda found: differs(found, settings))
 
 
