@@ -224,7 +224,10 @@ def test_a_seed_gives_the_same_run_alone_and_in_any_chunks(runs):
         np.testing.assert_allclose(alone.train_loss.values.item(), expected, rtol=1e-5)  # single precision
 
 
-@pytest.mark.parametrize("model", [MODEL, replace(MODEL, tokens=3, output="sequence", centring="empirical")])
+SEQUENCES = replace(MODEL, tokens=3, output="sequence", centring="empirical")
+
+
+@pytest.mark.parametrize("model", [MODEL, pytest.param(SEQUENCES, marks=pytest.mark.slow)])
 def test_a_seed_gives_the_same_run_beside_others(model, monkeypatch):
     def run():
         with pytest.warns(match="did not converge"):

@@ -78,6 +78,7 @@ def test_learns_given_examples_by_heart():
     assert found.settings["steps_done"] == 400
 
 
+@pytest.mark.slow
 def test_learns_from_fresh_batches():
     """A rule that the network can express; an accuracy of 95 % of 250 examples has an sd of 1.4 %."""
     source = FirstFeature()
