@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.attention_paths.network.weights import Weights
+from asymptotix.attention_paths.predictors.draws_average import predict_draws
 from asymptotix.attention_paths.training.trainable import drawn_start
 from asymptotix.figures import images
 from asymptotix.figures.image_parts import at_widths, collected, image_claims, pruned, trained_heads, without_heads
@@ -167,14 +169,46 @@ def test_of_equally_good_temperatures_the_middle_one_is_chosen():
     assert float(at_widths.best_temperature(right)) == 3.0  # of 2, 3, 4, 6 the lower middle
 
 
-def test_means_from_rows_are_the_predictions(network, examples):
+def test_what_is_right_is_what_predictions_say(network, examples):
     problem = asx.PathPosterior(network.network, *examples, prior_variance=0.7)
-    theory = asx.solve(problem, width=[20.0, np.inf], temperature=[0.1, 1.0], progress=False)
-    rows = at_widths.mean_rows(problem, theory)
+    grid: dict[str, Any] = {"width": [20.0, np.inf], "temperature": [0.1, 1.0]}
+    theory = asx.solve(problem, progress=False, **grid)
+    fresh = np.random.default_rng(2).standard_normal((30, 4, 6))
+    labels = np.random.default_rng(3).choice([-1.0, 1.0], 30)
+    table = at_widths.at_temperatures(problem, grid["temperature"], grid["width"])
+    found = at_widths.answered(network.network, table, {"mnist": (fresh, labels)})
+    order = ("temperature", "width", ...)
+    own = theory.predict(fresh)[0].transpose(*order)
+    mean = xr.dot(table.rows, xr.DataArray(network.network.attended(fresh), dims=("example", "path", "feature")))
+    np.testing.assert_allclose(mean.transpose(*order), own, atol=1e-10)  # the tolerance of the order parameter is 1e-8
+    np.testing.assert_array_equal(found["right_mnist"], np.sign(own.values) == labels)
+    np.testing.assert_allclose(found.alignment, theory.alignment(40).transpose(*order), atol=1e-9)
+    assert "rows" not in found
+
+
+def test_the_mean_over_draws_of_chains_is_that_of_their_rows(network, examples):
+    problem = asx.PathPosterior(network.network, *examples, temperature=0.3)
+    factors = np.random.default_rng(5).standard_normal((2, 3, 6, 6))
+    draws = factors @ factors.swapaxes(-1, -2)  # of two chains
+    numbers = {name: ("seed", [1.0, 3.0]) for name in ("r_hat", "leapfrog_steps", "effective_samples", "divergences")}
+    ds = xr.Dataset(
+        numbers
+        | {
+            "cpu_seconds": ("seed", [5.0, 6.0]),
+            "order_parameter": (("seed", "path", "path_other"), draws.mean(axis=1)),
+            "order_parameter_err": (("seed", "path", "path_other"), np.full((2, 6, 6), 0.2)),
+            "order_parameter_draws": (("seed", "draw", "path", "path_other"), draws),
+        }
+    )
+    runs: Any = SimpleNamespace(ds=ds)
+    found = at_widths.sampled(problem, runs)
     fresh = np.random.default_rng(2).standard_normal((7, 4, 6))
-    mean = xr.dot(rows, xr.DataArray(network.network.attended(fresh), dims=("example", "path", "feature")))
-    own = theory.predict(fresh)[0]
-    np.testing.assert_allclose(mean.transpose(*own.dims), own, atol=1e-11)
+    xi = network.network.attended(fresh)
+    own = predict_draws(problem.attended, problem.labels, draws.reshape(-1, 6, 6), 0.3, 1.0, xi).mean
+    np.testing.assert_allclose(np.einsum("npk,pk->n", xi, found.rows.values), own, atol=1e-11)
+    np.testing.assert_allclose(found.order_parameter, draws.mean(axis=(0, 1)))
+    np.testing.assert_allclose(found.order_parameter_err, 0.2 / np.sqrt(2))
+    assert (float(found.effective_samples), float(found.leapfrog_steps)) == (4.0, 2.0)
 
 
 def test_errors_are_those_over_examples_and_over_draws():

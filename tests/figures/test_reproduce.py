@@ -267,7 +267,7 @@ def test_what_figures_share_is_made_once_and_is_part_of_their_records(toys):
         figure(name, shows="A word", source="here", quick=size, paper=Size(0.1, 0.1, {"word": "no"}))(with_word)
         assert reproduce.reproduce(name, out=out, say=said.append)["remarks"] == ["yes"]
     place = out / "paths" / "shared"
-    assert tries == [place / "word.unfinished.txt"]
+    assert tries == [place / "word_unfinished.txt"]
     assert [path.name for path in place.iterdir()] == ["word.txt"]
     record = json.loads((out / "paths" / "two" / "record.json").read_text())
     assert "../shared/word.txt" in record["files"]

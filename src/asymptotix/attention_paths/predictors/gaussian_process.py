@@ -47,7 +47,7 @@ class Predictor:
         self, xi: np.ndarray, labels: np.ndarray, U: np.ndarray, temperature: float, prior_variance: float
     ) -> None:
         P, d, N0 = xi.shape
-        self.labels = labels
+        self.labels, self._shape = labels, (d, N0)
         self._outputs = 1 if labels.ndim == 1 else labels.shape[1]
         self._U = U.reshape(d, self._outputs, d, self._outputs) * (prior_variance / (d * N0))
         self._train = xi.reshape(P, -1)
@@ -64,6 +64,12 @@ class Predictor:
         variance = np.stack([self._variance(xi, c) for c in range(self._outputs)], axis=1)
         shape = (len(xi), *self.labels.shape[1:])
         return Prediction(mean.reshape(shape), variance.reshape(shape))
+
+    @property
+    def path_weights(self) -> np.ndarray:
+        """Weights w of the mean, (d, N_0) or (C, d, N_0)."""
+        rows = self._weights.reshape(self._outputs, *self._shape)
+        return rows[0] if self.labels.ndim == 1 else rows
 
     @property
     def kernel(self) -> np.ndarray:

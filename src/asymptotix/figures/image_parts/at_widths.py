@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy.linalg import cho_factor, cho_solve
 
 import asymptotix as asx
 
 from ...attention_paths.network.attended_inputs import in_chunks
 from ...attention_paths.network.path_network import AttentionPaths
+from ...attention_paths.predictors.gaussian_process import Predictor
+from ...numerics.threads import in_threads, one_blas_thread
 
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
@@ -49,101 +50,82 @@ def asked_of(task: OneShotTask) -> Asked:
     }
 
 
-def over_widths(
-    network: AttentionPaths,
-    inputs: np.ndarray,
-    labels: np.ndarray,
-    asked: Asked,
-    *,
-    widths: Sequence[float],
-    temperatures: Sequence[float],
-) -> xr.Dataset:
-    """Theory at every width and temperature.
+def over_widths(problem: asx.PathPosterior, widths: Sequence[float]) -> xr.Dataset:
+    """Theory at every width, at the temperature of the problem.
 
     Returns
     -------
-    Dataset (temperature, width, ...)
-        ``right_SET`` (temperature, width, example_SET): one where the sign of the mean is the label's.
-        ``order_parameter``, ``alignment`` and ``converged``.
+    Dataset (width, ...)
+        ``order_parameter``, ``alignment``, ``converged``, and ``rows`` (width, path, feature): the mean at x is
+        sum_pi rows^pi . xi^pi(x).
     """
-    problem = asx.PathPosterior(network, inputs, labels)
-    grid: dict[str, Any] = {"temperature": [float(T) for T in temperatures], "width": [float(N) for N in widths]}
-    with warnings.catch_warnings():  # that widths are below the number of paths is what the figure looks at
-        warnings.simplefilter("ignore", RuntimeWarning)
-        theory = asx.solve(problem, progress=False, **grid)
-    rows = mean_rows(problem, theory)
-    found = {f"right_{name}": _right(network, rows, name, *given) for name, given in asked.items()}
-    own = {name: theory.ds[name].drop_attrs() for name in ("order_parameter", "converged")}
-    made = xr.Dataset({**found, **own, "alignment": theory.alignment(min(COMPONENTS, len(labels)))})
-    return made.transpose("temperature", "width", ...).reset_coords(drop=True).assign_coords(grid)
+    grid = [float(width) for width in widths]
+    theory = asx.solve(problem, width=grid, progress=False)
+    at = [_predictor(problem, U) for U in theory.order_parameter.values]
+    count = min(COMPONENTS, len(problem.labels))
+    return xr.Dataset(
+        {
+            "order_parameter": (("width", "path", "path_other"), theory.order_parameter.values),
+            "converged": ("width", theory.ds["converged"].values),
+            "alignment": (("width", "component"), np.stack([one.alignment(count) for one in at])),
+            "rows": (("width", "path", "feature"), np.stack([one.path_weights for one in at])),
+        },
+        coords={"width": grid},
+    )
 
 
-def mean_rows(problem: asx.PathPosterior, theory: asx.Result) -> xr.DataArray:
-    """w^pi of every point of a solution, (..., path, feature): the mean at x is sum_pi w^pi . xi^pi(x).
+def at_temperatures(problem: asx.PathPosterior, temperatures: Sequence[float], widths: Sequence[float]) -> xr.Dataset:
+    """Theory at every width and temperature, (temperature, width, ...): one temperature on each core."""
+    problems = [problem.at({"temperature": float(T)}) for T in temperatures]
+    with warnings.catch_warnings(), one_blas_thread():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of widths below the number of paths
+        warnings.simplefilter("ignore", asx.ConvergenceWarning)
+        tables = in_threads(lambda one: over_widths(one, widths), problems)
+    joined = xr.concat(tables, dim="temperature").assign_coords(temperature=[float(T) for T in temperatures])
+    assert isinstance(joined, xr.Dataset)
+    return joined
 
-    The same as `theory.predict`, which also finds the variance, at many times the cost.
-    """
-    xi, Y = problem.attended, problem.labels
-    P, d, features = xi.shape
-    U = theory.order_parameter
 
-    def at(K: np.ndarray, u: np.ndarray, temperature: float) -> np.ndarray:
-        dual = cho_solve(cho_factor(K + temperature * np.eye(P), lower=True), Y)
-        projected = (dual @ xi.reshape(P, -1)).reshape(d, features)
-        return problem.prior_variances[0] / (d * features) * (u @ projected)
-
-    dims = [dim for dim in U.dims if dim not in ("path", "path_other")]
-    rows = np.empty((*(U.sizes[dim] for dim in dims), d, features))
-    for place in np.ndindex(*rows.shape[:-2]):
-        point = theory.isel(dict(zip(dims, place, strict=True)))
-        temperature = float(point.ds.coords.get("temperature", problem.temperature))
-        rows[place] = at(point.kernel().values, point.order_parameter.values, temperature)
-    return xr.DataArray(rows, dims=[*dims, "path", "feature"])
+def answered(network: AttentionPaths, table: xr.Dataset, asked: Asked) -> xr.Dataset:
+    """With what is right in place of the rows: ``right_SET`` (..., example_SET), one where the sign is the label's."""
+    right = {f"right_{name}": _right(network, table["rows"], name, *given) for name, given in asked.items()}
+    return table.drop_vars("rows").assign(right)
 
 
 def _right(
     network: AttentionPaths, rows: xr.DataArray, name: str, inputs: np.ndarray, labels: np.ndarray
 ) -> xr.DataArray:
-    """Where the sign of the mean is the label's, (..., example_SET)."""
     flat = rows.values.reshape(-1, rows.shape[-2] * rows.shape[-1])
-    parts = [network.attended(chunk).reshape(len(chunk), -1) @ flat.T for chunk in in_chunks(inputs, CHUNK)]
+    parts = [network.attended(chunk).reshape(-1, flat.shape[1]) @ flat.T for chunk in in_chunks(inputs, CHUNK)]
     mean = np.concatenate(parts).T.reshape(*rows.shape[:-2], len(labels))
     return xr.DataArray((np.sign(mean) == np.sign(labels)).astype(np.int8), dims=[*rows.dims[:-2], f"example_{name}"])
 
 
-def sampled(
-    network: AttentionPaths,
-    inputs: np.ndarray,
-    labels: np.ndarray,
-    asked: Asked,
-    *,
-    width: int,
-    temperature: float,
-    chains: int,
-    warmup: int,
-    draws: int,
-    progress: bool | None = False,
-) -> xr.Dataset:
-    """Exact sampling of the order parameter at one width and temperature, by several chains.
+def _predictor(problem: asx.PathPosterior, U: np.ndarray) -> Predictor:
+    return Predictor(problem.attended, problem.labels, U, problem.temperature, problem.prior_variances[0])
+
+
+def sampled(problem: asx.PathPosterior, runs: asx.Result) -> xr.Dataset:
+    """Chains of exact sampling at one width, put together.
 
     Returns
     -------
     Dataset
-        ``right_SET`` (example_SET,) of the mean over all chains, ``order_parameter`` and its Monte Carlo error,
-        ``r_hat``, ``effective_samples`` (the smallest over entries, of all chains together), ``divergences``,
+        ``order_parameter`` and its Monte Carlo error, ``rows`` (path, feature) of the mean, ``r_hat``,
+        ``effective_samples`` (the smallest over entries, of all chains together), ``divergences``,
         ``leapfrog_steps``, ``cpu_seconds``.
     """
-    problem = asx.PathPosterior(network, inputs, labels, temperature=temperature)
-    sampler = asx.NUTS(warmup=warmup, draws=draws)
-    runs = asx.simulate(problem, sampler, width=float(width), seeds=chains, progress=progress)
+    chains = runs.ds.sizes["seed"]
     found = {name: runs.ds[name].mean("seed") for name in ("order_parameter", "r_hat", "leapfrog_steps")}
     # Chains are independent: the error of their mean, and their effective samples together.
     found["order_parameter_err"] = (runs.ds["order_parameter_err"] ** 2).sum("seed") ** 0.5 / chains
     found |= {name: runs.ds[name].sum("seed") for name in ("effective_samples", "divergences", "cpu_seconds")}
-    few = runs.isel(draw=slice(None, None, max(1, draws // PREDICTED)))
-    for name, (x, y) in asked.items():
-        mean = few.predict(x)[0].mean("seed").values
-        found[f"right_{name}"] = xr.DataArray((np.sign(mean) == np.sign(y)).astype(np.int8), dims=f"example_{name}")
+    draws = runs.ds["order_parameter_draws"].transpose("seed", "draw", "path", "path_other").values
+    few = draws[:, :: max(1, draws.shape[1] // PREDICTED)]
+    with one_blas_thread():
+        rows = in_threads(lambda U: _predictor(problem, U).path_weights, list(few.reshape(-1, *few.shape[-2:])))
+    # The mean is linear in them.
+    found["rows"] = xr.DataArray(np.mean(rows, axis=0), dims=("path", "feature"))
     return xr.Dataset({name: values.drop_attrs() for name, values in found.items()}).reset_coords(drop=True)
 
 

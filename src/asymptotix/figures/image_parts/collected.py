@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ import xarray as xr
 
 import asymptotix as asx
 
+from ...numerics.threads import available_cores
 from ..making.parts import Parts
-from .at_widths import OMNIGLOT, Asked, Chosen, asked_of, chosen, over_widths, sampled
+from .at_widths import OMNIGLOT, Asked, Chosen, answered, asked_of, at_temperatures, chosen, sampled
 from .trained_heads import Recipe, trained_network
 from .without_heads import path_outputs
 
@@ -96,36 +97,51 @@ class ImageParts:
 
     def all_temperatures(self, architecture: str, widths: Sequence[float] | None = None) -> list[xr.Dataset]:
         """As `widths`, one table per draw, at all temperatures."""
+        return [self.one_draw(architecture, draw, widths) for draw in range(self.scale.draws)]
+
+    def one_draw(self, architecture: str, draw: int, widths: Sequence[float] | None = None) -> xr.Dataset:
+        """Of one draw; temperatures are kept as they are done, as many at a time as there are cores."""
+        temperatures, step = self.scale.temperatures, available_cores()
         grid = [*self.scale.widths, np.inf] if widths is None else list(widths)
+
+        def make(within: Parts) -> xr.Dataset:
+            network = self.network(architecture).network
+            problem = asx.PathPosterior(network, *self.learned_from(draw))
+            groups = [temperatures[first : first + step] for first in range(0, len(temperatures), step)]
+            tables = [
+                within.dataset(
+                    f"temperatures_{group[0]:g}", {**settings, "temperatures": group},
+                    lambda group=group: at_temperatures(problem, group, grid),
+                )
+                for group in groups
+            ]  # fmt: skip
+            joined = xr.concat([table.drop_attrs() for table in tables], dim="temperature")
+            assert isinstance(joined, xr.Dataset)
+            return answered(network, joined, self.asked)
+
+        settings = {"draw": draw, "widths": grid, "temperatures": temperatures, "examples": self.scale.examples}
         name = "widths" if widths is None else f"at_{grid[0]:g}"
-        settings = {"widths": grid, "temperatures": self.scale.temperatures, "examples": self.scale.examples}
-        return [
-            self._dataset(
-                architecture, f"{name}_{draw}", {"draw": draw, **settings},
-                lambda draw=draw: over_widths(
-                    self.network(architecture).network, *self.learned_from(draw), self.asked,
-                    widths=grid, temperatures=self.scale.temperatures,
-                ),
-            )
-            for draw in range(self.scale.draws)
-        ]  # fmt: skip
+        return self._dataset(architecture, f"{name}_{draw}", settings, make)
 
     def sampled(self, architecture: str, width: int, temperature: float) -> xr.Dataset:
         """Exact sampling of the first draw's posterior."""
-        own = {name: value for name, value in asdict(self.scale.sampling).items() if name != "widths"}
-        settings = {"width": width, "temperature": temperature, **own}
-        return self._dataset(
-            architecture, f"sampled_{width}", {"examples": self.scale.examples, **settings},
-            lambda: sampled(
-                self.network(architecture).network, *self.learned_from(0), self.asked, progress=self.parts.progress,
-                **settings,
-            ),
-        )  # fmt: skip
+        own = self.scale.sampling
+
+        def make(within: Parts) -> xr.Dataset:
+            network = self.network(architecture).network
+            problem = asx.PathPosterior(network, *self.learned_from(0), temperature=temperature)
+            sampler = asx.NUTS(warmup=own.warmup, draws=own.draws)
+            runs = within.simulate("chains", problem, sampler, width=float(width), seeds=own.chains)
+            return answered(network, sampled(problem, runs), self.asked)
+
+        settings = {"examples": self.scale.examples, "width": width, "temperature": temperature}
+        settings |= {name: value for name, value in asdict(own).items() if name != "widths"}
+        return self._dataset(architecture, f"sampled_{width}", settings, make)
 
     def outputs(self, architecture: str) -> xr.Dataset:
         """Output of every path of the trained network on all sets, (example_SET, path), and the labels."""
 
-        def make() -> xr.Dataset:
+        def make(_: Parts) -> xr.Dataset:
             trained, found = self.network(architecture), {}
             for name, (inputs, labels) in self.asked.items():
                 f = path_outputs(trained.network, trained.weights, inputs)
@@ -142,11 +158,13 @@ class ImageParts:
         share = right.mean()
         return 100 * float(share), 100 * float(np.sqrt(share * (1 - share) / len(right)))
 
-    def _dataset(self, architecture: str, name: str, settings: dict[str, Any], make: Any) -> xr.Dataset:
+    def _dataset(
+        self, architecture: str, name: str, settings: dict[str, Any], make: Callable[[Parts], xr.Dataset]
+    ) -> xr.Dataset:
         """A shared part of a network, named after it, and of none that has other weights."""
         name = f"{self.scale.recipe.stem(architecture)}_{name}"
         told = {**settings, **self.scale.asked, "network": fingerprint(self.network(architecture))}
-        return self.parts.dataset(name, told, make, shared=True)
+        return self.parts.dataset(name, told, lambda: make(self.parts.within(name, shared=True)), shared=True)
 
 
 def fingerprint(trained: asx.TrainedPaths) -> str:

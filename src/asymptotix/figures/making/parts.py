@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -90,8 +91,14 @@ class Parts:
                 found = make().assign_attrs(settings=told)
             if path is not None:
                 write_whole(path, sealed(found))
+                shutil.rmtree(_unfinished(path), ignore_errors=True)
         self.datasets[name] = found
         return found
+
+    def within(self, name: str, *, shared: bool = False) -> Parts:
+        """Parts of a dataset of that name, kept until it is there: one that is interrupted goes on with them."""
+        path = self._path(name, shared=shared)
+        return Parts(None if path is None else _unfinished(path), self._say, self.progress)
 
     def shared(
         self,
@@ -122,7 +129,7 @@ class Parts:
         found = self._earlier_shared(path, load, differs)
         if found is None:
             self._say(f"{file} ...")
-            unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
+            unfinished = _unfinished(path).with_suffix(path.suffix)
             found = make(unfinished)
             found.save(path)
             unfinished.unlink(missing_ok=True)
@@ -197,6 +204,11 @@ class Parts:
             self._say(f"{path} is of something else and computed anew")
             return None
         return found
+
+
+def _unfinished(path: Path) -> Path:
+    """Where something is kept while it is not whole."""
+    return path.with_name(f"{path.stem}_unfinished")
 
 
 @contextmanager
