@@ -44,6 +44,7 @@ from .core.verbs import thresholds as thresholds
 from .sequence_index.algorithms.gamp import GAMP as GAMP
 from .sequence_index.algorithms.relaxed_bp import RelaxedBP as RelaxedBP
 from .sequence_index.algorithms.sgd import SGD as SGD
+from .sequence_index.classification.attention_classifier import AttentionClassifier as AttentionClassifier
 from .sequence_index.models.deep_attention import DeepAttention as DeepAttention
 from .sequence_index.models.infinite_depth import InfiniteDepthAttention as InfiniteDepthAttention
 from .sequence_index.models.link import MultiIndex as MultiIndex

@@ -60,7 +60,7 @@ def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
     """
     checks.one_of("rescale", rescale, (True, False))
     if not rescale and not isinstance(whole, Weights | TrainedPaths):
-        raise ValueError(f"rescale must be True but for Weights and TrainedPaths, got False with {type(whole).__name__}")
+        raise ValueError(f"rescale must be True but for Weights and TrainedPaths, got {type(whole).__name__}")
     if isinstance(whole, AttentionPaths):
         return _network(whole, heads)
     if isinstance(whole, AttendedInputs):

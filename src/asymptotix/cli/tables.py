@@ -61,9 +61,6 @@ def show_figures() -> None:
     for head in ("figure", "what it shows", "quick", "paper", "on a GPU", "memory"):
         table.add_column(head, no_wrap=head == "figure", overflow="fold")
     for chosen in sorted(FIGURES.values(), key=lambda chosen: place(chosen.name)):
-        if chosen.make is None:
-            table.add_row(chosen.name, chosen.shows, f"needs {', '.join(chosen.needs)}")
-            continue
         quick, paper = chosen.sizes["quick"], chosen.sizes["paper"]
         gpu = "" if paper.gpu_minutes is None else _minutes(paper.gpu_minutes)
         memory = f"{quick.gib:g}, {paper.gib:g} GiB"

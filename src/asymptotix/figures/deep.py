@@ -1,6 +1,7 @@
 """The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: deep attention, learned Bayes-optimally.
 
-Two tokens, rank one, skip 1 where nothing else is said; n = alpha D samples.
+Two tokens, rank one, skip 1 where nothing else is said; n = alpha D samples. The network trained on questions of Fig. 3
+right is in deep_trec.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import xarray as xr
 import asymptotix as asx
 
 from .deep_claims import (
+    PAPER,
     RELEASED_ERROR,
     RELEASED_OVERLAP,
     RELEASED_PASSAGES,
@@ -26,6 +28,7 @@ from .deep_claims import (
     three_layer_findings,
     two_layer_findings,
 )
+from .deep_trec import fig3_right as fig3_right
 from .making.drawing import (
     BLACK,
     BLUE,
@@ -42,7 +45,7 @@ from .making.drawing import (
 )
 from .making.parts import Parts
 from .making.record import Findings
-from .making.registry import Size, figure, needs_data
+from .making.registry import Size, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +53,6 @@ if TYPE_CHECKING:
 
     from ..core.result import Result
 
-PAPER = "Troiani et al., ICML 2025, arXiv:2502.00901"
 #: Colour, line and marker of layers 1, 2, 3.
 LAYERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
 #: Curve of state evolution: closer where an overlap starts.
@@ -361,14 +363,6 @@ def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tup
     overlaps.legend(loc="lower center", bbox_to_anchor=(0.36, 0.06), frameon=True, framealpha=0.9)
     errors.legend(loc="upper right")
     return picture, three_layer_findings(theory, held, limits)
-
-
-needs_data(
-    "deep/fig3-right",
-    shows="Two attention layers trained on TREC: similarity of the weights to the final ones",
-    source=f"{PAPER}, Fig. 3 right",
-    needs="trec",
-)
 
 
 # -- one layer against the other --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from .making.record import Claim, Findings, agreement, number_claim
 if TYPE_CHECKING:
     import asymptotix as asx
 
+PAPER = "Troiani et al., ICML 2025, arXiv:2502.00901"
 #: Released state evolution, alpha -> overlap of layer 1, and plug-in error.
 RELEASED_OVERLAP = {0.8: 0.0, 0.9: 0.451, 1.2: 0.8226}
 RELEASED_ERROR = {0.5: 0.1829, 0.9: 0.0290, 1.2: 0.0120}

@@ -80,3 +80,13 @@ def spectral_start_of_run(seed: int, dim: int) -> list[int]:
 def gradient_start_of_run(seed: int, samples: int, dim: int) -> list[int]:
     """Weights at which gradient descent starts."""
     return [seed, dim, samples, 2]
+
+
+def classifier_start_of_run(seed: int) -> list[int]:
+    """Weights at which a classifier's training starts."""
+    return [seed, 37]
+
+
+def batches_of_run(seed: int, epoch: int) -> list[int]:
+    """Order of the examples in an epoch of it."""
+    return [seed, 41, epoch]

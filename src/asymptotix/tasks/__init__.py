@@ -2,5 +2,6 @@
 
 from .hidden_markov import HiddenMarkovTask, hidden_markov
 from .one_shot import ImageSequences, OneShotTask, one_shot
+from .trec import TrecTask, trec
 
-__all__ = ["HiddenMarkovTask", "ImageSequences", "OneShotTask", "hidden_markov", "one_shot"]
+__all__ = ["HiddenMarkovTask", "ImageSequences", "OneShotTask", "TrecTask", "hidden_markov", "one_shot", "trec"]

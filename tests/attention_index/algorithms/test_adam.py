@@ -224,6 +224,38 @@ def test_a_seed_gives_the_same_run_alone_and_in_any_chunks(runs):
         np.testing.assert_allclose(alone.train_loss.values.item(), expected, rtol=1e-5)  # single precision
 
 
+SEQUENCES = replace(MODEL, tokens=3, output="sequence", centring="empirical")
+
+
+@pytest.mark.parametrize("model", [MODEL, pytest.param(SEQUENCES, marks=pytest.mark.slow)])
+def test_a_seed_gives_the_same_run_beside_others(model, monkeypatch):
+    def run():
+        with pytest.warns(match="did not converge"):
+            return simulate(RiskMinimization(model), Adam(steps=12), alpha=1.0, dim=12, seeds=3, progress=False).ds
+
+    alone = run()
+    monkeypatch.setattr(training, "_together", lambda model, runs: 2)  # as on an accelerator: two seeds, then one
+    beside = run()
+    for name in ("loss_trace", "train_loss", "test_error", "eigenvalues", "gradient_norm"):
+        # twelve steps of single precision
+        np.testing.assert_allclose(beside[name], alone[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_run_that_diverges_does_not_take_others_with_it(monkeypatch):
+    monkeypatch.setattr(training, "_together", lambda model, runs: 3)
+    start = training._start
+    bad = iter([False, True, False] + [False, True, False])  # together, then one by one
+
+    def broken(*args):
+        state = start(*args)
+        return state._replace(weights=state.weights * np.float32(np.inf)) if next(bad) else state
+
+    monkeypatch.setattr(training, "_start", broken)
+    with pytest.warns(match="did not converge"):
+        run = simulate(RiskMinimization(MODEL), Adam(steps=5), alpha=1.0, dim=12, seeds=3, progress=False)
+    assert ["failed" in words for words in run.status.values.ravel()] == [False, True, False]
+
+
 def test_an_unfinished_run_says_so():
     with pytest.warns(match="did not converge"):
         run = simulate(RiskMinimization(MODEL), Adam(steps=20), alpha=1.0, dim=30, seeds=1, progress=False)

@@ -367,6 +367,7 @@ def test_numpy_gives_the_compiled_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     [(Atoms((0.0, 1.0, 2.5), (0.5, 0.25, 0.25)), 0.35), (PowerLaw(2.5, cutoff=20.0), 0.5)],
     ids=["atoms", "power law"],
 )
+@pytest.mark.slow
 def test_spectrum_of_a_large_random_matrix(target: Target, delta: float) -> None:
     dim = 1500
     noise = np.random.default_rng(2).standard_normal((dim, dim))

@@ -97,7 +97,7 @@ def test_linear_outputs_are_recovered_where_they_are_as_many_as_directions():
     assert StateEvolution(LinearMap([[1.0, 1.0]], noise=0.1)).exact_recovery_bound == np.inf
 
 
-@pytest.mark.parametrize("alpha", [0.5, 3.0])
+@pytest.mark.parametrize("alpha", [0.5, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_noisy_regression(alpha):
     noise = 0.25
     # With y = s + noise along u: Qhat = alpha / (v + noise), v = 1 / (1 + Qhat), a quadratic equation.

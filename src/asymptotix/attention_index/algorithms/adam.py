@@ -7,7 +7,7 @@ E.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 FRESH_SAMPLES = 2**14
 #: Most steps per call of the compiled loop, and the seconds aimed at; between calls the run may be interrupted.
 _STEPS_PER_CALL, _SECONDS_PER_CALL = 50, 0.3
+#: Seeds run together on an accelerator as long as their tokens stay below this many bytes.
+_BYTES_TOGETHER = 2**29
+#: On a GPU, trying out ways to multiply matrices takes many times longer than training with the first one: 28 s of
+#: compilation for each number of samples against 3.
+_FIRST_WAY = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 #: The rate falls on a cosine to this share of itself.
 _FINAL_SHARE = 1e-3
 
@@ -73,6 +78,9 @@ class Adam(AlgorithmOnSamples):
     beyond 0.01), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of the gradient of L / d^2
     times that of the weights: the change of L / d^2 per relative change of the weights. Without weight decay the
     minimum is not unique where the data can be interpolated, and that of the theory is not what is found.
+
+    On an accelerator seeds run together as far as that is of use; beside others a run differs by rounding from the
+    run alone.
     """
 
     steps: int = 700
@@ -108,36 +116,54 @@ class Adam(AlgorithmOnSamples):
         refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """One run after the other, each yielded when it is done; runs of equal size share their compiled programs."""
+        """Runs of equal size share their compiled programs, and on an accelerator every step of them."""
         training = _training(problem)
-        for k, seed, label in runs.each():
-            yield k, self._run(training, runs.dim, runs.samples, seed, progress, label)
+        for first, seeds in runs.batches(_together(training.model, runs)):
+            yield from enumerate(self._run(training, runs, seeds, progress), first)
 
-    def _run(self, problem: Training, dim: int, samples: int, seed: int, progress: Progress, label: str) -> Outcome:
-        model, width = problem.model, _width(problem, dim)
+    def _run(self, problem: Training, runs: PointRuns, seeds: Sequence[int], progress: Progress) -> Iterator[Outcome]:
+        """Train with every seed, all at once, and report one after the other."""
+        model, dim, samples, width = problem.model, runs.dim, runs.samples, _width(problem, runs.dim)
         settings = AdamSettings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
         nuclear = is_factorized(problem) and problem.penalty is None
         # |W|_F^2 = d sqrt(m/d) Tr S
         strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)
         numbers = np.array([model.beta, strength, self.learning_rate], np.float32)
-        train = data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
-        state = _start(np.random.default_rng(streams.initial_weights(seed, dim, samples)), dim, width, settings)
+        train = [
+            data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
+            for seed in seeds
+        ]
+        generators = [np.random.default_rng(streams.initial_weights(seed, dim, samples)) for seed in seeds]
+        start = [_start(rng, dim, width, settings) for rng in generators]
+        centres = [drawn.centre for drawn in train]
+        label = f"{runs.label}, seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
+        if len(seeds) == 1:
+            ends = [self._trained(start[0], train[0], numbers, settings, progress, label)]
+        else:
+            ends = _apart(self._trained(_beside(start), _beside(train), numbers, settings, progress, label), len(seeds))
+        for seed, centre, end in zip(seeds, centres, ends, strict=True):
+            if not np.isfinite(slope := float(end.slope)):
+                raise FloatingPointError(f"the gradient became {slope}; try a smaller learning_rate")
+            values = _report(model, samples, seed, end, centre, strength, settings)
+            status, words = self._verdict(slope, np.asarray(end.trace, float))
+            yield Outcome(values, status, words=words)
+
+    def _trained(
+        self, state: AdamState, train: Samples, numbers: Any, settings: AdamSettings, progress: Progress, label: str
+    ) -> AdamState:
+        """All steps, in calls of about a third of a second."""
         first, together = 0, 1
         while first < self.steps:
             began, last = time.perf_counter(), min(first + together, self.steps)
             # The last call evaluates loss and gradient once more, with a step of size zero.
             state = _train(state, train, numbers, np.int32(last + (last == self.steps)), settings)
-            loss = float(state.trace[last - 1])  # waits for the device, so that what is shown is done
+            loss = float(state.trace[..., last - 1].mean())  # waits for the device, so that what is shown is done
             progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
             pace = (last - first) / max(time.perf_counter() - began, 1e-6)
             first, together = last, int(np.clip(_SECONDS_PER_CALL * pace, 1, _STEPS_PER_CALL))
-        if not np.isfinite(slope := float(state.slope)):
-            raise FloatingPointError(f"the gradient became {slope}; try a smaller learning_rate")
-        values = _report(model, samples, seed, state, train, strength, settings)
-        status, words = self._verdict(slope, np.asarray(state.trace, float))
-        return Outcome(values, status, words=words)
+        return state
 
     def _verdict(self, slope: float, trace: np.ndarray) -> tuple[Status, str]:
         """Whether the loss, after every step, and its slope at the end tell of a minimum, and the sentence."""
@@ -161,6 +187,13 @@ def _width(problem: Training, dim: int) -> int:
     if width < 1:
         raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
     return width
+
+
+def _together(model: AttentionIndex, runs: PointRuns) -> int:
+    """How many seeds share every step: small ones leave an accelerator idle, while a CPU is busy with one."""
+    if jax.default_backend() == "cpu":
+        return 1
+    return max(1, _BYTES_TOGETHER // (4 * model.tokens * runs.dim * runs.samples))
 
 
 class AdamSettings(NamedTuple):
@@ -202,9 +235,36 @@ def _start(rng: np.random.Generator, dim: int, width: int, settings: AdamSetting
     return AdamState(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
 
 
-@partial(jax.jit, static_argnames="settings")
+#: Which axis of a state counts runs: all have done the same number of steps.
+_RUNS = AdamState(weights=0, mean=0, square=0, step=None, trace=0, slope=0)  # pyright: ignore[reportArgumentType]
+
+
+def _beside(runs: Sequence[Any]) -> Any:
+    """Several states, or data sets, as one with a leading axis that counts runs."""
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
+    return stacked._replace(step=runs[0].step) if isinstance(stacked, AdamState) else stacked
+
+
+def _apart(state: AdamState, count: int) -> list[AdamState]:
+    """The runs of a state, each as a state of its own."""
+    return [
+        AdamState(*(x if axis is None else x[k] for x, axis in zip(state, _RUNS, strict=True))) for k in range(count)
+    ]
+
+
+@partial(jax.jit, static_argnames="settings", compiler_options=_FIRST_WAY)
 def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
-    """Adam until ``last`` steps are done; ``numbers`` are beta, the strength of the penalty and the initial rate."""
+    """Adam until ``last`` steps are done, of one run or of several beside each other.
+
+    ``numbers`` are beta, the strength of the penalty and the initial rate.
+    """
+    steps = partial(_steps, settings=settings)
+    if state.weights.ndim == 3:
+        steps = jax.vmap(steps, in_axes=(_RUNS, 0, None, None), out_axes=_RUNS)
+    return steps(state, samples, numbers, last)
+
+
+def _steps(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
     beta, strength, rate = numbers
 
     def step(t: Any, state: AdamState) -> AdamState:
@@ -308,7 +368,7 @@ def _report(
     samples: int,
     seed: int,
     state: AdamState,
-    train: Samples,
+    centre: Any,
     strength: float,
     settings: AdamSettings,
 ) -> dict[str, Any]:
@@ -317,7 +377,7 @@ def _report(
     dim = len(S)
     penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
     return {
-        **_fresh_errors(model, seed, S, train.centre, settings),
+        **_fresh_errors(model, seed, S, centre, settings),
         **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim)),
         "train_loss": trace[-1],
         "train_error": (trace[-1] - penalty) * dim**2 / samples,

@@ -29,9 +29,14 @@ class TrainRule(NamedTuple):
 
     draw: Draw
     readout: int | str
-    learning_rate: float
-    weight_decay: float
     precision: str
+
+
+class AdamRates(NamedTuple):
+    """Step and weight decay; they are arguments, so that another rate needs no other program."""
+
+    learning_rate: Any
+    weight_decay: Any
 
 
 class TrainState(NamedTuple):
@@ -55,17 +60,19 @@ class TrainState(NamedTuple):
     correct: Any
 
 
-def state_at_start(trained: Trainable, rule: TrainRule) -> TrainState:
+def state_at_start(trained: Trainable) -> TrainState:
     """Before the first step."""
     placed = jax.tree.map(jnp.asarray, trained)
     zero = jnp.zeros((), jnp.float32)
-    return TrainState(placed, _optimizer(rule).init(placed), jnp.zeros((), jnp.int32), zero, zero)
+    return TrainState(placed, _optimizer(AdamRates(0.0, 0.0)).init(placed), jnp.zeros((), jnp.int32), zero, zero)
 
 
 @partial(jax.jit, static_argnames="rule")
-def advanced(state: TrainState, constants: Any, key: Any, count: Any, *, rule: TrainRule) -> TrainState:
+def advanced(
+    state: TrainState, constants: Any, key: Any, count: Any, rates: AdamRates, *, rule: TrainRule
+) -> TrainState:
     """The state ``count`` steps later."""
-    optimizer = _optimizer(rule)
+    optimizer = _optimizer(rates)
 
     def loss_of(trained: Trainable, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         f = outputs(trained, x, rule.readout)
@@ -79,7 +86,7 @@ def advanced(state: TrainState, constants: Any, key: Any, count: Any, *, rule: T
         correct = state.correct + (jnp.sign(f) == y).mean()
         return TrainState(trained, moments, state.step + 1, state.loss + loss, correct)
 
-    with _precision(rule):
+    with _precision(rule.precision):
         return jax.lax.fori_loop(0, count, one_step, state)
 
 
@@ -87,8 +94,7 @@ class Evaluation:
     """Inputs and labels on the device, on which networks are evaluated in parts of one size."""
 
     def __init__(self, inputs: np.ndarray, labels: np.ndarray) -> None:
-        self.count = len(labels)
-        size = min(_EVALUATED_AT_ONCE, self.count)
+        self.count, size = len(labels), _EVALUATED_AT_ONCE
         short = -self.count % size
         # Labels of zero fill the last part up: no sign equals them, and their error is left out.
         x = np.concatenate([inputs, np.zeros((short, *inputs.shape[1:]), np.float32)])
@@ -109,16 +115,15 @@ def _evaluated(trained: Trainable, x: Any, y: Any, *, readout: int | str, precis
         there = y != 0
         return (there & (jnp.sign(f) == y)).sum(), jnp.where(there, (f - y) ** 2, 0.0).sum()
 
-    with _precision_of(precision):
+    with _precision(precision):
         right, error = jax.lax.map(part, (x, y))
     return right.sum(), error.sum()
 
 
-def _optimizer(rule: TrainRule) -> Any:
+def _optimizer(rates: AdamRates) -> Any:
     optax = require_optax()
-    adam = optax.adam(rule.learning_rate)
-    # The penalty enters the gradient, before Adam scales it: as in the published code, and unlike AdamW.
-    return optax.chain(optax.add_decayed_weights(rule.weight_decay), adam) if rule.weight_decay else adam
+    # The decay enters the gradient, before Adam scales it: as in the published code, and unlike AdamW.
+    return optax.chain(optax.add_decayed_weights(rates.weight_decay), optax.adam(rates.learning_rate))
 
 
 def require_optax() -> Any:
@@ -130,9 +135,5 @@ def require_optax() -> Any:
     return optax
 
 
-def _precision(rule: TrainRule) -> AbstractContextManager[Any]:
-    return _precision_of(rule.precision)
-
-
-def _precision_of(precision: str) -> AbstractContextManager[Any]:
+def _precision(precision: str) -> AbstractContextManager[Any]:
     return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)

@@ -51,7 +51,7 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dic
     data = _contents(path)
     inside, end = data[:-_SEAL_LENGTH], data[-_SEAL_LENGTH:]
     if end != seal(inside):
-        if not data or _names_us(data):
+        if _names_us(data):
             raise DamagedFile(f"{path} is damaged: it was cut off or changed after it was written")
         raise ValueError(f"{path} was not written by asymptotix as a {kind}")
     try:
@@ -66,10 +66,9 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dic
 
 
 def _names_us(data: bytes) -> bool:
-    """Whether the first member of a zip file, or what is left of it, is our header."""
-    begin = data[: 30 + len(_HEADER)]
-    name = begin[30:]
-    return bool(name) and begin.startswith(_BEGIN) and _HEADER.encode().startswith(name)
+    """Whether the first member of a zip file is our header, as far as there is anything left of it."""
+    begin, name = data[: len(_BEGIN)], data[30 : 30 + len(_HEADER)]
+    return _BEGIN.startswith(begin) and _HEADER.encode().startswith(name)
 
 
 def _contents(path: str | os.PathLike) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -48,11 +49,16 @@ class BatchSource:
     tokens: int
     features: int
 
+    def drawn(self, key: Any) -> tuple[np.ndarray, np.ndarray]:
+        """One batch, to be looked at."""
+        x, labels = _one_batch(self.constants, key, draw=self.draw)
+        return np.asarray(x), np.asarray(labels)
+
     def probe(self, key: Any) -> np.ndarray:
         """A few numbers of one batch, (2, batch), by which data are told from other data on any device."""
-        x, labels = self.draw(self.constants, key)
-        flat = np.asarray(x, float).reshape(self.batch, -1)
-        return np.stack([flat @ np.cos(np.arange(flat.shape[1])), np.asarray(labels, float)])
+        x, labels = self.drawn(key)
+        flat = x.reshape(self.batch, -1).astype(float)
+        return np.stack([flat @ np.cos(np.arange(flat.shape[1])), labels])
 
 
 def batch_source(data: Any, batch: int) -> BatchSource:
@@ -90,6 +96,11 @@ def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:
     return hashlib.sha256(shapes + b"".join(np.ascontiguousarray(array).tobytes() for array in pair)).hexdigest()
 
 
+@partial(jax.jit, static_argnames="draw")
+def _one_batch(constants: Any, key: Any, *, draw: Draw) -> tuple[jax.Array, jax.Array]:
+    return draw(constants, key)
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Batches from arrays: examples drawn uniformly, each anew. Equal ones are one program."""
@@ -109,22 +120,26 @@ class _OfTree:
     batch: int
 
     def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
-        return _single(constants.draw(key, self.batch))
+        return _checked_batch(constants.draw(key, self.batch), self.batch)
 
 
 def _from_drawing(data: Drawing, batch: int) -> BatchSource:
     key = jax.random.key(0)
-    _, tokens, features = _checked_batch(data.draw(key, batch), batch)
     try:
         if jax.tree_util.all_leaves([data]):
-            draw, constants = _taken_apart(lambda key: _single(data.draw(key, batch)), key)
+            draw, constants = _taken_apart(lambda key: _checked_batch(data.draw(key, batch), batch), key)
         else:
             draw, constants = _OfTree(batch), jax.tree.map(jnp.asarray, data)
-            jax.eval_shape(draw, constants, key)
+        shape = jax.eval_shape(draw, constants, key)[0].shape
     except jax.errors.JAXTypeError as error:
         error.add_note("data.draw must be written in JAX: it is compiled together with the training steps")
         raise
-    return BatchSource(draw, constants, batch, tokens, features)
+    source = BatchSource(draw, constants, *shape)
+    x, labels = source.drawn(key)
+    if not np.isfinite(x).all():
+        raise ValueError(f"data.draw must return finite inputs, got {np.count_nonzero(~np.isfinite(x))} that are not")
+    require_signs("labels of data.draw", labels)
+    return source
 
 
 def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) -> tuple[Draw, Any]:
@@ -141,21 +156,13 @@ def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) 
     return draw, [jnp.asarray(array) for array in closed.consts]
 
 
-def _single(drawn: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-    x, labels = drawn
-    return x.astype(jnp.float32), labels.astype(jnp.float32)
-
-
-def _checked_batch(drawn: Any, batch: int) -> tuple[int, int, int]:
-    """Shape of the inputs that were drawn, or an error that says what is wrong with them."""
+def _checked_batch(drawn: Any, batch: int) -> tuple[jax.Array, jax.Array]:
+    """What was drawn, in single precision, or an error that says what is wrong with its shape."""
     name = f"data.draw(key, {batch})"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:
         raise TypeError(f"{name} must return a pair (inputs, labels), got {type(drawn).__name__}")
-    x, labels = (np.asarray(array) for array in drawn)
+    x, labels = (jnp.asarray(array).astype(jnp.float32) for array in drawn)
     if x.ndim != 3 or x.size == 0 or len(x) != batch or labels.shape != (batch,):
         wanted = f"inputs ({batch}, tokens, features) and labels ({batch},)"
         raise ValueError(f"{name} must return {wanted}, got shapes {x.shape} and {labels.shape}")
-    if not np.isfinite(x).all():
-        raise ValueError(f"{name} must return finite inputs, got {np.count_nonzero(~np.isfinite(x))} that are not")
-    require_signs(f"labels of {name}", labels)
-    return x.shape
+    return x, labels

@@ -20,10 +20,19 @@ from ...numerics.memory import refuse_beyond_memory
 from ...numerics.processes import refuse_after_fork
 from .. import streams
 from ..network.path_network import AttentionPaths
-from .adam_steps import PRECISIONS, Evaluation, TrainRule, advanced, require_optax, state_at_start
+from .adam_steps import (
+    PRECISIONS,
+    AdamRates,
+    Evaluation,
+    TrainRule,
+    TrainState,
+    advanced,
+    require_optax,
+    state_at_start,
+)
 from .batch_source import BatchSource, Drawing, batch_source, checked_pair, fingerprint
 from .train_checkpoint import Progressed, TrainCheckpoint
-from .trainable import Trainable, drawn_start
+from .trainable import drawn_start
 from .trained_paths import TrainedPaths, as_history
 
 #: Seconds that one compiled call should take: progress is shown and signals are obeyed between two of them.
@@ -199,9 +208,8 @@ class _Training:
                 f"got {validation[0].shape}"
             )
         self.evaluation = None if validation is None else Evaluation(*validation)
-        self.rule = TrainRule(
-            source.draw, settings.readout, settings.learning_rate, settings.weight_decay, settings.precision
-        )
+        self.rule = TrainRule(source.draw, settings.readout, settings.precision)
+        self.rates = AdamRates(np.float32(settings.learning_rate), np.float32(settings.weight_decay))
         entropy = np.random.SeedSequence(streams.training_batches(settings.seed)).generate_state(1)[0]
         self.key = jax.random.key(int(entropy), impl="threefry2x32")
         self.now = Progressed(self._start(), self._no_rows())
@@ -271,7 +279,7 @@ class _Training:
             stop = min(self.settings.steps, (step // every + 1) * every)
             count = min(count, stop - step)
             before, began = self.now.state, time.perf_counter()
-            state = advanced(before, self.source.constants, self.key, np.int32(count), rule=self.rule)
+            state = advanced(before, self.source.constants, self.key, np.int32(count), self.rates, rule=self.rule)
             loss, correct = (float(x) for x in (state.loss, state.correct))
             if not np.isfinite(loss):
                 self.failed = True
@@ -299,7 +307,7 @@ class _Training:
         if self.evaluation is not None:
             accuracy, error = self.evaluation.accuracy_and_error(state.trained, self.rule)
             row |= {"validation_accuracy": accuracy, "validation_error": error}
-            if accuracy > now.best_accuracy:
+            if accuracy > now.best_accuracy and np.isfinite(error):
                 now = replace(now, best=state.trained, best_accuracy=accuracy, best_step=self.step)
         zero = jnp.zeros((), jnp.float32)
         # At once: a second signal may come at any moment.
@@ -309,10 +317,10 @@ class _Training:
             rows={name: [*column, row[name]] for name, column in rows.items()},
         )
 
-    def _start(self) -> Any:
+    def _start(self) -> TrainState:
         s = self.settings
-        start: Trainable = drawn_start(s.seed, s.heads, features=s.features, width=s.width, key_size=s.key_size)
-        return state_at_start(start, self.rule)
+        start = drawn_start(s.seed, s.heads, features=s.features, width=s.width, key_size=s.key_size)
+        return state_at_start(start)
 
     def _no_rows(self) -> dict[str, list[float]]:
         names = ["step", "loss", "train_accuracy"]

@@ -79,12 +79,28 @@ class TrainedPaths:
         -------
         array (examples,)
         """
+        return self.path_outputs(inputs).sum(axis=1)
+
+    def path_outputs(self, inputs: np.ndarray) -> np.ndarray:
+        """What every path adds to the output: f is their sum, Tiberi et al., arXiv:2405.15926, eq. (5).
+
+        Without some heads f is the sum over the paths that pass through none of them, and where the layers are rescaled
+        that times sqrt(H_l / heads that remain) of every layer: all prunings cost one call.
+
+        Parameters
+        ----------
+        inputs : array (examples, T, N0)
+
+        Returns
+        -------
+        array (examples, paths)
+            Paths in the order of their heads, the first layer's head slowest.
+        """
         x, network, weights = checked_tokens("inputs", inputs), self.network, self.weights
-        # eq. (5): the values act on every path at once, which is far less work than layer after layer.
         rows = network.effective_weights(weights) @ weights.V0
         rows /= math.sqrt(network.paths * math.prod(weights.V0.shape))
         step = max(1, _CHUNK_BYTES // (8 * network.paths * x.shape[-1]))
-        found = [np.tensordot(network.attended(part), rows, axes=2) for part in in_chunks(x, step)]
+        found = [np.einsum("epi,pi->ep", network.attended(part), rows) for part in in_chunks(x, step)]
         return np.concatenate(found)
 
     def evaluate(self, inputs: np.ndarray, labels: np.ndarray) -> xr.Dataset:

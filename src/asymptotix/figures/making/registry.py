@@ -62,8 +62,8 @@ class Reproducible:
         Where it was published.
     sizes : mapping of str to Size
         "quick" and "paper".
-    make : callable or None
-        Takes parts and settings, returns the picture and what is found; None where nothing reads its data yet.
+    make : callable
+        Takes parts and settings, returns the picture and what is found.
     needs : tuple of str
         Data sets that it is made from, as ``asymptotix data get`` calls them.
     """
@@ -72,7 +72,7 @@ class Reproducible:
     shows: str
     source: str
     sizes: Mapping[str, Size]
-    make: Making | None
+    make: Making
     needs: tuple[str, ...] = ()
 
     def __call__(
@@ -106,7 +106,7 @@ class Reproducible:
         Reproduction
             ``.figure`` is the picture, ``.results`` and ``.datasets`` what is drawn, ``.findings`` what it says.
         """
-        make = self.refuse_without_data()
+        self.refuse_without_data()
         own = self.settings_of(size) | settings
         if unknown := [name for name in settings if name not in self.settings_of(size)]:
             accepted = ", ".join(self.settings_of(size))
@@ -114,22 +114,17 @@ class Reproducible:
         folder, common = (None if place is None else Path(place) for place in (out, shared))
         parts = Parts(folder, say or (lambda line: None), progress, common)
         with plot.style():
-            figure, findings = make(parts, **own)
+            figure, findings = self.make(parts, **own)
         made = (parts.results, parts.datasets, figure, findings, parts.files)
         return Reproduction(self.name, self.shows, self.source, size, own, *made)
 
-    def refuse_without_data(self) -> Making:
-        """What makes it, or an error where a data set that it needs is not here."""
-        if self.make is None:
-            raise NotImplementedError(f"{self.name} {self.missing()}")
+    def refuse_without_data(self) -> None:
+        """Raise an error where a data set that it needs is not here."""
         if why := self.missing():
             raise FileNotFoundError(f"{self.name} {why}")
-        return self.make
 
     def missing(self) -> str:
         """Why it cannot be made here, as the end of a sentence: a data set that is not there; "" where it can."""
-        if self.make is None:
-            return f"needs the data set {', '.join(self.needs)}, which is not read yet"
         return missing_data(self.needs)
 
     def settings_of(self, size: str) -> dict[str, Any]:
@@ -146,12 +141,6 @@ def figure(
         return FIGURES[name]
 
     return register
-
-
-def needs_data(name: str, *, shows: str, source: str, needs: str) -> Reproducible:
-    """Register a figure whose data set is not read yet."""
-    FIGURES[name] = Reproducible(name, shows, source, {}, None, (needs,))
-    return FIGURES[name]
 
 
 def named(name: str) -> Reproducible:

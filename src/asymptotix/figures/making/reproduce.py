@@ -32,8 +32,6 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
         A size that does not fit, before anything is computed.
     """
     chosen = named(name)
-    if chosen.make is None:
-        chosen.refuse_without_data()
     settings = chosen.settings_of(size)
     folder = _checked_folder(out, name)
     if (record := finished_record(folder, size, settings)) is not None:
@@ -83,7 +81,7 @@ def _records(size: str, out: Path) -> Iterator[tuple[Reproducible, dict[str, Any
 
 def _made(chosen: Reproducible, size: str, out: Path) -> dict[str, Any] | None:
     """The record of a figure that is there, whether or not its data sets are here too."""
-    return None if chosen.make is None else finished_record(out / chosen.name, size, chosen.settings_of(size))
+    return finished_record(out / chosen.name, size, chosen.settings_of(size))
 
 
 def _checked_folder(out: Path, name: str) -> Path:

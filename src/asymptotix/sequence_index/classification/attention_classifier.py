@@ -1,0 +1,312 @@
+"""Training of attention with tied queries and keys on classified sequences, with the weights' way recorded.
+
+The experiment is that of Troiani et al., arXiv:2502.00901, section 4, Fig. 3 right and appendix F. Text and released
+code differ; both are described here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from ...core.progress import Progress, as_progress
+from ...numerics import checks
+from ...numerics.memory import refuse_beyond_memory
+from .. import streams
+from .adamw import LIBRARIES, adamw
+from .layer_convergence import similarity
+from .tied_attention import ClassifierParameters, cross_entropy, logits, random_start
+
+
+class ClassifiedSequences(Protocol):
+    """What a task must have to be learned: token numbers (examples, M), labels (examples,) and held-out ones."""
+
+    @property
+    def tokens(self) -> np.ndarray: ...
+    @property
+    def labels(self) -> np.ndarray: ...
+    @property
+    def validation_tokens(self) -> np.ndarray: ...
+    @property
+    def validation_labels(self) -> np.ndarray: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class AttentionClassifier:
+    """A network of attention layers with tied queries and keys, and how it is trained.
+
+    Scores of layer l are score_scale h h^T with h = x w_l^T + b_l; there is no skip connection, no mask, and the
+    average over all positions is read out linearly. All weights are trained, the embeddings too, by AdamW on the cross
+    entropy.
+
+    Parameters
+    ----------
+    layers, features, rank, classes : int
+        L, D, P and the number of classes.
+    score_scale : float
+        What scores are multiplied by.
+    key_bias : bool
+        Whether the keys have an offset b_l that is trained.
+    key_sd : float
+        Standard deviation of the entries of w_l at the start.
+    optimizer : "transformers" or "torch"
+        Whose AdamW, with what it does where nothing is said: the first without weight decay and with 1e-6 in the
+        denominator, the second with 0.01 and 1e-8.
+    learning_rate : float
+    batch : int
+        Questions per step; the last batch of an epoch may be smaller.
+
+    Examples
+    --------
+    >>> tasks = [asx.tasks.trec(seed=seed) for seed in range(8)]              # doctest: +SKIP
+    >>> runs = asx.AttentionClassifier.released().train(tasks, epochs=40)     # doctest: +SKIP
+    >>> runs.history.similarity.mean("seed").plot(hue="layer")                # doctest: +SKIP
+    """
+
+    layers: int = 2
+    features: int = 128
+    rank: int = 64
+    classes: int = 6
+    score_scale: float = 0.125
+    key_bias: bool = True
+    key_sd: float = 0.1
+    optimizer: str = "transformers"
+    learning_rate: float = 5e-5
+    batch: int = 16
+
+    @classmethod
+    def released(cls) -> Self:
+        """As in the code that was published with arXiv:2502.00901: scores over sqrt(P), start of size 0.1."""
+        return cls()
+
+    @classmethod
+    def printed(cls) -> Self:
+        """As in appendix F of arXiv:2502.00901: scores over D, no bias, start of size 1e-4, AdamW of PyTorch."""
+        return cls(score_scale=1 / 128, key_bias=False, key_sd=1e-4, optimizer="torch")
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "features", "rank", "batch"):
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
+        object.__setattr__(self, "classes", checks.integer("classes", self.classes, 2))
+        for name in ("score_scale", "key_sd", "learning_rate"):
+            object.__setattr__(self, name, float(checks.positive(name, getattr(self, name))))
+        checks.one_of("key_bias", self.key_bias, (False, True))
+        checks.one_of("optimizer", self.optimizer, LIBRARIES)
+
+    def train(
+        self,
+        tasks: Sequence[ClassifiedSequences],
+        *,
+        epochs: int = 40,
+        record_every: int = 7,
+        seeds: Sequence[int] | None = None,
+        progress: Progress | bool | None = None,
+    ) -> TrainedClassifiers:
+        """Train one network on each task, all at once.
+
+        Parameters
+        ----------
+        tasks : sequence of tasks of the same size
+            Such as :func:`asymptotix.tasks.trec` of several seeds.
+        epochs : int
+        record_every : int
+            Steps from one record of the weights to the next, counted in every epoch anew; its end is recorded too.
+        seeds : sequence of int, optional
+            Of the start and of the order of the batches of each run; 0, 1, ... where none are given. A run does not
+            depend on what is run beside it.
+        progress : bool, optional
+            As for :func:`asymptotix.solve`.
+
+        Notes
+        -----
+        Embeddings of tokens that do not occur have no gradient and are not read: only those that occur are held, which
+        changes nothing else.
+        """
+        epochs, every = checks.integer("epochs", epochs, 1), checks.integer("record_every", record_every, 1)
+        numbers = range(len(tasks)) if seeds is None else seeds
+        chosen = [checks.integer("seeds", seed, 0, 2**32 - 1) for seed in numbers]
+        runs = _ClassifierRuns(self, tasks, chosen)
+        steps = recorded_steps(runs.batches, epochs, every)
+        way = 4 * len(chosen) * self.layers * self.rank * self.features * len(steps)  # and a copy of it
+        what = f"the way of {len(chosen)} networks in {len(steps)} records"
+        refuse_beyond_memory(2 * way, what, "a larger record_every")
+        with as_progress(progress, epochs, "training classifiers") as shown:
+            return runs.train(epochs, every, steps, shown)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedClassifiers:
+    """Networks that were trained, one per task.
+
+    Attributes
+    ----------
+    classifier : AttentionClassifier
+    keys : array (seed, layer, P, D)
+        w_l in the end.
+    history : xarray.Dataset
+        ``similarity(seed, layer, step)`` of K = w w^T (P x P) to that of the last iterate, the published quantity;
+        ``score_similarity``, the same of w^T w (D x D), which the scores depend on; ``norm`` = |w|_F. For every epoch
+        ``train_loss``, the mean over its batches, each before its step, and ``validation_accuracy`` at its end. Layers
+        count from one.
+    """
+
+    classifier: AttentionClassifier
+    keys: np.ndarray
+    history: xr.Dataset
+
+
+class _Rule(NamedTuple):
+    """What decides which program is compiled."""
+
+    classifier: AttentionClassifier
+    every: int
+
+
+class _ClassifierRuns:
+    """The arrays of all runs, the run being the first axis."""
+
+    def __init__(self, classifier: AttentionClassifier, tasks: Sequence[Any], seeds: Sequence[int]) -> None:
+        self.classifier, self.seeds = classifier, seeds
+        names = ("tokens", "labels", "validation_tokens", "validation_labels")
+        tokens, labels, held_tokens, held_labels = (_stacked(tasks, name, seeds) for name in names)
+        vocabulary = max(task.vocabulary_size for task in tasks)
+        _within("labels", labels, classifier.classes)
+        _within("validation_labels", held_labels, classifier.classes)
+        used = np.unique(np.concatenate([tokens.ravel(), held_tokens.ravel()]))
+        _within("tokens", used, vocabulary)
+        self.data = (np.searchsorted(used, tokens).astype(np.int32), labels)
+        self.held_out = (np.searchsorted(used, held_tokens).astype(np.int32), held_labels)
+        starts = [_start(classifier, vocabulary, used, seed) for seed in seeds]
+        self.parameters = ClassifierParameters(*(np.stack(parts) for parts in zip(*starts, strict=True)))
+        self.batches = -(-tokens.shape[1] // classifier.batch)
+
+    def train(self, epochs: int, every: int, steps: np.ndarray, progress: Progress) -> TrainedClassifiers:
+        """All epochs, one call of the compiled loop for each."""
+        state, rule = _prepared(self.parameters, self.classifier), _Rule(self.classifier, every)
+        records, losses, accuracies = [self.parameters.keys[:, None]], [], []
+        for epoch in range(epochs):
+            order = np.stack([self._order(seed, epoch) for seed in self.seeds])
+            state, keys, loss = _epoch(state, self.data, order, rule)
+            records.append(np.asarray(keys))
+            losses.append(np.asarray(loss, float))
+            accuracies.append(np.asarray(_accuracy(state[0], self.held_out, self.classifier), float))
+            if not np.isfinite(losses[-1]).all():
+                raise FloatingPointError(f"the loss of epoch {epoch + 1} is not finite; try a smaller learning_rate")
+            now = f"loss {losses[-1].mean():.3f}, {100 * accuracies[-1].mean():.1f} % right"
+            progress.advance(1, f"epoch {epoch + 1}: {now}")
+        keys = np.concatenate(records, axis=1)
+        history = _history(keys, np.stack(losses, axis=1), np.stack(accuracies, axis=1))
+        history = history.assign_coords(seed=list(self.seeds), step=steps)
+        return TrainedClassifiers(self.classifier, keys[:, -1], history)
+
+    def _order(self, seed: int, epoch: int) -> np.ndarray:
+        """Examples (batches, batch) in the order of an epoch; -1 where the last batch has none."""
+        count, size = self.data[0].shape[1], self.classifier.batch
+        order = np.random.default_rng(streams.batches_of_run(seed, epoch)).permutation(count)
+        return np.pad(order, (0, self.batches * size - count), constant_values=-1).reshape(-1, size).astype(np.int32)
+
+
+def _stacked(tasks: Sequence[Any], name: str, seeds: Sequence[int]) -> np.ndarray:
+    if not tasks or len(tasks) != len(seeds):
+        raise ValueError(f"tasks must be as many as seeds and at least one, got {len(tasks)} and {len(seeds)}")
+    arrays = [np.asarray(getattr(task, name)) for task in tasks]
+    if len(shapes := {array.shape for array in arrays}) > 1:
+        raise ValueError(f"tasks must have the same size, got {name} of shapes {sorted(shapes)}")
+    return np.stack(arrays).astype(np.int32)
+
+
+def _within(name: str, values: np.ndarray, count: int) -> None:
+    if values.min() < 0 or values.max() >= count:
+        raise ValueError(f"{name} must be from 0 to {count - 1}, got {values.min()} to {values.max()}")
+
+
+def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, seed: int) -> ClassifierParameters:
+    """Drawn for the whole vocabulary, so that it does not depend on which tokens occur."""
+    rng = np.random.default_rng(streams.classifier_start_of_run(seed))
+    sizes = {name: getattr(classifier, name) for name in ("features", "layers", "rank", "classes", "key_sd")}
+    start = random_start(rng, vocabulary=vocabulary, **sizes)
+    return start._replace(embedding=start.embedding[used])
+
+
+def recorded_steps(batches: int, epochs: int, every: int) -> np.ndarray:
+    """Numbers of the steps after which weights are recorded; zero is the start."""
+    within = np.unique([*range(every, batches + 1, every), batches])
+    return np.concatenate([[0], (batches * np.arange(epochs)[:, None] + within).ravel()])
+
+
+def _history(keys: np.ndarray, losses: np.ndarray, accuracies: np.ndarray) -> xr.Dataset:
+    ways = np.moveaxis(keys, 1, 2)  # (seed, layer, step, P, D)
+    along, each = ("seed", "layer", "step"), ("seed", "epoch")
+    variables = {
+        "similarity": (along, similarity(ways)),
+        "score_similarity": (along, similarity(ways.swapaxes(-1, -2))),
+        "norm": (along, np.sqrt(np.einsum("...ij,...ij->...", ways, ways, dtype=float))),
+        "train_loss": (each, losses),
+        "validation_accuracy": (each, accuracies),
+    }
+    layers, epochs = ways.shape[1], losses.shape[1]
+    return xr.Dataset(variables, coords={"layer": np.arange(1, layers + 1), "epoch": np.arange(1, epochs + 1)})
+
+
+def _optimizer(classifier: AttentionClassifier) -> Any:
+    return adamw(classifier.optimizer, classifier.learning_rate)
+
+
+@partial(jax.jit, static_argnames="classifier")
+def _prepared(parameters: Any, classifier: AttentionClassifier) -> Any:
+    return parameters, jax.vmap(_optimizer(classifier).init)(parameters)
+
+
+@partial(jax.jit, static_argnames="rule", donate_argnames="state")
+def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, Any]:
+    """All batches once: the state after them, the keys (run, record, layer, P, D) on the way, and the mean loss."""
+    classifier, every = rule
+    optimizer = _optimizer(classifier)
+
+    def run(state: Any, data: Any, order: Any) -> tuple[Any, Any, Any]:
+        tokens, labels = data
+
+        def step(carried: Any, given: Any) -> tuple[Any, Any]:
+            (parameters, moments), records = carried
+            number, batch = given
+            examples = (tokens[batch], labels[batch], batch >= 0, classifier)
+            loss, gradient = jax.value_and_grad(batch_loss)(parameters, *examples)
+            change, moments = optimizer.update(gradient, moments, parameters)
+            parameters = jax.tree.map(jnp.add, parameters, change)
+            records = records.at[number // every].set(parameters.keys)  # the last of several stays
+            return ((parameters, moments), records), loss
+
+        batches = len(order)
+        records = jnp.zeros((-(-batches // every), *state[0].keys.shape), jnp.float32)
+        (state, records), losses = jax.lax.scan(step, (state, records), (jnp.arange(batches), order))
+        return state, records, losses.mean()
+
+    with jax.default_matmul_precision("highest"):  # what float32 means; graphics processors take less by default
+        return jax.vmap(run)(state, data, order)
+
+
+def batch_loss(parameters: Any, tokens: Any, labels: Any, weight: Any, classifier: AttentionClassifier) -> Any:
+    """Mean cross entropy of the examples of non-zero weight."""
+    found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
+    return cross_entropy(found, labels, weight)
+
+
+@partial(jax.jit, static_argnames="classifier")
+def _accuracy(parameters: Any, data: Any, classifier: AttentionClassifier) -> Any:
+    """Share (run,) of the examples that are classified rightly."""
+
+    def one(parameters: Any, tokens: Any, labels: Any) -> Any:
+        found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
+        return (found.argmax(axis=-1) == labels).mean()
+
+    with jax.default_matmul_precision("highest"):
+        return jax.vmap(one)(parameters, *data)
