@@ -146,7 +146,7 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
 
 
 def score_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
-    """That heads of small score cost little: rank correlations; their mean over networks has a known spread by chance."""
+    """That heads of small score cost little: rank correlations, whose mean over networks is small by chance."""
     own = np.isfinite(networks[0].scores)
     ranks = [rank_correlation(found.scores[own], found.drop[own]) for found in networks]
     spread = 1 / np.sqrt(len(ranks) * (own.sum() - 1))
