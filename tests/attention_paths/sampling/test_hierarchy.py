@@ -13,7 +13,7 @@ from asymptotix.attention_paths.network.weights import Weights
 from asymptotix.attention_paths.predictors import draws_average
 from asymptotix.attention_paths.sampling.hierarchy import Hierarchy, _lower_triangle
 from asymptotix.attention_paths.sampling.weight_space import WeightPosterior, weight_data
-from asymptotix.attention_paths.theory import energy, likelihood
+from asymptotix.attention_paths.theory import likelihood
 from asymptotix.numerics.precision import double_precision
 
 # heads, widths (N_1..N_L, N_a), outputs, variances (s_1..s_L, s_a)
@@ -103,15 +103,15 @@ def brute_kernel(xi, U, s_0, outputs):
     return K.reshape(len(xi) * outputs, -1)
 
 
-@pytest.mark.parametrize("tensor_bytes", [0, energy.TENSOR_BYTES])
+@pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("outputs", [1, 2])
 @double_precision()
-def test_likelihood_and_gradient(outputs, tensor_bytes, monkeypatch):
-    monkeypatch.setattr(energy, "TENSOR_BYTES", tensor_bytes)
-    monkeypatch.setattr(energy, "SAMPLER_TENSOR_BYTES", tensor_bytes)
+def test_likelihood_and_gradient(outputs, is_stored, monkeypatch):
+    if not is_stored:
+        monkeypatch.setattr(likelihood, "stored_bytes", lambda *_: 0)
     xi, labels, F = likelihood_problem(outputs)
     kernels = likelihood.path_kernels(xi, 0.7, outputs)
-    assert (kernels.tensor is None) == (tensor_bytes == 0)
+    assert (kernels.tensor is not None) == is_stored
     K = brute_kernel(xi, F @ F.T, 0.7, outputs)
     found = jax.jit(lambda F: likelihood.kernel(F, kernels, outputs))(F)
     np.testing.assert_allclose(found, K, atol=1e-13)

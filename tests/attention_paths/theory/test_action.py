@@ -193,7 +193,7 @@ def test_table_of_inner_products_gives_what_the_inputs_give(heads, monkeypatch):
     half = rng.normal(size=(d, d + 2))
     U = half @ half.T / d
     stored = Action(xi, labels, heads, 0.1, 0.7, 6.0).at(U)
-    monkeypatch.setattr(energy, "TENSOR_BYTES", 0)
+    monkeypatch.setattr(energy, "table_bytes", lambda *_: 0)
     streamed = Action(xi, labels, heads, 0.1, 0.7, 6.0).at(U)
     assert stored.value == pytest.approx(streamed.value, rel=1e-12)
     for name in ("D", "R", "gradient"):

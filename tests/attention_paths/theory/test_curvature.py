@@ -12,7 +12,7 @@ from asymptotix.attention_paths.theory.order_parameter import minimise, scaled_g
 
 @pytest.fixture(autouse=True)
 def without_a_table(monkeypatch):
-    monkeypatch.setattr(energy, "TENSOR_BYTES", 0)
+    monkeypatch.setattr(energy, "table_bytes", lambda *_: 0)
 
 
 def problem(heads, examples=60, features=40, temperature=0.5, width=10.0, seed=0, **options):

@@ -19,7 +19,7 @@ from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
 from ..posterior import PathPosterior
 from ..streams import chain_entropy
-from ..theory.energy import sampler_tensor_bytes
+from ..theory.likelihood import stored_bytes
 from .chain_pool import ChainPool
 from .chain_report import chain_outcomes
 from .finished_chain import FinishedChain, has_all_draws
@@ -90,8 +90,8 @@ class NUTS(Algorithm):
         what = f"{count} runs of {self.draws} draws of {size} x {size} numbers"
         refuse_beyond_memory(16 * numbers * count, what, "fewer draws or seeds")
         examples, paths = posterior.attended.shape[:2]
-        # Shared by all chains; made from a table of all ordered pairs.
-        table = 4 * sampler_tensor_bytes(examples, paths, features, posterior.outputs)
+        # Shared by all chains; made from one on the host.
+        table = 2 * stored_bytes(examples, paths, features, posterior.outputs)
         for runs in point_runs(points, seeds, control="width"):
             coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value))
             # Of a chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.

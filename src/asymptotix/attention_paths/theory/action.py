@@ -31,7 +31,8 @@ from numpy.typing import ArrayLike
 
 from ...numerics import checks
 from .elimination import Layers, Matrix, eliminate, entropy, extended_inverse
-from .energy import TENSOR_BYTES, Energy, Spread, tensor_bytes
+from .energy import Energy, Spread
+from .path_table import table_bytes
 
 COARSE_SHARE, COARSE_GRADIENT = 0.995, 1e-2
 """Share of the inputs' variance that a coarse draft keeps, and the gradient that is left at its minimum."""
@@ -144,9 +145,11 @@ class Action:
         With each comes the scaled gradient below which its minimum is no nearer to that of S. That of the coarse one,
         without most directions of token space, is some percent off; the other one is S in single precision.
         """
-        if not self._energy.is_costly or self._rounding_of_single_kernel > SINGLE_NOISE * self.temperature:
+        energy = self._energy
+        noise = self._rounding_of_single_kernel / self.temperature
+        if energy.is_stored or not energy.is_costly or noise > SINGLE_NOISE:
             return
-        rank, leading = self._energy.features.shape[1], self._energy.leading_directions(COARSE_SHARE)
+        rank, leading = energy.features.shape[1], energy.leading_directions(COARSE_SHARE)
         if coarse and leading <= rank / 2:
             yield COARSE_GRADIENT, self._draft(leading)
         yield SINGLE_GRADIENT, self._draft(rank)
@@ -212,9 +215,8 @@ def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -
     hundred of U's size, most of them the past steps that the search combines.
     """
     square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 100 * (paths * outputs) ** 2
-    # Built from a table of all ordered pairs.
-    table = 3 * tensor_bytes(examples, paths)
-    return 8 * (5 * examples * paths * features + square) + (table if table <= 3 * TENSOR_BYTES else 0)
+    table = table_bytes(examples, paths, features) if outputs == 1 else 0
+    return 8 * (5 * examples * paths * features + square) + table
 
 
 def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:

@@ -9,12 +9,13 @@ and with A = (K + T I)^-1 and v = A Y the slopes are
     D^{(pi c),(pi' c')} = (s_0 / d) sum_{mu nu} A^{(mu c),(nu c')} xi^pi(mu) . xi^pi'(nu) / N0,
     R^{(pi c),(pi' c')} = (s_0 / d) sum_{mu nu} v^{mu c} v^{nu c'} xi^pi(mu) . xi^pi'(nu) / N0.
 
-The d^2 P^2 inner products are stored only where there is one output and they are few: K, D and R are then products with
-one matrix. Otherwise everything follows from the attended inputs by matrix products, for each pair of outputs in turn;
-where there is one output, a triangular solve takes the place of the inverse.
+Where there is one output and memory allows, the inner products of all pairs of paths are stored, and K and D are
+products with one matrix. Otherwise everything follows from the attended inputs by matrix products, for each pair of
+outputs in turn; where there is one output, a triangular solve takes the place of the inverse.
 
-Such energies can be drafted: in single precision, from the leading directions of token space. The inputs along the
-others are nearly orthogonal from example to example, so that they add to K what noise adds to the temperature.
+Energies without a table can be drafted: in single precision, from the leading directions of token space. The inputs
+along the others are nearly orthogonal from example to example, so that they add to K what noise adds to the
+temperature.
 
 Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the print's energy is 1/P of this one, and its kernel lacks s_0.
 """
@@ -30,19 +31,13 @@ import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from .elimination import Matrix
+from .path_table import PathTable, table_bytes
 
 _BLAS = {np.dtype(kind): get_blas_funcs(("syrk", "trsm"), dtype=kind) for kind in (np.float32, np.float64)}
 _potrf, _potrs, _potri = get_lapack_funcs(("potrf", "potrs", "potri"), dtype=np.float64)
 
 RANK_TOLERANCE = 1e-14
 """Directions of token space holding less than this share of the largest direction's variance are dropped."""
-
-TENSOR_BYTES = 64 * 2**20
-"""Largest table of inner products between paths that is stored."""
-
-SAMPLER_TENSOR_BYTES = 512 * 2**20
-"""The same for a sampler, where tokens have many features: reading the table twice for a gradient takes a quarter of
-the time of the products that it saves (16 paths, 192 features, 600 examples: 0.09 s, not 0.32)."""
 
 LEADING_SHARE = 0.99
 """Share of |features^T v|^2 in the directions of token space along which the whitened features are reported."""
@@ -111,9 +106,8 @@ class Energy:
         self.examples, self.paths, N0 = xi.shape
         self.outputs = labels.shape[1]
         self._xi, self._scale = xi, float(np.sqrt(prior_variance / (self.paths * N0)))
-        self._tensor = None
-        if self.outputs == 1 and tensor_bytes(self.examples, self.paths) <= TENSOR_BYTES:
-            self._tensor = path_tensor(xi, self._scale)
+        is_stored = self.outputs == 1 and table_bytes(self.examples, self.paths, N0) > 0
+        self._table = PathTable(self.features) if is_stored else None
         # By output, then by example, as the rows of K are kept here.
         self._labels = np.ascontiguousarray(labels.T).ravel()
         self._noise: Matrix | None = None
@@ -125,10 +119,13 @@ class Energy:
 
     @property
     def is_costly(self) -> bool:
-        """Whether time is spent on products of the features of one output, more than on matrices of P x P."""
-        if self._tensor is not None or self.outputs > 1:
-            return False
-        return self.features.shape[0] * self.features.shape[1] > 2 * self.examples
+        """Whether time is spent on the features of one output or their products, more than on matrices of P x P."""
+        return self.outputs == 1 and self.features.shape[0] * self.features.shape[1] > 2 * self.examples
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the inner products of all pairs of paths are."""
+        return self._table is not None
 
     @property
     def kernel_scale(self) -> float:
@@ -145,7 +142,7 @@ class Energy:
         other = copy.copy(self)
         other.features = self.features[:, :directions].astype(np.float32)
         rest = self.features.reshape(self.paths, -1)[:, directions * self.examples :]
-        other._noise = rest @ rest.T / self.examples if rest.size else None
+        other._noise, other._table = rest @ rest.T / self.examples if rest.size else None, None
         return other
 
     def at(self, U: Matrix, temperature: float) -> EnergyValue:
@@ -163,15 +160,16 @@ class Energy:
         return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T, temperature)
 
     def slopes(self, energy: EnergyValue) -> Slopes:
-        """D and R, and how the whitened features are spread where there are any."""
-        if self._tensor is not None:
-            return Slopes(*self._tensor_slopes(self._tensor, energy), None)
+        """D and R, and how the whitened features are spread where that is worth while."""
         # (d, C, r): projections of v on the features.
         v = energy.mean_weights.astype(self.features.dtype, copy=False)
         projected = (self.features @ v).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1).astype(np.float64)
         R = projected @ projected.T
         if self.outputs > 1:
             return Slopes(self._blocked_slope(energy.factor), R, None)
+        if self._table is not None:
+            D = self._table.slope(_potri(energy.factor, lower=1)[0])
+            return Slopes(D, R, partial(self._spread, energy, projected) if self.is_costly else None)
         whitened = self._whitened(energy.factor)
         rows = whitened.reshape(self.paths, -1)
         D = np.asarray(rows @ rows.T, dtype=np.float64)
@@ -182,8 +180,8 @@ class Energy:
 
     def _lower_kernel(self, U: Matrix) -> Matrix:
         """Lower triangle of K, Fortran-ordered as LAPACK reads it, outputs slow and examples fast."""
-        if self._tensor is not None:
-            return (U[np.triu_indices(self.paths)] @ self._tensor).reshape(self.examples, -1).T
+        if self._table is not None:
+            return self._table.lower_kernel(U)
         if self.outputs == 1:
             mixed = np.linalg.cholesky(U).T.astype(self.features.dtype) @ self.features.reshape(self.paths, -1)
             # Stored by rows; the transpose is what BLAS reads without a copy.
@@ -197,15 +195,8 @@ class Energy:
             upper[place] = columns.T @ mixed.reshape(-1, self.examples)
         return upper.T
 
-    def _tensor_slopes(self, tensor: Matrix, energy: EnergyValue) -> tuple[Matrix, Matrix]:
-        """D and R from the table of inner products, which holds (pi, pi') and (pi', pi) together."""
-        lower = _potri(energy.factor, lower=1)[0]
-        A = np.tril(lower) + np.tril(lower, -1).T
-        v = energy.mean_weights
-        halves = np.zeros((2, self.paths, self.paths))
-        halves[:, *np.triu_indices(self.paths)] = 0.5 * (tensor @ np.stack([A.ravel(), (v * v.T).ravel()], axis=1)).T
-        D, R = halves + halves.transpose(0, 2, 1)
-        return D, R
+    def _spread(self, energy: EnergyValue, projected: Matrix) -> Spread:
+        return _spread(energy, self._whitened(energy.factor), projected)
 
     def _whitened(self, factor: Matrix) -> Matrix:
         """Whitened features w^pi = l^-1 features^pi, l the Cholesky factor of K + T I: D = <w^pi, w^pi'>. (d, r, P)"""
@@ -248,33 +239,6 @@ def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
     rest = (paths[:, q:] * sizes[q:]) @ directions[q:]
     leading = directions[:q].astype(whitened.dtype) @ whitened
     return Spread(float(total), float((M * M).sum()), paths[:, :q] * sizes[:q], leading, rest @ M @ rest.T)
-
-
-def tensor_bytes(examples: int, paths: int) -> int:
-    """Memory of `path_tensor`."""
-    return 8 * examples**2 * (paths * (paths + 1) // 2)
-
-
-def sampler_tensor_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
-    """Memory of the table of inner products that a sampler stores; 0 where it works from the features."""
-    needed = tensor_bytes(examples, paths) if outputs == 1 else 8 * (paths * examples) ** 2
-    most = SAMPLER_TENSOR_BYTES if 2 * (paths + 1) <= features else TENSOR_BYTES
-    return needed if needed <= most else 0
-
-
-def path_tensor(xi: Matrix, scale: float) -> Matrix:
-    """Scaled inner products of attended inputs for pairs pi <= pi', both orders added where they differ, (pairs, P^2).
-
-    The kernel of one output is K = sum over pi <= pi' of U^{pi pi'} times these rows.
-    """
-    P, d, N0 = xi.shape
-    rows = scale * xi.transpose(1, 0, 2).reshape(d * P, N0)
-    products = (rows @ rows.T).reshape(d, P, d, P)
-    table = np.empty((d * (d + 1) // 2, P, P))
-    for place, (first, second) in enumerate(zip(*np.triu_indices(d), strict=True)):
-        block = products[first, :, second]
-        table[place] = block if first == second else block + block.T
-    return table.reshape(len(table), P * P)
 
 
 def path_features(xi: Matrix, scale: float) -> Matrix:

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .energy import path_features, path_tensor, sampler_tensor_bytes
+from .energy import path_features
+from .path_table import SMALL_BYTES, PathTable, table_bytes
 
 
 class PathKernels(NamedTuple):
@@ -28,9 +29,9 @@ class PathKernels(NamedTuple):
 
     Attributes
     ----------
-    tensor : array (pairs, P^2) or None
-        (s_0 / d) C_{pi pi'} of all d^2 pairs; for one output summed over (pi, pi') and (pi', pi), for pi <= pi'.
-        Two axes only: with three, XLA copies the tensor at every derivative.
+    tensor : array (pairs, entries) or None
+        (s_0 / d) C_{pi pi'} of all d^2 pairs and P^2 entries; for one output the sums of a `PathTable`. Two axes only:
+        with three, XLA copies the tensor at every derivative.
     features : array (d, r, P) or None
         sqrt(s_0 / (d N0)) xi, token space rotated to its rank r.
     """
@@ -43,13 +44,21 @@ def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1) -> PathKernels:
     """Kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
     P, d, N0 = xi.shape
     scale = math.sqrt(s_0 / (d * N0))
-    if not sampler_tensor_bytes(P, d, N0, outputs):
+    if not stored_bytes(P, d, N0, outputs):
         return PathKernels(None, path_features(xi, scale))
     if outputs == 1:
-        return PathKernels(path_tensor(xi, scale), None)
+        return PathKernels(PathTable(path_features(xi, scale)).sums, None)
     rows = scale * xi.transpose(1, 0, 2).reshape(d * P, N0)
     tensor = (rows @ rows.T).reshape(d, P, d, P).transpose(0, 2, 1, 3)
     return PathKernels(tensor.reshape(d * d, P * P), None)
+
+
+def stored_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
+    """Memory of the tensor; 0 where the features are used instead."""
+    if outputs == 1:
+        return table_bytes(examples, paths, features)
+    needed = 8 * (paths * examples) ** 2
+    return needed if needed <= SMALL_BYTES else 0
 
 
 def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
@@ -62,14 +71,32 @@ def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
         M = F.reshape(d, -1).T @ X.reshape(d, r * P)
         M = M.reshape(C, -1, P).transpose(1, 2, 0).reshape(-1, P * C)
         return M.T @ M
-    U, P = F @ F.T, math.isqrt(kernels.tensor.shape[-1])
+    U = F @ F.T
     d = len(U) // C
     if C == 1:
         # Rows of the upper triangle one by one: the derivative of an index array is a slow loop on CPUs.
-        return (jnp.concatenate([U[i, i:] for i in range(d)]) @ kernels.tensor).reshape(P, P)
+        return symmetric(jnp.concatenate([U[i, i:] for i in range(d)]) @ kernels.tensor)
+    P = math.isqrt(kernels.tensor.shape[-1])
     blocks = U.reshape(d, C, d, C).transpose(1, 3, 0, 2).reshape(C * C, d * d)
     K = (blocks @ kernels.tensor).reshape(C, C, P, P)
     return K.transpose(2, 0, 3, 1).reshape(P * C, P * C)
+
+
+@jax.custom_vjp
+def symmetric(packed: Any) -> Any:
+    """The symmetric matrix whose upper triangle is given row by row; its derivative gathers, and scatters nothing."""
+    places = np.zeros((size := (math.isqrt(8 * len(packed) + 1) - 1) // 2, size), np.int32)
+    places[np.triu_indices(size)] = np.arange(len(packed))
+    return packed[np.maximum(places, places.T)]
+
+
+def _packed(_: None, slope: Any) -> tuple[Any]:
+    rows, columns = np.triu_indices(len(slope))
+    # Of an off-diagonal entry there are two.
+    return (jnp.where(rows == columns, 0.5, 1.0) * (slope + slope.T).ravel()[len(slope) * rows + columns],)
+
+
+symmetric.defvjp(lambda packed: (symmetric(packed), None), _packed)
 
 
 @jax.custom_vjp
