@@ -1,6 +1,6 @@
 """Kernels of all pairs of paths, stored: K(U) and the slope of its log-determinant take one pass over them each.
 
-    K^{mu nu} = (s_0 / d) sum_{pi pi'} U^{pi pi'} C_{pi pi'}^{mu nu},   C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
+    K^{mu nu} = (s_0 / d) sum_{pi pi'} U^{pi pi'} C_{pi pi'}^{mu nu},  C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
 
 C_{pi pi'} and C_{pi' pi} enter as their sum, which is symmetric in the examples: of d^2 P^2 numbers a quarter is kept.
 A pass over them is bound by memory; making K from the inputs takes d N0 P^2 products instead.
