@@ -14,6 +14,8 @@ import xarray as xr
 from . import plot
 from .dataset import files
 from .dataset.files import Saved
+from .dataset.labels import labelled, unlabelled
+from .dataset.selection import selected
 from .problem import Algorithm, Problem
 from .specification import numeric_fields, with_fields
 from .status import Status
@@ -58,7 +60,7 @@ class Result:
         settings: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        self.ds = ds
+        self.ds = labelled(ds, problem)
         self.problem = at_fixed_values(problem, {n: c.values for n, c in ds.coords.items() if c.ndim == 0})
         self.kind = kind
         self.algorithm = algorithm
@@ -109,8 +111,17 @@ class Result:
         return [Status.from_code(code) for code in np.unique(self.ds["status_code"])]
 
     def sel(self, *args: Any, **kwargs: Any) -> Result:
-        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
-        return self._with(self.ds.sel(*args, **kwargs))
+        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does.
+
+        The last digits of a value may differ from the grid's. What an observable has entries of is selected by its
+        label: ``result.sel(index="layer 2")``, ``result.sel(path="1-3")``; a whole number is a position from 0 there.
+
+        Raises
+        ------
+        KeyError
+            If a value is not on the grid, with the nearest that are; ``method="nearest"`` takes the nearest.
+        """
+        return self._with(selected(self.ds, *args, **kwargs))
 
     def isel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by position, as :meth:`xarray.Dataset.isel` does."""
@@ -142,7 +153,7 @@ class Result:
         The file appears only when it is complete: it is written beside its place and then moved there, so that after an
         error, a full disk (an OSError) say, the one that was there is as before.
         """
-        kept = Saved(self.ds, self.problem, self.kind, self.algorithm, self.settings, self.provenance)
+        kept = Saved(unlabelled(self.ds), self.problem, self.kind, self.algorithm, self.settings, self.provenance)
         files.write(path, kept)
 
     def __repr__(self) -> str:
