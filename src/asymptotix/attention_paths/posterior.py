@@ -25,6 +25,7 @@ from ..core.status import Status
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from . import posterior_readouts
+from .heads import path_names
 from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
 from .network.given_arrays import labels_of_examples
 from .network.path_network import AttentionPaths
@@ -125,6 +126,10 @@ class PathPosterior(Problem):
         if self.labels.ndim == 1:
             return {"order_parameter": ("path", "path_other")}
         return {"order_parameter": ("path", "output", "path_other", "output_other")}
+
+    def path_labels(self) -> Sequence[str]:
+        """What the paths are called: by their heads, "1-3" passes head 1 of layer 1 and head 3 of layer 2."""
+        return path_names(self.network.heads)
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         grid = np.atleast_1d(np.asarray(checks.real_array(name, values), float))

@@ -18,7 +18,7 @@ import xarray as xr
 from .dataset.labels import is_grid
 from .dataset.rows import label_name
 from .drawing.kinks import with_kinks
-from .drawing.series import LINESTYLES, Series, begin, given_colours, several_names
+from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, several_names
 from .drawing.threshold_labels import add_label, settle_labels
 from .specification import Specification, differing
 
@@ -202,7 +202,7 @@ def mark_thresholds(
         options = {"linestyle": ":", "linewidth": 1.2, "zorder": 1} | _line_options(line)
         for value, words in places.items():
             ax.axvline(value, color=color, **options)
-            add_label(ax, value, " / ".join(words), color)
+            add_label(ax, value, "\n".join(words), color)
         if not ax.get_xlabel():
             ax.set_xlabel(axis_label("alpha"))
         return _finished(ax)
@@ -262,6 +262,11 @@ def axes_or_new(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots()[1]
+
+
+def next_colour(ax: Axes) -> str:
+    """The first colour that no line on the axes has."""
+    return free_colours(ax, PALETTE)[0]
 
 
 def with_legend(ax: Axes) -> Axes:
@@ -331,9 +336,11 @@ def _line_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(ax: Axes) -> Axes:
-    """The axes with a legend, and with the labels of thresholds beside the curves."""
+    """The axes with a legend, and with the labels of thresholds beside the curves and beside it."""
     settle_labels(ax)
-    return with_legend(ax)
+    with_legend(ax)
+    settle_labels(ax)
+    return ax
 
 
 def _draw(ax: Axes, result: HasDataset, name: str, look: _Look) -> None:
@@ -381,9 +388,21 @@ def _draw_lines(
             ax.fill_between(
                 x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0
             )
-        for i in order[np.isinf(x[order])]:
-            level = _joined(entry_label if look.label is None else label, f"{_words(control)} = ∞")
-            ax.axhline(float(y[i]), color=color, linestyle=":", label=level)
+    levels = {i: [float(np.asarray(entry)[i]) for _, _, entry in present] for i in order[np.isinf(x[order])]}
+    for heights in levels.values():
+        _draw_levels(ax, heights, {entry: series.colours[entry] for _, entry, _ in present}, look.label, control)
+
+
+def _draw_levels(
+    ax: Axes, heights: Sequence[float], colours: Mapping[str, Any], label: str | None, control: str
+) -> None:
+    """Draw where an observable goes where its control is infinite: one line where all its entries go there."""
+    words = _joined(label or "", f"{_words(control)} = ∞")
+    if len(heights) > 1 and np.ptp(heights) <= 1e-9 * abs(heights[0]):
+        ax.axhline(heights[0], color="0.35", linestyle=":", label=words)
+        return
+    for height, (entry, color) in zip(heights, colours.items(), strict=True):
+        ax.axhline(height, color=color, linestyle=":", label=_joined(entry, words))
 
 
 def _kinks(result: HasDataset, limits: Sequence[HasDataset], control: str) -> tuple[list[float], list[float]]:

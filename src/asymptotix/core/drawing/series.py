@@ -58,8 +58,7 @@ def begin(
     earlier = drawn_on(ax)
     partners = [s for s in earlier if s.kind != kind and not s.has_partner and (s.name, s.label) == (name, label)]
     source = earlier[:1] if like else partners[-1:]
-    taken = _colours_in_use(ax)
-    free = [colour for colour in palette if colour.lower() not in taken] or list(palette)
+    free = free_colours(ax, palette)
     colours = {entry: free[k % len(free)] for entry, k in entries.items()}
     for partner in source:
         partner.has_partner = True
@@ -70,6 +69,16 @@ def begin(
             _say_which(s)
     earlier.append(new)
     return new
+
+
+def free_colours(ax: Axes, palette: Sequence[str]) -> list[str]:
+    """The colours of a palette that nothing on the axes has; all of them where none is left."""
+    from matplotlib.colors import to_hex
+
+    shown = [line.get_color() for line in ax.lines] + [patch.get_facecolor() for patch in ax.patches]
+    shown += [colour for series in drawn_on(ax) for colour in series.colours.values()]
+    taken = {to_hex(colour).lower() for colour in shown if colour != "none"}
+    return [colour for colour in palette if colour.lower() not in taken] or list(palette)
 
 
 def several_names(ax: Axes) -> list[str]:
@@ -90,13 +99,6 @@ def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:
             f"({', '.join(map(repr, entries))}), got {color!r}"
         )
     return dict(zip(entries, given, strict=True))
-
-
-def _colours_in_use(ax: Axes) -> set[str]:
-    from matplotlib.colors import to_hex
-
-    shown = [line.get_color() for line in ax.lines] + [c for s in drawn_on(ax) for c in s.colours.values()]
-    return {to_hex(colour).lower() for colour in shown if colour != "none"}
 
 
 def _say_which(series: Series) -> None:

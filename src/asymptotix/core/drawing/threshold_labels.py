@@ -16,6 +16,9 @@ ROOM = 0.025
 #: Axes shrink when their labels get their place, after the labels here got theirs.
 SHRINKING = 1.15
 
+#: Between a line and its label, in points.
+OFFSET = 3
+
 _LABELS: WeakKeyDictionary[Axes, list[Annotation]] = WeakKeyDictionary()
 
 
@@ -25,7 +28,7 @@ def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
         words,
         (x, 0.98),
         xycoords=("data", "axes fraction"),
-        xytext=(-3, 0),
+        xytext=(-OFFSET, 0),
         textcoords="offset points",
         rotation=90,
         ha="right",
@@ -43,17 +46,25 @@ def settle_labels(ax: Axes) -> None:
     if not labels:
         return
     curves = _curves(ax)
-    lines = sorted(float(ax.transData.transform((label.xy[0], 0))[0]) for label in labels)
-    for label in labels:
-        extent = label.get_window_extent()
-        at = float(ax.transData.transform((label.xy[0], 0))[0])
-        wide, gap = extent.width, 3 * ax.figure.dpi / 72
-        crowded = any(at - wide - 2 * gap < other < at for other in lines) or at - wide - gap < ax.bbox.x0
-        span = (at, at + wide + 2 * gap) if crowded else (at - wide - 2 * gap, at)
-        height = SHRINKING * extent.height / ax.bbox.height
-        label.set_position((gap * 72 / ax.figure.dpi * (1 if crowded else -1), 0))
-        label.set_horizontalalignment("left" if crowded else "right")
-        label.xy = (label.xy[0], _free_top(_occupied(curves, span, ax), height))
+    lines = [_across(ax, label) for label in labels]
+    for label, at in zip(labels, lines, strict=True):
+        extent, gap = label.get_window_extent(), OFFSET * ax.figure.dpi / 72
+        height, reach = SHRINKING * extent.height / ax.bbox.height, extent.width + 2 * gap
+        sides = {"right": (at - reach, at), "left": (at, at + reach)}  # how the text is aligned, and what it covers
+        found = {
+            side: _free_top(sorted(_occupied(curves, span, ax) + _behind_legend(span, ax)), height)
+            for side, span in sides.items()
+            if ax.bbox.x0 <= span[0] and span[1] <= ax.bbox.x1 and not any(span[0] < x < span[1] for x in lines)
+        }
+        side = max(found, key=lambda side: min(found[side][1], height), default="right")
+        label.set_position((OFFSET if side == "left" else -OFFSET, 0))
+        label.set_horizontalalignment(side)
+        label.xy = (label.xy[0], found[side][0] if found else 1 - ROOM)
+
+
+def _across(ax: Axes, label: Annotation) -> float:
+    """The place of a label's line, in pixels."""
+    return float(ax.transData.transform((label.xy[0], ax.get_ylim()[0]))[0])
 
 
 def _curves(ax: Axes) -> list[np.ndarray]:
@@ -62,12 +73,22 @@ def _curves(ax: Axes) -> list[np.ndarray]:
     return [line.get_transform().transform(xy) for line, xy in points if len(xy) and not _is_vertical(xy)]
 
 
+def _behind_legend(span: tuple[float, float], ax: Axes) -> list[tuple[float, float]]:
+    legend = ax.get_legend()
+    if legend is None:
+        return []
+    box = legend.get_window_extent()
+    if box.x1 < span[0] or box.x0 > span[1]:
+        return []
+    return [((box.y0 - ax.bbox.y0) / ax.bbox.height, (box.y1 - ax.bbox.y0) / ax.bbox.height)]
+
+
 def _is_vertical(xy: np.ndarray) -> bool:
     return len(xy) == 2 and xy[0, 0] == xy[1, 0]
 
 
 def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> list[tuple[float, float]]:
-    """Intervals of the height of the axes that curves pass through between two places of their width, ascending."""
+    """Intervals of the height of the axes that curves pass through between two places of their width."""
     low, high = span
     found = []
     for curve in curves:
@@ -80,16 +101,15 @@ def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> 
         heights = (np.concatenate([inside, ends]) - ax.bbox.y0) / ax.bbox.height
         if len(heights):
             found.append((float(heights.min()), float(heights.max())))
-    return sorted(found)
+    return found
 
 
-def _free_top(occupied: list[tuple[float, float]], height: float) -> float:
-    """The top of the highest free place of this height, or of the largest there is."""
-    gaps, bottom = [], 0.0
+def _free_top(occupied: list[tuple[float, float]], height: float) -> tuple[float, float]:
+    """The top of the highest free place of this height, or of the largest there is, and how high that place is."""
+    gaps, bottom = [(0.0, 0.0)], 0.0
     for low, high in [*occupied, (1.0, 1.0)]:
         if low > bottom:
-            gaps.append((bottom + ROOM, low - ROOM))
+            gaps.append((low - ROOM, low - bottom - 2 * ROOM))
         bottom = max(bottom, high)
-    fitting = [gap for gap in gaps if gap[1] - gap[0] >= height]
-    chosen = fitting[-1] if fitting else max(gaps, key=lambda gap: gap[1] - gap[0], default=(0.0, 1 - ROOM))
-    return float(chosen[1])
+    fitting = [gap for gap in gaps if gap[1] >= height]
+    return fitting[-1] if fitting else max(gaps, key=lambda gap: gap[1])
