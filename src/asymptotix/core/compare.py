@@ -16,6 +16,7 @@ from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
 from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
+from .showing.notebook import comparison_html
 from .specification import describe, differing, numeric_fields, value_at, with_fields
 from .status import Status
 from .verbs import solve
@@ -97,6 +98,9 @@ class Comparison:
         return (
             f"<asymptotix comparison of {', '.join(self.names)}; {sizes}; largest |z| {self.max_abs_z:.2f}>"
         )
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
 
 
 def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Comparison:

@@ -17,10 +17,13 @@ from .dataset.files import Saved
 from .dataset.labels import labelled, unlabelled
 from .dataset.selection import selected
 from .problem import Algorithm, Problem
+from .showing.frame import table_of_entries, table_of_points
+from .showing.notebook import result_html
 from .specification import numeric_fields, with_fields
 from .status import Status
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -147,6 +150,29 @@ class Result:
             return plot.mark_thresholds(self, ax=ax, **options)
         return plot.plot_curve(self, name, ax=ax, **options)
 
+    def to_dataframe(self, name: str | None = None) -> pd.DataFrame:
+        """The result as a table of pandas, one row per point.
+
+        Parameters
+        ----------
+        name
+            None gives every point a row: its controls, its observables and their errors, with a column per entry
+            that says which it is (``overlap[layer 1, layer 2]``), and how it ended. Traces are left out. The name of
+            a variable, a trace also, gives every entry of it a row: the controls, which entry (columns ``index``,
+            ``index_other``, in words), the number, its error and the status.
+
+        Examples
+        --------
+        >>> table = theory.to_dataframe()                                    # doctest: +SKIP
+        >>> table.plot("alpha", "overlap[layer 1, layer 1]")                 # doctest: +SKIP
+        >>> theory.to_dataframe("overlap").query("index == index_other")     # doctest: +SKIP
+        """
+        if name is None:
+            return table_of_points(self.ds)
+        if self[name].name not in self.ds.data_vars:
+            raise KeyError(f"name must be a variable, got the coordinate {name!r}")
+        return table_of_entries(self.ds, name)
+
     def save(self, path: str | os.PathLike) -> None:
         """Write to a netCDF file that :func:`load` reads and plain xarray opens.
 
@@ -164,6 +190,9 @@ class Result:
             f"  dimensions: {dims}; {int(converged.sum())} of {converged.size} points ok\n"
             f"  variables: {', '.join(map(str, self.ds.data_vars))}>"
         )
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:

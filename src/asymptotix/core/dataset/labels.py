@@ -6,7 +6,7 @@ old files gain names when they are read and new ones are read by whatever read t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,9 +98,3 @@ def _with_labels(ds: xr.Dataset, dim: str, labels: Sequence[str]) -> xr.Dataset:
 def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:
     """Whether a dimension is one that a control, a size or a seed has given: its coordinate is of numbers."""
     return dim in values.coords and values.coords[dim].dtype.kind not in "UO"
-
-
-def own_label(values: xr.DataArray, at: Mapping[str, int]) -> str:
-    """What an entry is called, by its positions along its own dimensions: "layer 1, layer 2"."""
-    names = [str(values[dim].values[i]) if dim in values.coords else str(i + 1) for dim, i in at.items()]
-    return ", ".join(names)
