@@ -376,7 +376,7 @@ def _draw_lines(
     present = _present(result, values)
     series = look.begin(ax, "theory", str(values.name), present)
     begins, ends = _kinks(result, look.limits, control)
-    for position, (k, entry_label, entry) in enumerate(present):
+    for position, (_, entry_label, entry) in enumerate(present):
         color, y = series.colours[entry_label], np.asarray(entry)
         label, options = look.words(ax, entry_label, "theory", series.name), look.line_of(position, series)
         drawn = with_kinks(x[on_axis], y[on_axis], from_here=begins, until_there=ends)
@@ -412,8 +412,10 @@ def _kinks(result: HasDataset, limits: Sequence[HasDataset], control: str) -> tu
         return [], []
     begins, ends = [], []
     for other in limits:
-        same = isinstance(result.problem, Specification) and isinstance(other.problem, Specification)
-        if not same or other.ds["converged"].ndim or differing(result.problem, other.problem):
+        one, two = result.problem, other.problem
+        if not isinstance(one, Specification) or not isinstance(two, Specification):
+            continue
+        if other.ds["converged"].ndim or differing(one, two):
             continue
         for found, name in ((begins, "weak_recovery"), (ends, "exact_recovery")):
             if name in other.ds:

@@ -202,7 +202,9 @@ class LearnedSpectrum:
     def _draw_atom(self, ax: Axes, color: Any) -> None:
         """An arrow from the axis up, as a point mass is drawn, with its mass beside it."""
         there = [text for text in ax.texts if text.get_gid() == ATOM]
-        top = 0.93 - 0.08 * len(there)  # above the density; a second law on the same axes has its mass below the first one's
+        # Above the density; a second law on the same axes has its mass below the first one's.
+        top = 0.93 - 0.08 * len(there)
+        arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         mass = ax.annotate(
             f"mass {self.atom:.3g} at zero",
             (0, 0),
@@ -212,7 +214,7 @@ class LearnedSpectrum:
             color=color,
             fontsize=9,
             va="center",
-            arrowprops={"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
+            arrowprops=arrow,
         )
         mass.set_gid(ATOM)
 

@@ -30,11 +30,14 @@ class LabelIndex(PandasIndex):
         if given.dtype.kind == "b":
             return IndexSelResult({self.dim: given})
         found = np.array([self._position(one) for one in given.ravel().tolist()], dtype=int).reshape(given.shape)
+        if isinstance(wanted, xr.DataArray | xr.Variable):  # selects along its own dimensions
+            return IndexSelResult({self.dim: wanted.copy(data=found)})
         return IndexSelResult({self.dim: int(found) if found.ndim == 0 else found})
 
     def _slice(self, wanted: slice) -> slice:
         """As pandas has it, words include their end and positions do not."""
-        start, stop = (None if end is None else self._position(end, of_slice=True) for end in (wanted.start, wanted.stop))
+        ends = (wanted.start, wanted.stop)
+        start, stop = (None if end is None else self._position(end, of_slice=True) for end in ends)
         return slice(start, stop + 1 if isinstance(wanted.stop, str) and stop is not None else stop, wanted.step)
 
     def _position(self, wanted: Any, *, of_slice: bool = False) -> int:
@@ -47,8 +50,9 @@ class LabelIndex(PandasIndex):
             return known.index(wanted)
         keys = [row_key(label) for label in known]
         # "layer 2" is "layer 2 row 1" where every layer has one row, and only there.
-        if isinstance(wanted, str) and keys.count(row_key(wanted)) == 1:
-            return keys.index(row_key(wanted))
+        if isinstance(wanted, str) and sum(label.startswith(f"{wanted} ") for label in known) < 2:
+            if keys.count(row_key(wanted)) == 1:
+                return keys.index(row_key(wanted))
         raise KeyError(f"{self.dim} has no {wanted!r}; it has {', '.join(map(repr, known))}")
 
 
@@ -85,8 +89,11 @@ def entry_labels(ds: xr.Dataset, problem: Any, dim: str) -> list[str] | None:
 
 
 def _labels_of(problem: Any, dim: str) -> Sequence[str]:
-    method = getattr(problem, f"{dim}_labels", None)
-    return tuple(map(str, method())) if callable(method) else ()
+    method: Any = getattr(problem, f"{dim}_labels", None)
+    if not callable(method):
+        return ()
+    labels: Any = method()
+    return [str(label) for label in labels]
 
 
 def _with_labels(ds: xr.Dataset, dim: str, labels: Sequence[str]) -> xr.Dataset:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 #: How many of the nearest values an error names.
-NEAREST_SHOWN = 3
+NEAREST_SHOWN = 2
 
 
 def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def _not_there(name: Any, grid: np.ndarray, value: float) -> str:
     near = np.sort(grid[np.argsort(np.where(np.isnan(distance), np.inf, distance), kind="stable")[:NEAREST_SHOWN]])
     return (
         f"{name} = {value:g} is not on the grid; the nearest there are {', '.join(f'{one:.6g}' for one in near)}. "
-        f"Take the nearest with sel({name}={value:g}, method=\"nearest\"), or compute it with {name}={value:g} on the grid"
+        f'Take the nearest with sel({name}={value:g}, method="nearest"), or compute it: put {value:g} on the grid'
     )
 
 

@@ -58,7 +58,7 @@ def settle_labels(ax: Axes) -> None:
         }
         side = max(found, key=lambda side: min(found[side][1], height), default="right")
         label.set_position((OFFSET if side == "left" else -OFFSET, 0))
-        label.set_horizontalalignment(side)
+        label.set_horizontalalignment("left" if side == "left" else "right")
         label.xy = (label.xy[0], found[side][0] if found else 1 - ROOM)
 
 

@@ -16,7 +16,7 @@ from ..specification import differences, differing, encode, numeric_fields
 from ..status import Status
 from .resume import outcomes_at
 
-#: Two runs of one seed, or two solutions that state no error, are the same up to this: other machines round differently.
+#: Two runs of one seed, or two solutions that state no error, are the same up to this: machines round differently.
 ROUNDING = 1e-6
 LACKING = "no result that was merged has this point"
 
@@ -127,7 +127,7 @@ def _common_grid(parts: Sequence[Result]) -> dict[str, np.ndarray]:
         known = [_values(part, own, name) for part, own in zip(parts, coordinates, strict=True)]
         together = np.unique(np.concatenate([values.ravel() for values in known]))
         # The last digits of a fraction may differ: a value that is there already is the same point.
-        kept = together[[k == 0 or positions(together[:k], together[k]) < 0 for k in range(len(together))]]
+        kept = together[[k == int(positions(together, value)) for k, value in enumerate(together)]]
         is_one = len(kept) == 1 and not any(values.ndim for values in known)
         grid[name] = kept[0] if is_one else kept
     return {name: np.asarray(values) for name, values in grid.items()}

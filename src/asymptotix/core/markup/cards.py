@@ -1,6 +1,6 @@
 """Parts of what a notebook shows: a card with a heading, tables, a picture.
 
-Colours are the notebook's own, so that a card is read on dark paper as on light. Whatever comes from outside is escaped.
+Colours are the notebook's own, so that a card is read on dark paper as on light. What comes from outside is escaped.
 """
 
 from __future__ import annotations

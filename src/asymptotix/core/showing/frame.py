@@ -57,8 +57,8 @@ def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
 
 def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
     """The values of the controls at every point, those that are fixed too."""
-    fixed = {str(name): coord for name, coord in ds.coords.items() if not coord.ndim and not str(name).endswith("_label")}
-    found = {name: np.full(ds["status"].size, coord.item()) for name, coord in fixed.items()}
+    fixed = {str(name): coord.item() for name, coord in ds.coords.items() if not coord.ndim}
+    found = {name: np.full(ds["status"].size, value) for name, value in fixed.items() if not name.endswith("_label")}
     positions = np.indices(ds["status"].shape).reshape(len(grid), -1) if grid else np.zeros((0, 1), int)
     return {dim: ds[dim].values[positions[k]] for k, dim in enumerate(grid)} | found
 

@@ -103,8 +103,9 @@ def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
     for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
         status = Status.from_code(str(code))
         said = list(dict.fromkeys(words[codes == code]))
-        told = "" if status.converged else "; ".join(said[:MOST_SENTENCES]) + ("; …" if len(said) > MOST_SENTENCES else "")
-        yield str(count), ("✓ " if status.converged else "✗ ") + status.sentence, "" if told == status.sentence else told
+        told = "; ".join([*said[:MOST_SENTENCES], *(["…"] if len(said) > MOST_SENTENCES else [])])
+        mark = "✓ " if status.converged else "✗ "
+        yield str(count), mark + status.sentence, "" if status.converged or told == status.sentence else told
 
 
 def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str]]:
