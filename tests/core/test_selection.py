@@ -22,11 +22,12 @@ def layered(monkeypatch) -> asx.Result:
 
 def test_entries_are_selected_by_label_and_still_by_position(layered):
     for index in ("layer 2 row 2", 2, -1):
-        assert layered.sel(index=index).overlap.identical(layered.overlap.isel(index=2))
+        assert layered.sel(index=index).ds.identical(layered.isel(index=2).ds)
         assert layered.overlap.sel(index=index).identical(layered.overlap.isel(index=2))
     both = layered.overlap.sel(index=["layer 2 row 2", "layer 1"], index_other="layer 1")
     np.testing.assert_array_equal(both, layered.overlap.isel(index=[2, 0], index_other=0))
-    for several in (slice("layer 2 row 1", "layer 2 row 2"), slice(1, 3), slice(1, None), np.array([False, True, True])):
+    mask = np.array([False, True, True])
+    for several in (slice("layer 2 row 1", "layer 2 row 2"), slice(1, 3), slice(1, None), mask):
         assert layered.overlap.sel(index=several).identical(layered.overlap.isel(index=[1, 2]))
     assert layered.sel(alpha=0.22, index="layer 1", method="nearest").overlap.dims == ("index_other",)
     diagonal = xr.DataArray(["layer 1", "layer 2 row 2"], dims="which")
@@ -35,7 +36,7 @@ def test_entries_are_selected_by_label_and_still_by_position(layered):
 
 def test_the_first_row_need_not_be_said_where_it_is_the_only_one():
     ds = xr.Dataset({"overlap": ("index", [1.0, 2.0])}, {"index_label": ("index", ["layer 1 row 1", "layer 2 row 1"])})
-    ds = ds.assign({name: False for name in ("status", "converged")})
+    ds = ds.assign(status="converged", converged=True)
     result = asx.Result(ds, problem=PROBLEM, kind="theory")
     assert result.overlap.sel(index="layer 2") == 2.0
     assert result.overlap.sel(index="layer 1") == 1.0
@@ -70,10 +71,13 @@ def test_files_are_as_before_and_plain_xarray_opens_them(tmp_path, layered):
     layered.save(tmp_path / "r.nc")
     with xr.open_dataset(tmp_path / "r.nc") as ds:
         assert "index" not in ds.coords
+        assert set(ds.coords) == {"alpha", "index_label", "index_other_label"}
         assert ds.index_label.values.tolist() == ["layer 1", "layer 2 row 1", "layer 2 row 2"]
     again = asx.load(tmp_path / "r.nc")
     assert again.ds.identical(layered.ds)
-    assert isinstance(again.ds.xindexes["index"], LabelIndex)
+    assert isinstance(again.overlap.xindexes["index"], LabelIndex)
+    mixed = asx.Result(layered.ds.assign(twice=2 * layered.overlap), problem=PROBLEM, kind="theory")
+    assert "index" not in mixed.ds.coords  # what was computed from labelled numbers is kept like the rest
 
 
 @pytest.mark.parametrize(
@@ -82,13 +86,19 @@ def test_files_are_as_before_and_plain_xarray_opens_them(tmp_path, layered):
 def test_results_of_earlier_versions_have_labels_too(name, dim, label):
     old = asx.load(FIXTURES / f"{name}.nc")
     variable = "overlap" if dim == "index" else "order_parameter"
-    assert label in old.ds[dim].values
+    assert label in old[variable][dim].values
     assert old[variable].sel({dim: label}).identical(old[variable].sel({dim: 1}))
 
 
-def test_a_comparison_is_selected_alike(layered):
+
+def test_labels_follow_what_is_selected(layered):
+    last = layered.isel(index=[2, 0])
+    assert last.overlap.index.values.tolist() == ["layer 2 row 2", "layer 1"]
+    assert layered.sel(index=["layer 2 row 2", "layer 1"]).ds.identical(last.ds)
+    assert layered.sel(index="layer 1").ds.identical(layered.isel(index=0).ds)
+
+
+def test_theory_and_experiment_are_compared_row_by_row(layered):
     runs = asx.simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=100, seeds=3)
-    found = asx.compare(layered, runs)
-    one = found.sel(index="layer 1", index_other="layer 1")
-    np.testing.assert_array_equal(one.ds.overlap_mean, found.ds.overlap_mean.isel(index=0, index_other=0))
-    assert found.ds.overlap_z.sizes["index"] == 3  # nothing was lost when rows were put side by side
+    gap = runs.overlap.mean("seed") - layered.sel(alpha=[0.2, 0.5]).overlap
+    assert gap.shape == (2, 3, 3)

@@ -92,6 +92,13 @@ def test_two_paths_and_uniform_second_head():
     np.testing.assert_allclose(task.network.attended(task.inputs)[:, 0], good, atol=1e-12)
 
 
+def test_the_token_of_the_text_and_that_of_the_released_script():
+    first, last = (hidden_markov(examples=4, test_examples=2, readout=readout) for readout in ("first", "last"))
+    assert (first.network.readout, last.network.readout) == (0, -1)
+    assert hidden_markov(examples=4, test_examples=2).network.readout == first.network.readout
+    np.testing.assert_array_equal(first.inputs, last.inputs)
+
+
 def test_seeds():
     first, again, other = (hidden_markov(examples=4, test_examples=4, seed=s) for s in (5, 5, 6))
     for name in ("inputs", "test_inputs", "labels", "test_labels"):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import xarray as xr
 
-from .dataset.labels import is_grid
-from .dataset.rows import label_name
+from .dataset.labels import entry_labels, is_grid
 from .drawing.kinks import with_kinks
 from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, several_names
 from .drawing.threshold_labels import add_label, settle_labels
@@ -485,12 +484,8 @@ def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.Dat
 
 def _entry_names(result: HasDataset, values: xr.DataArray, dim: str) -> list[str]:
     """What the entries along a dimension are called in a legend: "layer 2", "path 1-3", "step 1"."""
-    for name in (label_name(dim), dim):
-        if name in values.coords:
-            known = [str(label) for label in values[name].values]
-            return [label if any(map(str.isalpha, label)) else f"{dim} {label}" for label in known]
-    known = list(result.problem.index_labels()) if dim == "index" else []
-    return [known[i] if i < len(known) else f"{dim} {i + 1}" for i in range(values.sizes[dim])]
+    known = entry_labels(values, result.problem, dim) or [str(i + 1) for i in range(values.sizes[dim])]
+    return [label if any(map(str.isalpha, label)) else f"{dim} {label}" for label in known]
 
 
 def _present(result: HasDataset, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:

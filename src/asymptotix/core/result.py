@@ -14,7 +14,7 @@ import xarray as xr
 from . import plot
 from .dataset import files
 from .dataset.files import Saved
-from .dataset.labels import labelled, unlabelled
+from .dataset.labels import labelled, unlabelled, with_label_coordinates
 from .dataset.selection import selected
 from .problem import Algorithm, Problem
 from .showing.frame import table_of_entries, table_of_points
@@ -35,7 +35,9 @@ class Result:
     """What a verb returns: a thin wrapper on an :class:`xarray.Dataset`.
 
     Variables and coordinates read as attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the
-    numerical error of ``<name>``, and what the problem offers on its results reads as methods.
+    numerical error of ``<name>``, and what the problem offers on its results reads as methods. What is read has the
+    names of its entries as coordinates, so that ``result.overlap.sel(index="layer 2")`` selects by name; in the dataset
+    ``result.ds`` itself they lie beside, as ``index_label``.
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ class Result:
         settings: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        self.ds = labelled(ds, problem)
+        self.ds = with_label_coordinates(unlabelled(ds), problem)
         self.problem = at_fixed_values(problem, {n: c.values for n, c in ds.coords.items() if c.ndim == 0})
         self.kind = kind
         self.algorithm = algorithm
@@ -74,7 +76,7 @@ class Result:
         if name.startswith("__") or "ds" not in self.__dict__ or "problem" not in self.__dict__:
             raise AttributeError(name)
         if name in self.ds.variables:
-            return self.ds[name]
+            return labelled(self.ds[name], self.problem)
         if name in self.problem.readouts:
             return functools.partial(getattr(self.problem, name), self)
         raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
@@ -82,7 +84,7 @@ class Result:
     def __getitem__(self, name: str) -> xr.DataArray:
         if not isinstance(name, str) or name not in self.ds.variables:
             raise KeyError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
-        return self.ds[name]
+        return labelled(self.ds[name], self.problem)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names()]
@@ -124,7 +126,9 @@ class Result:
         KeyError
             If a value is not on the grid, with the nearest that are; ``method="nearest"`` takes the nearest.
         """
-        return self._with(selected(self.ds, *args, **kwargs))
+        named = labelled(self.ds, self.problem)
+        added = [name for name in named.coords if name not in self.ds.coords]
+        return self._with(selected(named, *args, **kwargs).drop_vars(added))
 
     def isel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by position, as :meth:`xarray.Dataset.isel` does."""
@@ -168,10 +172,10 @@ class Result:
         >>> theory.to_dataframe("overlap").query("index == index_other")     # doctest: +SKIP
         """
         if name is None:
-            return table_of_points(self.ds)
+            return table_of_points(labelled(self.ds, self.problem))
         if self[name].name not in self.ds.data_vars:
             raise KeyError(f"name must be a variable, got the coordinate {name!r}")
-        return table_of_entries(self.ds, name)
+        return table_of_entries(labelled(self.ds, self.problem), name)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a netCDF file that :func:`load` reads and plain xarray opens.
@@ -179,7 +183,7 @@ class Result:
         The file appears only when it is complete: it is written beside its place and then moved there, so that after an
         error, a full disk (an OSError) say, the one that was there is as before.
         """
-        kept = Saved(unlabelled(self.ds), self.problem, self.kind, self.algorithm, self.settings, self.provenance)
+        kept = Saved(self.ds, self.problem, self.kind, self.algorithm, self.settings, self.provenance)
         files.write(path, kept)
 
     def __repr__(self) -> str:

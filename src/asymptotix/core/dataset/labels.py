@@ -1,20 +1,19 @@
 """Entries of an observable's own dimensions told by their names: ``overlap.sel(index="layer 2")``.
 
-The names are coordinates in memory only. Files keep what they always kept, the labels of ``index`` beside it, so that
-old files gain names when they are read and new ones are read by whatever read the old.
+A result and its file keep labels beside the dimensions, as ``index_label``, where nothing that counts positions sees
+them. What is read from a result has them as the coordinates of its dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
 from xarray.core.indexing import IndexSelResult
 from xarray.indexes import PandasIndex
 
-from ..problem import index_name
 from .rows import INDEX_DIMENSIONS, label_name, row_key
 
 
@@ -48,58 +47,63 @@ class LabelIndex(PandasIndex):
             raise KeyError(f"{self.dim} has positions 0 to {len(known) - 1}, got {wanted}")
         if wanted in known:
             return known.index(wanted)
-        keys = [row_key(label) for label in known]
-        # "layer 2" is "layer 2 row 1" where every layer has one row, and only there.
-        if isinstance(wanted, str) and sum(label.startswith(f"{wanted} ") for label in known) < 2:
-            if keys.count(row_key(wanted)) == 1:
-                return keys.index(row_key(wanted))
+        # "layer 2" is "layer 2 row 1" where that layer has one row, and only there.
+        keys = [row_key(label) for label in known if isinstance(wanted, str)]
+        rows = sum(label.startswith(f"{wanted} ") for label in known)
+        if rows < 2 and keys.count(row_key(str(wanted))) == 1:
+            return keys.index(row_key(str(wanted)))
         raise KeyError(f"{self.dim} has no {wanted!r}; it has {', '.join(map(repr, known))}")
 
 
-def labelled(ds: xr.Dataset, problem: Any) -> xr.Dataset:
-    """The dataset with the names of the entries of its own dimensions as coordinates, where they are known.
+Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
-    Those of ``index`` are what the dataset itself says; of another dimension ``path`` what the problem's method
-    ``path_labels()`` gives, if it has one.
-    """
-    for dim in map(str, ds.dims):
+
+def labelled(values: Labelled, problem: Any) -> Labelled:
+    """The numbers with the names of the entries along their own dimensions as coordinates, where they are known."""
+    for dim in map(str, values.dims):
         # A dimension without a coordinate has one when it is asked for: its positions.
-        if dim in ds.coords and (is_grid(ds, dim) or isinstance(ds.xindexes.get(dim), LabelIndex)):
+        if is_grid(values, dim):
             continue
-        labels = entry_labels(ds, problem, dim)
+        labels = entry_labels(values, problem, dim)
         if labels is not None and len(set(labels)) == len(labels):
-            ds = _with_labels(ds.drop_vars(dim, errors="ignore"), dim, labels)
-    return ds
+            variable = xr.Variable((dim,), np.asarray(labels, dtype=str))
+            index = LabelIndex.from_variables({dim: variable}, options={})
+            values = values.drop_vars(dim, errors="ignore").assign_coords(
+                xr.Coordinates({dim: variable}, indexes={dim: index})
+            )
+    return values
 
 
 def unlabelled(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset as a file has it."""
+    """The dataset as a result and its file keep it: labels beside the dimensions."""
     return ds.drop_vars([name for name, index in ds.xindexes.items() if isinstance(index, LabelIndex)])
 
 
-def entry_labels(ds: xr.Dataset, problem: Any, dim: str) -> list[str] | None:
+def with_label_coordinates(ds: xr.Dataset, problem: Any) -> xr.Dataset:
+    """The dataset with ``path_label`` beside ``path``, and alike for all that the problem has names of.
+
+    What it has names of is a dimension ``path`` if it has a method ``path_labels()``. Those of ``index`` were put there
+    with the numbers: they may change from point to point.
+    """
+    given: dict[str, Any] = {}
+    for dim in map(str, ds.dims):
+        known = () if dim in INDEX_DIMENSIONS else _labels_of(problem, dim.removesuffix("_other"))
+        if len(known) == ds.sizes[dim] and label_name(dim) not in ds.coords:
+            given[label_name(dim)] = (dim, list(known))
+    return ds.assign_coords(given)
+
+
+def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> list[str] | None:
     """What the entries along a dimension are called; None where nobody knows."""
-    if (name := label_name(dim)) in ds.coords and ds[name].dims == (dim,):
-        return [str(label) for label in ds[name].values]
-    length = ds.sizes[dim]
-    own: Sequence[str] = _labels_of(problem, dim.removesuffix("_other"))
-    if dim in INDEX_DIMENSIONS:
-        return [index_name(own, i) for i in range(length)]
-    return list(own) if len(own) == length else None
+    if (name := label_name(dim)) in values.coords and values[name].dims == (dim,):
+        return [str(label) for label in values[name].values]
+    own = _labels_of(problem, dim.removesuffix("_other"))  # a file of an earlier version
+    return list(own) if own and len(own) == values.sizes[dim] else None
 
 
 def _labels_of(problem: Any, dim: str) -> Sequence[str]:
     method: Any = getattr(problem, f"{dim}_labels", None)
-    if not callable(method):
-        return ()
-    labels: Any = method()
-    return [str(label) for label in labels]
-
-
-def _with_labels(ds: xr.Dataset, dim: str, labels: Sequence[str]) -> xr.Dataset:
-    variable = xr.Variable((dim,), np.asarray(labels, dtype=str))
-    index = LabelIndex.from_variables({dim: variable}, options={})
-    return ds.assign_coords(xr.Coordinates({dim: variable}, indexes={dim: index}))
+    return [str(label) for label in method()] if callable(method) else ()
 
 
 def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:

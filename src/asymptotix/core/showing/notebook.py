@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from ..dataset.assemble import RESERVED
-from ..dataset.labels import is_grid
+from ..dataset.labels import is_grid, labelled
 from ..markup.cards import card, line, or_plain, picture, table
 from ..plot import HasBothSides, HasDataset, plot_comparison, plot_curve, style
 from ..status import Status
@@ -50,7 +50,7 @@ def comparison_html(comparison: ComparisonToShow) -> str:
 
 
 def _result(result: HasDataset) -> str:
-    ds = result.ds
+    ds = labelled(result.ds, result.problem)
     sizes = ", ".join(f"{dim} {ds.sizes[dim]}" for dim in ds["converged"].dims) or "one point"
     names = _observables(ds) if set(map(str, ds["converged"].dims)) - {"seed", "dim"} else []
     drawn = _picture([lambda ax, name=name: plot_curve(result, name, ax) for name in names])
