@@ -103,7 +103,10 @@ def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> l
 
 def _labels_of(problem: Any, dim: str) -> Sequence[str]:
     method: Any = getattr(problem, f"{dim}_labels", None)
-    return [str(label) for label in method()] if callable(method) else ()
+    if not callable(method):
+        return ()
+    labels: Any = method()  # pyright takes whatever is callable to return an object
+    return [str(label) for label in labels]
 
 
 def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:
