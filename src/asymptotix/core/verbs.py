@@ -62,8 +62,8 @@ def solve(
     Result
         With dimensions (grids in the order given, the observable's own). What it holds is listed in the docstring of
         the problem, and every variable says what it means in its ``attrs``: ``result.overlap.attrs["description"]``.
-        A point that failed stays, with its status. Where a swept field changes the indices, every number lies under its own ``index_label``, and a
-        point without that index has NaN there.
+        A point that failed stays, with its status. Where a swept field changes the indices, every number lies under
+        its own ``index_label``, and a point without that index has NaN there.
     """
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
