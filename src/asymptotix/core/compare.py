@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +112,10 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<asymptotix {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        table = ComparisonInWords(self.ds, self.names).html()
+        return f"<pre>{html.escape(self.summary())}</pre><details><summary>all entries</summary>{table}</details>"
 
 
 def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,20 @@ class ComparisonInWords:
 
     def table(self, *, every: bool) -> str:
         """One line per entry, see :meth:`Comparison.table`."""
+        rows, notes = self._rows(every=every)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([*(line.rstrip() for line in lines), *notes])
+
+    def html(self) -> str:
+        """The table of what is listed by default, for a notebook."""
+        (head, *rows), notes = self._rows(every=False)
+        cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+        header = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        return f"<table><tr>{header}</tr>{''.join(cells)}</table>" + "".join(f"<p>{html.escape(n)}</p>" for n in notes)
+
+    def _rows(self, *, every: bool) -> tuple[list[tuple[str, ...]], list[str]]:
+        """The cells, header first, and what is to be said below them."""
         rows: list[tuple[str, ...]] = [(*self.controls, *_HEADER)]
         left_out, starred = 0, False
         for one in self.observables:
@@ -170,72 +185,87 @@ class ComparisonInWords:
                 cells = [where.get(name, "") for name in self.controls]
                 star = "*" if beyond[at] else ""
                 rows.append((*cells, one.name + one.entry(at, self.controls), *_numbers(one, at), star))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
-        if starred:
-            lines.append("* beyond noise: chance gives one such entry in fewer than one of a hundred comparisons")
+        notes = ["* beyond noise: chance gives one such entry in fewer than one of a hundred comparisons"] * starred
         if left_out:
-            lines.append(f"{left_out} entries are not listed, equal or zero by symmetry: table(every=True)")
-        return "\n".join(lines)
+            notes.append(f"not listed, because equal or zero by symmetry: {left_out}; table(every=True) does")
+        return rows, notes
 
     def sentences(self, tolerance: float | None) -> list[str]:
-        """A line per observable, and one more where there are several sizes; ``tolerance`` is that of the theory."""
+        """Some lines per observable: the largest difference, whether it is noise, and if not how it goes with the size.
+
+        ``tolerance`` is that of the theory.
+        """
         lines = []
         for one in self.observables:
             beyond = self.beyond(one)
             listed = one.listed(beyond)
+            largest = _largest(one, listed)
+            if largest is None:
+                lines.append(f"{one.name}: nothing to compare")
+                continue
+            lines.append(f"{one.name}: largest difference {self._said_of(one, largest)}")
+            lines.append(f"  {self._verdict(one, listed, beyond, largest, tolerance)}")
             trend = one.trend
-            verdict = self._verdict(one, listed, beyond, tolerance)
-            lines.append(f"{one.name}: {self._largest(one, listed)}; {verdict}")
-            if trend is not None:
+            if trend is not None and trend.falls is not None:
                 lines.append(f"  {trend.words}")
         return lines
 
-    def _largest(self, one: ComparedObservable, listed: np.ndarray) -> str:
-        """The largest difference, at the largest size."""
-        gaps = np.where(listed & np.isfinite(one["difference"]), abs(one["difference"]), -1.0)
-        if "dim" in one.dims:
-            sizes = one.columns["theory"]["dim"]
-            gaps = one.columns["theory"].copy(data=gaps).where(sizes == sizes.max(), -1.0).values
-        if gaps.size == 0 or gaps.max() < 0:
-            return "nothing to compare"
-        at = tuple(map(int, np.unravel_index(int(gaps.argmax()), gaps.shape)))
+    def _verdict(
+        self,
+        one: ComparedObservable,
+        listed: np.ndarray,
+        beyond: np.ndarray,
+        largest: tuple[int, ...],
+        tolerance: float | None,
+    ) -> str:
+        """Whether noise explains the differences."""
+        judged = one.judged & listed
+        missing = int((listed & ~judged).sum())
+        if not judged.any():
+            few = not (one["runs"][listed] > 1).any()
+            return "the error is not known: " + ("one run" if few else "all runs gave the same number")
+        unknown = f" (the error of {missing} is not known)" if missing else ""
+        if not beyond.any():
+            said = f"{_counted(judged)} within noise"
+            together = common_z(by_points(one.columns["z"].where(judged)))
+            if abs(together) <= self.bound:
+                most = int(one["runs"][judged].max())
+                return said + (f", of which {most} runs tell little" if most <= _FEW_RUNS else "") + unknown
+            side = "above" if together > 0 else "below"
+            said, meant = f"{said}, but together they lie {side} the theory, z = {together:.1f}", judged
+        else:
+            said, meant = f"{int(beyond.sum())} of {_counted(judged)} beyond noise", beyond
+            clearest = _at_largest(np.where(beyond, abs(one["z"]), -1.0))
+            said += "" if clearest == largest else f", clearest {self._said_of(one, clearest)}"
+        gaps = abs(one["difference"]) / np.maximum(abs(one["theory"]), 1.0)
+        if tolerance is not None and (gaps[meant] <= tolerance).all():
+            return f"{said}{unknown}; all of that is within the theory's tolerance of {tolerance:g}"
+        if "dim" in one.columns["theory"].coords and "dim" not in one.dims:
+            return f"{said}{unknown}; one size only: whether finite size explains it is seen from several dim"
+        return said + unknown
+
+    def _said_of(self, one: ComparedObservable, at: tuple[int, ...]) -> str:
+        """The difference of an entry, where it is, and its t."""
         where = [f"{name} = {value}" for name, value in one.where(at, self.controls).items()]
         where += [text] if (text := one.entry(at, self.controls)) else []
         share = "" if np.isnan(one["relative"][at]) else f" ({percent(one['relative'][at])})"
         t, dof = float(one["t"][at]), float(one["dof"][at])
         known = "" if np.isnan(t) else f", t = {t:.2f} with {dof:g} degree{'s' * (dof != 1)} of freedom"
         place = f" at {', '.join(where)}" if where else ""
-        return f"largest difference {number(one['difference'][at], 2)}{share}{place}{known}"
+        return f"{number(one['difference'][at], 2)}{share}{place}{known}"
 
 
-    def _verdict(
-        self, one: ComparedObservable, listed: np.ndarray, beyond: np.ndarray, tolerance: float | None
-    ) -> str:
-        """Whether noise explains the differences."""
-        count, judged, different = int(listed.sum()), int((one.judged & listed).sum()), int(beyond.sum())
-        if not judged:
-            few = not (one["runs"][listed] > 1).any()
-            return "its error is not known: " + ("one run" if few else "all runs gave the same number")
-        unknown = f" (the error of {count - judged} is not known)" if judged < count else ""
-        if different:
-            said = f"{different} of {_counted(judged)} beyond noise{unknown}"
-        else:
-            together = common_z(by_points(one.columns["z"].where(one.judged & listed)))
-            most = int(one["runs"][one.judged & listed].max())
-            said = f"{_counted(judged)} within noise"
-            if abs(together) <= self.bound:
-                return said + (f", of which {most} runs tell little" if most <= _FEW_RUNS else "") + unknown
-            side = "above" if together > 0 else "below"
-            said = f"{said}, but together they lie {side} the theory, z = {together:.1f}{unknown}"
-        gaps = abs(one["difference"]) / np.maximum(abs(one["theory"]), 1.0)
-        if tolerance is not None and (gaps[beyond if different else one.judged & listed] <= tolerance).all():
-            return f"{said}; all of that is within the theory's tolerance of {tolerance:g}"
-        if "dim" in one.columns["theory"].coords and "dim" not in one.dims:
-            return f"{said} (one size: whether finite size explains it is seen from several dim)"
-        return said
+def _largest(one: ComparedObservable, listed: np.ndarray) -> tuple[int, ...] | None:
+    """Where the largest difference is, at the largest size; None where there is none."""
+    gaps = np.where(listed & np.isfinite(one["difference"]), abs(one["difference"]), -1.0)
+    if "dim" in one.dims:
+        sizes = one.columns["theory"]["dim"]
+        gaps = one.columns["theory"].copy(data=gaps).where(sizes == sizes.max(), -1.0).values
+    return _at_largest(gaps) if gaps.size and gaps.max() >= 0 else None
+
+
+def _at_largest(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(int(values.argmax()), values.shape)))
 
 
 def _numbers(one: ComparedObservable, at: tuple[int, ...]) -> tuple[str, ...]:
@@ -255,8 +285,9 @@ def _numbers(one: ComparedObservable, at: tuple[int, ...]) -> tuple[str, ...]:
     )
 
 
-def _counted(entries: int) -> str:
-    return "the one entry" if entries == 1 else f"{entries} entries"
+def _counted(entries: np.ndarray) -> str:
+    count = int(entries.sum())
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def number(value: object, digits: int = 4) -> str:

@@ -73,7 +73,7 @@ class SizeTrend:
     @property
     def _verdict(self) -> str:
         if not self.falls:
-            return "it does not fall with dim, or not visibly, so that finite size does not explain it"
+            return "it does not visibly fall with dim, so that finite size alone does not explain it"
         power, error = self.exponent
         if np.isnan(power):
             return "it falls with dim, as finite size does"
@@ -83,6 +83,9 @@ class SizeTrend:
 def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray, z: xr.DataArray) -> SizeTrend | None:
     """The trend of one observable along ``dim``; None where there is one size, or no error to judge by.
 
+    It is that of the entries that are beyond noise at one of the sizes, if there are any, since others would only add
+    their noise.
+
     Parameters
     ----------
     difference, noise, runs, z
@@ -90,15 +93,17 @@ def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray
     """
     if difference.sizes.get("dim", 1) < 2:
         return None
-    arrays = xr.broadcast(difference, noise, runs, z)
+    order = np.argsort(difference["dim"].values)
     # Entries of one run are not independent of one another, runs at different controls and sizes are.
-    found = []
-    for k in np.argsort(difference["dim"].values):
-        at = [by_points(array.isel(dim=k)) for array in arrays]
-        found.append((int(difference["dim"][k]), *_distance(*at)))
-    if not all(np.isfinite(distance) for _, distance, _, _ in found):
+    arrays = [[by_points(array.isel(dim=k)) for k in order] for array in xr.broadcast(difference, noise, runs, z)]
+    gap, noises, counts, scores = map(np.array, arrays)  # each (sizes, points, entries)
+    judged = np.isfinite(gap) & np.isfinite(scores) & (counts > 1)
+    beyond = (judged & (abs(scores) > chance_bound(2 * int(judged.sum())))).any(0)
+    judged &= beyond if beyond.any() else True
+    if not judged.any((1, 2)).all():
         return None
-    return SizeTrend(*zip(*found, strict=True))
+    found = [_distance(*parts) for parts in zip(gap, noises, counts, scores, judged, strict=True)]
+    return SizeTrend(tuple(int(difference["dim"][k]) for k in order), *zip(*found, strict=True))
 
 
 def by_points(values: xr.DataArray) -> np.ndarray:
@@ -109,20 +114,20 @@ def by_points(values: xr.DataArray) -> np.ndarray:
     return values.transpose(*grid, *own).values.reshape(points, -1)
 
 
-def _distance(gap: np.ndarray, noise: np.ndarray, runs: np.ndarray, z: np.ndarray) -> tuple[float, float, bool]:
-    """Root mean square distance without the part of noise, its error, and whether any entry (points, entries) shows it.
+def _distance(
+    gap: np.ndarray, noise: np.ndarray, runs: np.ndarray, z: np.ndarray, judged: np.ndarray
+) -> tuple[float, float, bool]:
+    """Root mean square distance without the part of noise, its error, and whether it is beyond noise.
 
-    noise² is known from n runs to a share sqrt(2/(n-1)) of itself.
+    All are (points, entries). noise² is known from n runs to a share sqrt(2/(n-1)) of itself.
     """
-    counts = np.isfinite(gap) & np.isfinite(z) & (runs > 1)
-    if not counts.any():
-        return np.nan, np.nan, False
-    square, variance, spare = (np.where(counts, x, 0.0) for x in (gap**2, noise**2, 1 / np.maximum(runs - 1, 1)))
+    count = int(judged.sum())
+    square, variance, spare = (np.where(judged, x, 0.0) for x in (gap**2, noise**2, 1 / np.maximum(runs - 1, 1)))
     bias = np.maximum(square - variance, 0)
     uncertain = np.sqrt(2 * variance**2 * (1 + spare) + 4 * bias * variance).sum(1)
-    mean, error = (square - variance).sum() / counts.sum(), np.sqrt((uncertain**2).sum()) / counts.sum()
-    distance = float(np.sqrt(max(mean, 0.0)))
-    judged = np.where(counts, z, np.nan)
-    seen = bool(np.nanmax(abs(judged)) > chance_bound(2 * int(counts.sum())) or abs(common_z(judged)) > chance_bound(2))
-    # The error of a root: that of the square over twice the root, where the root is larger than it.
-    return distance, float(error / np.sqrt(max(4 * max(mean, 0.0), error)) if error > 0 else 0.0), seen
+    mean, error = (square - variance).sum() / count, np.sqrt((uncertain**2).sum()) / count
+    # The error of a root is that of the square over twice the root, where the root is larger than it.
+    distance, spread = max(mean, 0.0) ** 0.5, error / max(4 * mean, error) ** 0.5 if error > 0 else 0.0
+    known = np.where(judged, z, np.nan)
+    seen = np.nanmax(abs(known)) > chance_bound(2 * count) or abs(common_z(known)) > chance_bound(2)
+    return float(distance), float(spread), bool(seen)
