@@ -102,3 +102,8 @@ def test_theory_and_experiment_are_compared_row_by_row(layered):
     runs = asx.simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=100, seeds=3)
     gap = runs.overlap.mean("seed") - layered.sel(alpha=[0.2, 0.5]).overlap
     assert gap.shape == (2, 3, 3)
+    found = asx.compare(layered, runs)
+    one = found.sel(index="layer 1", index_other="layer 1", alpha=0.5)
+    assert one.ds.overlap_mean == found.ds.overlap_mean.isel(index=0, index_other=0, alpha=1)
+    with pytest.raises(KeyError, match="not on the grid"):
+        found.sel(alpha=0.4)

@@ -82,8 +82,8 @@ def test_a_comparison_shows_its_table():
     runs = asx.simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5, 0.8], dim=10, seeds=3)
     page = asx.compare(asx.solve(PROBLEM, alpha=[0.2, 0.5, 0.8]), runs)._repr_html_()
     assert {"table", "img"} <= set(checked(page))
-    assert "comparison of overlap, test_error" in page
-    assert "rows more" in page
+    assert "comparison of ToyRun with theory" in page
+    assert "<details>" in page
 
 
 def test_text_from_outside_is_escaped_and_failures_are_told():

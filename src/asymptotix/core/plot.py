@@ -16,8 +16,10 @@ import numpy as np
 import xarray as xr
 
 from .dataset.labels import entry_labels, is_grid
+from .definitions.common_names import COMMON
+from .definitions.observable import definition, label_of
 from .drawing.kinks import with_kinks
-from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, several_names
+from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
 from .drawing.threshold_labels import add_label, settle_labels
 from .specification import Specification, differing
 
@@ -27,21 +29,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart with any common colour blindness; without yellow, lost on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-
-LABELS = {
-    "alpha": r"sample ratio $\alpha$",
-    "width": r"width $N$",
-    "weight_decay": r"weight decay $\lambda$",
-    "noise": r"noise variance $\Delta$",
-    "temperature": r"temperature $T$",
-    "skip": r"skip strength $c$",
-    "dim": r"dimension $D$",
-    "iteration": r"iteration $t$",
-    "overlap": r"overlap $Q$",
-    "order_parameter": r"order parameter $U$",
-    "weak_recovery": r"weak recovery $\alpha$",
-    "exact_recovery": r"exact recovery $\alpha$",
-}
 
 STYLE: dict[str, Any] = {
     "font.size": 11,
@@ -276,9 +263,18 @@ def with_legend(ax: Axes) -> Axes:
     return ax
 
 
-def axis_label(name: str) -> str:
-    """Return the name of a control or an observable in words, with its symbol where it has one."""
-    return LABELS.get(name, _words(name))
+def axis_label(of: str | xr.DataArray) -> str:
+    """Return what a control or an observable is called in words, with its symbol where it has one.
+
+    Of a variable of a result that is what its problem says of it; of a name alone what all problems mean by it, and
+    the name itself where they do not agree on any.
+    """
+    if isinstance(of, xr.DataArray):
+        if "long_name" in of.attrs:
+            return label_of(of.attrs["long_name"], of.attrs.get("symbol", ""))
+        of = str(of.name)
+    known = definition(of, COMMON)
+    return _words(of) if known is None else known.label
 
 
 @dataclass(frozen=True)
@@ -304,18 +300,23 @@ class _Look:
     say_kind: bool = False
     limits: Sequence[HasDataset] = ()
 
-    def begin(self, ax: Axes, kind: str, name: str, entries: Sequence[tuple[int, str, Any]]) -> Series:
+    def begin(
+        self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]
+    ) -> Series:
         """The colours of the entries of an observable that is now drawn."""
+        name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
         given = None if self.color is None else given_colours(self.color, list(places))
-        series = begin(ax, PALETTE, kind=kind, name=name, label=self.label, entries=places, like=self.like)
+        series = begin(
+            ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like
+        )
         series.colours |= given or {}
         return series
 
     def words(self, ax: Axes, entry: str, kind: str, name: str) -> str:
         """What the legend says of an entry."""
         if self.label is None:
-            kind = f"{_words(name)}, {kind}" if len(several_names(ax)) > 1 else kind
+            kind = f"{_words(name)}, {kind}" if len(titles(ax)) > 1 else kind
         else:
             kind = f"{self.label}, {kind}" if self.say_kind else self.label
         return _joined(entry, kind)
@@ -373,7 +374,7 @@ def _draw_lines(
     on_axis = order[np.isfinite(x[order])]
     errors = dict(_entries(result, error)) if error is not None else {}
     present = _present(result, values)
-    series = look.begin(ax, "theory", str(values.name), present)
+    series = look.begin(ax, "theory", values, present)
     begins, ends = _kinks(result, look.limits, control)
     for position, (_, entry_label, entry) in enumerate(present):
         color, y = series.colours[entry_label], np.asarray(entry)
@@ -426,7 +427,7 @@ def _draw_points(
     ax: Axes, result: HasDataset, mean: xr.DataArray, sem: xr.DataArray, control: str, look: _Look
 ) -> None:
     sizes = mean["dim"].values if "dim" in mean.dims else [None]
-    series = look.begin(ax, "experiment", str(mean.name), _present(result, mean.isel(dim=0, missing_dims="ignore")))
+    series = look.begin(ax, "experiment", mean, _present(result, mean.isel(dim=0, missing_dims="ignore")))
     for j, size in enumerate(sizes):
         at = {} if size is None else {"dim": j}
         spreads = dict(_entries(result, sem.isel(at)))
@@ -527,7 +528,7 @@ def _positions(values: xr.DataArray, control: str) -> np.ndarray:
 
 def _describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
     ax.set_xlabel(axis_label(control))
-    ax.set_ylabel(" / ".join(map(axis_label, several_names(ax))))
+    ax.set_ylabel(" / ".join(titles(ax)))
     if _is_geometric(x):
         ax.set_xscale("log")
 

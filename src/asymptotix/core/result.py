@@ -15,7 +15,7 @@ from . import plot
 from .dataset import files
 from .dataset.files import Saved
 from .dataset.labels import labelled, unlabelled, with_label_coordinates
-from .dataset.selection import selected
+from .dataset.selection import selected_by_name
 from .problem import Algorithm, Problem
 from .showing.frame import table_of_entries, table_of_points
 from .showing.notebook import result_html
@@ -126,9 +126,7 @@ class Result:
         KeyError
             If a value is not on the grid, with the nearest that are; ``method="nearest"`` takes the nearest.
         """
-        named = labelled(self.ds, self.problem)
-        added = [name for name in named.coords if name not in self.ds.coords]
-        return self._with(selected(named, *args, **kwargs).drop_vars(added))
+        return self._with(selected_by_name(self.ds, self.problem, *args, **kwargs))
 
     def isel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by position, as :meth:`xarray.Dataset.isel` does."""

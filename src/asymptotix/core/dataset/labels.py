@@ -14,6 +14,8 @@ import xarray as xr
 from xarray.core.indexing import IndexSelResult
 from xarray.indexes import PandasIndex
 
+from ..definitions.observable import with_attributes
+from ..problem import Problem
 from .rows import INDEX_DIMENSIONS, label_name, row_key
 
 
@@ -79,7 +81,7 @@ def unlabelled(ds: xr.Dataset) -> xr.Dataset:
     return ds.drop_vars([name for name, index in ds.xindexes.items() if isinstance(index, LabelIndex)])
 
 
-def with_label_coordinates(ds: xr.Dataset, problem: Any) -> xr.Dataset:
+def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
     """The dataset with ``path_label`` beside ``path``, and alike for all that the problem has names of.
 
     What it has names of is a dimension ``path`` if it has a method ``path_labels()``. Those of ``index`` were put there
@@ -90,7 +92,10 @@ def with_label_coordinates(ds: xr.Dataset, problem: Any) -> xr.Dataset:
         known = () if dim in INDEX_DIMENSIONS else _labels_of(problem, dim.removesuffix("_other"))
         if len(known) == ds.sizes[dim] and label_name(dim) not in ds.coords:
             given[label_name(dim)] = (dim, list(known))
-    return ds.assign_coords(given)
+    if not given:
+        return ds
+    told = with_attributes(xr.Dataset(coords=given), problem.observables())
+    return ds.assign_coords({name: told[name] for name in given})
 
 
 def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> list[str] | None:

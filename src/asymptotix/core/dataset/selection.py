@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from .labels import labelled
+
 #: How many of the nearest values an error names.
 NEAREST_SHOWN = 2
 
@@ -20,6 +22,15 @@ def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
     else:
         same = np.isclose(wanted, there, rtol=1e-9, atol=0)
     return np.where(same.any(-1), same.argmax(-1), -1)
+
+
+def selected_by_name(
+    ds: xr.Dataset, problem: Any, indexers: Mapping[Any, Any] | None = None, **options: Any
+) -> xr.Dataset:
+    """As :func:`selected`, entries also by the names that the dataset or its problem has for them."""
+    named = labelled(ds, problem)
+    added = [name for name in named.coords if name not in ds.coords]
+    return selected(named, indexers, **options).drop_vars(added)
 
 
 def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **options: Any) -> xr.Dataset:

@@ -20,8 +20,8 @@ class Series:
 
     Attributes
     ----------
-    kind, name, label
-        Theory or experiment, the observable, and what the user calls it.
+    kind, name, title, label
+        Theory or experiment, the observable, what an axis calls it, and what the user calls this one.
     colours
         Of its entries.
     handles
@@ -32,6 +32,7 @@ class Series:
 
     kind: str
     name: str
+    title: str
     label: str | None
     colours: dict[str, Any]
     handles: list[Any]
@@ -47,7 +48,15 @@ def drawn_on(ax: Axes) -> list[Series]:
 
 
 def begin(
-    ax: Axes, palette: Sequence[str], *, kind: str, name: str, label: str | None, entries: Mapping[str, int], like: bool
+    ax: Axes,
+    palette: Sequence[str],
+    *,
+    kind: str,
+    name: str,
+    title: str,
+    label: str | None,
+    entries: Mapping[str, int],
+    like: bool,
 ) -> Series:
     """Choose colours for the entries (label -> position) of an observable.
 
@@ -63,7 +72,7 @@ def begin(
     for partner in source:
         partner.has_partner = True
         colours |= {entry: partner.colours[entry] for entry in entries if entry in partner.colours}
-    new = Series(kind, name, label, colours, [], has_partner=bool(source))
+    new = Series(kind, name, title, label, colours, [], has_partner=bool(source))
     if any(s.name != name for s in earlier):
         for s in earlier:
             _say_which(s)
@@ -81,9 +90,9 @@ def free_colours(ax: Axes, palette: Sequence[str]) -> list[str]:
     return [colour for colour in palette if colour.lower() not in taken] or list(palette)
 
 
-def several_names(ax: Axes) -> list[str]:
-    """The observables on the axes, each once."""
-    return list(dict.fromkeys(s.name for s in drawn_on(ax)))
+def titles(ax: Axes) -> list[str]:
+    """What the observables on the axes are called, each once."""
+    return list({s.name: s.title for s in drawn_on(ax)}.values())
 
 
 def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:

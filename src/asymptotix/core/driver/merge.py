@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset.assemble import RESERVED, assemble
 from ..dataset.rows import INDEX_DIMENSIONS, Rows, common_rows, label_name, row_labels
 from ..grid import MOST_POINTS, positions
-from ..problem import Outcome
+from ..problem import Outcome, definitions
 from ..result import Result
 from ..specification import differences, differing, encode, numeric_fields
 from ..status import Status
@@ -72,6 +72,7 @@ def merge(results: Iterable[Result]) -> Result:
         dimensions=_own_dimensions(parts),
         missing=Status.NOT_REACHED,
         rows=rows,
+        definitions=definitions(first.problem, first.algorithm),
     )
     return Result(
         ds,

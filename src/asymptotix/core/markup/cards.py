@@ -40,6 +40,11 @@ def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
     return f'<table style="border-collapse:collapse;margin:0.3em 0">{head}<tbody>{body}</tbody></table>'
 
 
+def folded(title: str, inside: str) -> str:
+    """HTML that is shown when its title is clicked."""
+    return f"<details><summary>{escaped(title)}</summary>{inside}</details>" if inside else ""
+
+
 def picture(source: str, width: int) -> str:
     """A picture on white paper, from a data address that we made."""
     return f'<img alt="plot" width="{width}" src="{source}" style="background:white;border-radius:4px;max-width:100%">'

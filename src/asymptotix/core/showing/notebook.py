@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -12,12 +12,13 @@ import xarray as xr
 
 from ..dataset.assemble import RESERVED
 from ..dataset.labels import is_grid, labelled
-from ..markup.cards import card, line, or_plain, picture, table
+from ..markup.cards import card, folded, line, or_plain, picture, table
 from ..plot import HasBothSides, HasDataset, plot_comparison, plot_curve, style
 from ..status import Status
 from ..words import format_number
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Of a picture. A notebook with a hundred of them must stay one that a browser opens.
@@ -36,7 +37,7 @@ MOST_SENTENCES = 2
 class ComparisonToShow(HasBothSides, Protocol):
     """A comparison, which also says itself in lines of text."""
 
-    def table(self) -> str: ...
+    def summary(self) -> str: ...
 
 
 def result_html(result: HasDataset) -> str:
@@ -44,9 +45,9 @@ def result_html(result: HasDataset) -> str:
     return or_plain(_result, result)
 
 
-def comparison_html(comparison: ComparisonToShow) -> str:
-    """A card of a comparison: the first lines of its table, and a plot where one control has a grid."""
-    return or_plain(_comparison, comparison)
+def comparison_html(comparison: ComparisonToShow, entries: Callable[[], str]) -> str:
+    """A card of a comparison: what there is to say, a plot where one control has a grid, its table to be unfolded."""
+    return or_plain(lambda shown: _comparison(shown, entries()), comparison)
 
 
 def _result(result: HasDataset) -> str:
@@ -59,22 +60,20 @@ def _result(result: HasDataset) -> str:
         line(repr(result.problem)),
         line(f"{sizes}; {_fixed(ds)}" if _fixed(ds) else sizes),
         table(_endings(ds), ("points", "status", "")),
-        table(_variables(ds), ("variable", "along", "value", "largest error")),
+        table(_variables(ds), ("variable", "meaning", "along", "value", "largest error")),
         drawn,
     )
 
 
-def _comparison(comparison: ComparisonToShow) -> str:
-    lines = comparison.table().splitlines()
-    left = len(lines) - 1 - MOST_ROWS
-    rows = [[cell for cell in text.split("  ") if cell.strip()] for text in lines[: MOST_ROWS + 1]]
+def _comparison(comparison: ComparisonToShow, entries: str) -> str:
+    first, *said = comparison.summary().splitlines()
     drawn = _picture([lambda ax, name=name: plot_comparison(comparison, name, ax) for name in comparison.names])
     return card(
-        f"comparison of {', '.join(comparison.names)}",
+        first,
         line(repr(comparison.theory.problem)),
-        table(rows[1:], rows[0]),
-        line(f"and {left} rows more: .table() has all") if left > 0 else "",
+        *(line(text.strip()) for text in said),
         drawn,
+        folded("all entries", entries),
     )
 
 
@@ -108,7 +107,7 @@ def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
         yield str(count), mark + status.sentence, "" if status.converged or told == status.sentence else told
 
 
-def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str]]:
+def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str, str]]:
     """Every variable with its dimensions, its value or its range, and the largest of its numerical errors."""
     shown = [name for name in map(str, ds.data_vars) if name not in RESERVED and not name.endswith("_err")]
     shown.sort(key=lambda name: name.endswith(("_trace", "_draws")))
@@ -116,9 +115,9 @@ def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str]]:
         values, error = ds[name], ds.get(f"{name}_err")
         own = ", ".join(map(str, values.dims))
         largest = "" if error is None else f"{float(error.max()):.2g}"
-        yield name, own, _range(values, error), largest
+        yield name, str(values.attrs.get("long_name", "")), own, _range(values, error), largest
     if len(shown) > MOST_ROWS:
-        yield f"and {len(shown) - MOST_ROWS} more", "", ", ".join(shown[MOST_ROWS:]), ""
+        yield f"and {len(shown) - MOST_ROWS} more", ", ".join(shown[MOST_ROWS:]), "", "", ""
 
 
 def _range(values: xr.DataArray, error: xr.DataArray | None) -> str:
@@ -135,7 +134,7 @@ def _range(values: xr.DataArray, error: xr.DataArray | None) -> str:
     return f"{known.min():.4g} to {known.max():.4g}" if known.min() < known.max() else f"{known.min():.6g} throughout"
 
 
-def _picture(attempts: Sequence) -> str:
+def _picture(attempts: Sequence[Callable[[Axes], object]]) -> str:
     """The first of the plots that can be drawn, small enough for a notebook; none where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
