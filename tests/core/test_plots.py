@@ -88,6 +88,7 @@ def test_two_observables_on_one_axes_are_told_apart(theory):
 
 def test_a_comparison_takes_the_same_keywords(theory, runs):
     ax = plot_comparison(asx.compare(theory, runs), "test_error", color="crimson", label="toy")
+    assert "mean" not in ax.get_ylabel()
     bars: Any = ax.containers[0]
     assert ax.lines[0].get_color() == bars.lines[0].get_color() == "crimson"
     assert ax.get_legend_handles_labels()[1] == ["toy, theory", "toy, experiment"]

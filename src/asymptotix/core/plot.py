@@ -117,7 +117,8 @@ def plot_curve(
     reference
         More results on the same axes: thresholds as vertical marks, experiments as points, theories dashed.
         Thresholds of the theory's own problem are points of its curve, marked by dots, where its value there is known
-        from the grid: no observable of the learned weights changes before something is learned or after all is.
+        from the grid: no observable of the learned weights changes before something is learned or after all is. A
+        curve that is solved there too has them all: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
     color
         A colour of matplotlib, or a list of one for every entry.
     label
@@ -221,14 +222,15 @@ def plot_comparison(
     ds, result = comparison.ds, comparison.experiment
     with style():
         ax = axes_or_new(ax)
-        mean = ds[f"{name}_mean"]
+        mean = ds[f"{name}_mean"].copy(deep=False)
+        mean.attrs = dict(comparison.theory[name].attrs)  # the axis says the observable, for lines and points
         control = _gridded(mean, _grid_dims(ds, mean, by=comparison.by), name)
         theory = comparison.theory
         look = _Look(color, label, _line_options(line), say_kind=True)
         if comparison.by is None and _grid_dims(theory.ds, theory[name]) == [control]:
             _draw(ax, theory, name, look)
         else:
-            _draw_lines(ax, result, ds[f"{name}_theory"].rename(name), control, look)
+            _draw_lines(ax, result, ds[f"{name}_theory"].rename(name).assign_attrs(mean.attrs), control, look)
         _draw_points(ax, result, mean.rename(name), ds[f"{name}_sem"], control, look)
         _describe_axes(ax, mean[control].values, control)
         return _finished(ax)

@@ -51,6 +51,12 @@ def test_parts_of_a_grid_give_the_whole(tmp_path):
     assert asx.load(tmp_path / "m.nc").ds.identical(merged.ds)
 
 
+def test_thresholds_become_points_of_the_curve():
+    limits = asx.thresholds(PROBLEM)
+    merged = asx.merge([asx.solve(PROBLEM, alpha=[0.05, 0.15]), asx.solve(PROBLEM, alpha=limits.weak_recovery)])
+    assert merged.alpha.values.tolist() == [0.05, 0.1, 0.15, 0.2]
+
+
 def test_seeds_and_sizes_are_merged():
     whole = asx.simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=[10, 20], seeds=4)
     sizes = [asx.simulate(PROBLEM, ToyRun(), alpha=[0.2, 0.5], dim=dim, seeds=[2, 3, 0, 1]) for dim in (20, 10)]
