@@ -22,3 +22,7 @@ def test_a_status_is_a_value_or_a_sentence(status):
 def test_converged_must_agree_with_the_status():
     with pytest.raises(ValueError, match=r"converged must be left out, or be what .* says, got True"):
         Outcome({}, Status.FAILED, converged=True)
+
+
+def test_whatever_is_not_well_says_what_to_do():
+    assert all(bool(status.advice) == (not status.converged) for status in Status)

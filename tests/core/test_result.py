@@ -89,7 +89,7 @@ def test_file_round_trip(tmp_path, kind):
 
 def test_words_flags_infinities_and_arrays_survive(tmp_path):
     problem = WithArrays(np.arange(6.0).reshape(2, 3), attention=(np.ones((2, 2)), np.zeros(3)))
-    with pytest.warns(ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning, match="What to do: "):
         result = solve(problem, width=[10, np.inf])
     result.save(tmp_path / "r.nc")
     again = load(tmp_path / "r.nc")

@@ -35,6 +35,15 @@ class Status(enum.Enum):
         return self.value
 
     @property
+    def advice(self) -> str:
+        """What to do about it; nothing where all is well.
+
+        >>> Status.WEAK_SAMPLE.advice
+        'run more draws or chains (seeds)'
+        """
+        return _ADVICE.get(self, "")
+
+    @property
     def code(self) -> str:
         """The name that files keep: lower case, such as "not_converged"."""
         return self.name.lower()
@@ -65,3 +74,17 @@ class Status(enum.Enum):
             return cls.CONVERGED
         begun = [status for status in cls if not status.converged and str(words).startswith(status.sentence)]
         return max(begun, key=lambda status: len(status.sentence), default=cls.NOT_CONVERGED)
+
+
+_ADVICE = {
+    Status.INACCURATE: "the number is right to its <name>_err: use that, or accept it with a larger tolerance",
+    Status.NOT_CONVERGED: "an experiment needs more iterations, epochs or steps; a theory a start nearby (start=) or a "
+    "larger tolerance",
+    Status.AT_BOUND: "what is sought lies beyond: widen the bounds",
+    Status.NOT_VALID: "take the number for a conjecture, and check it by an experiment",
+    Status.WEAK_SAMPLE: "run more draws or chains (seeds)",
+    Status.FAILED: "the sentence says why; all other points stand",
+    Status.INTERRUPTED: "the same call with resume=result goes on",
+    Status.NOT_REACHED: "the same call with resume=result does it",
+    Status.NO_RESULT: "a method must yield an outcome for every point it is given",
+}

@@ -223,12 +223,13 @@ class _Table:
         finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
         if self.interrupted:
             yield f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished", RuntimeWarning
-        failed = [outcome.sentence for outcome in finished if not outcome.converged]
+        failed = [outcome for outcome in finished if not outcome.converged]
         if not self.interrupted:
-            failed += [self._missing.sentence] * (len(self.outcomes) - len(finished))
+            failed += [Outcome({}, self._missing)] * (len(self.outcomes) - len(finished))
         if failed:
-            count = f"{len(failed)} of {len(self.outcomes)} points"
-            yield f"{count} did not converge (see .status); the first: {failed[0]}", ConvergenceWarning
+            count, first = f"{len(failed)} of {len(self.outcomes)} points", failed[0]
+            said = f"{count} did not converge (see .status); the first: {first.sentence}. What to do: {first.how.advice}"
+            yield said, ConvergenceWarning
         if self.file is not None and self.file.trouble:
             yield f"what was finished could not be written: {self.file.trouble}", RuntimeWarning
 

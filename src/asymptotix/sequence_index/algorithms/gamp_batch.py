@@ -251,7 +251,8 @@ class GampRecord:
 
     def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
         """What is to be known of run k besides how it ended."""
-        told = "; its data contradicted the prescribed variances and it went on with their own" if contradicted else ""
+        told = "; its data contradicted the prescribed variances and it went on with their own: try a larger dim"
+        told = told if contradicted else ""
         return "".join(self._doubts_on_start(k, stage) for stage in stages) + told
 
     def _doubts_on_start(self, k: int, stage: Stage) -> str:
