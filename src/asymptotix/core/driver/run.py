@@ -228,8 +228,8 @@ class _Table:
             failed += [Outcome({}, self._missing)] * (len(self.outcomes) - len(finished))
         if failed:
             count, first = f"{len(failed)} of {len(self.outcomes)} points", failed[0]
-            said = f"{count} did not converge (see .status); the first: {first.sentence}. What to do: {first.how.advice}"
-            yield said, ConvergenceWarning
+            said = f"{count} did not converge (see .status); the first: {first.sentence}"
+            yield f"{said}. What to do: {first.how.advice}", ConvergenceWarning
         if self.file is not None and self.file.trouble:
             yield f"what was finished could not be written: {self.file.trouble}", RuntimeWarning
 
