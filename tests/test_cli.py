@@ -46,6 +46,12 @@ def run(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
+@pytest.fixture(autouse=True)
+def without_a_width(monkeypatch):
+    """A runner of tests may have set one."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def toml(tmp_path):
     def write(text=TOY, *, replace=("", "")):
@@ -118,6 +124,7 @@ fixed = { 0 = 0.0 }
 """
 
 
+@pytest.mark.slow
 def test_an_overlap_that_is_held(toml, tmp_path):
     out = tmp_path / "held.nc"
     result = run("solve", toml(FIRST_LAYER_HELD), "--out", out)

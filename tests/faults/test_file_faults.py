@@ -20,7 +20,8 @@ def test_full_disk_leaves_the_old_file_and_the_process(tmp_path, moment):
     assert file_faults.full_disk_outcome(tmp_path, moment) == "kept"
 
 
-def test_full_disk_does_not_take_the_table_from_the_command_line(tmp_path):
+def test_full_disk_does_not_take_the_table_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # one table
     problem = 'imports = ["toy"]\nproblem = { type = "ToyLearning", model = { type = "ToyRegression" } }\n'
     (tmp_path / "toy.toml").write_text(problem + "solve = { alpha = [0.25, 0.5] }\n")
     out = tmp_path / "out" / "curve.nc"

@@ -63,7 +63,9 @@ def test_sweep(name):
     questions.can_be_swept(OWN[name])
 
 
-@pytest.mark.parametrize("problem", [BAYES, RIDGE], ids=["own model", "own theory"])
+@pytest.mark.parametrize(
+    "problem", [pytest.param(BAYES, marks=pytest.mark.slow), RIDGE], ids=["own model", "own theory"]
+)
 def test_theory_is_compared_with_experiment(problem):
     theory = asx.solve(problem, alpha=[0.5, 1.5], progress=False)
     experiment = asx.simulate(problem, NormalEquations(), alpha=[1.5], dim=[100, 200], seeds=20, progress=False)

@@ -127,7 +127,7 @@ compiled = jax.jit(training.loss_and_gradient, static_argnums=4)
     ("activation", "tokens", "output", "centring", "kinds"),
     [
         ("softmax", 2, "label", "trace", ("factorized", "full")),
-        ("softmax", 2, "sequence", "empirical", ("full",)),
+        pytest.param("softmax", 2, "sequence", "empirical", ("full",), marks=pytest.mark.slow),
         pytest.param("softmax", 3, "label", "empirical", ("full",), marks=pytest.mark.slow),
         pytest.param("softmax", 3, "sequence", "trace", ("factorized", "full"), marks=pytest.mark.slow),
         pytest.param("linear", 2, "sequence", "trace", ("full",), marks=pytest.mark.slow),
@@ -227,7 +227,8 @@ def test_a_seed_gives_the_same_run_alone_and_in_any_chunks(runs):
 SEQUENCES = replace(MODEL, tokens=3, output="sequence", centring="empirical")
 
 
-@pytest.mark.parametrize("model", [MODEL, pytest.param(SEQUENCES, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [MODEL, SEQUENCES])
 def test_a_seed_gives_the_same_run_beside_others(model, monkeypatch):
     def run():
         with pytest.warns(match="did not converge"):
@@ -241,6 +242,7 @@ def test_a_seed_gives_the_same_run_beside_others(model, monkeypatch):
         np.testing.assert_allclose(beside[name], alone[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_does_not_take_others_with_it(monkeypatch):
     monkeypatch.setattr(training, "_together", lambda model, runs: 3)
     start = training._start

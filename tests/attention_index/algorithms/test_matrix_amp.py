@@ -68,9 +68,9 @@ def test_too_many_matrices_are_refused_before_they_are_drawn():
 
 SENSINGS = [
     (GaussianSensing, {}),
-    (TokenSensing, {}),
+    pytest.param(TokenSensing, {}, marks=pytest.mark.slow),
     (TokenSensing, {"tokens": 3, "centring": "empirical"}),
-    (TokenSensing, {"tokens": 3, "activation": "linear"}),
+    pytest.param(TokenSensing, {"tokens": 3, "activation": "linear"}, marks=pytest.mark.slow),
 ]
 
 
@@ -141,7 +141,7 @@ def test_bayes_denoiser_has_the_error_it_claims(rng):
 # -- runs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("alpha", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_training_reaches_the_fixed_point_of_state_evolution(alpha):
     numbers = reference("attention_index")
     points = numbers["state_evolution"]["fact_T2_k0.5_lam0.01_D0.5"]["points"]

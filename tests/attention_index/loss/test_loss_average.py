@@ -124,7 +124,7 @@ def test_a_temperature_is_a_scale_of_the_matrix():
         assert ours == pytest.approx(theirs * ratio**power, rel=1e-10)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_linear_attention_in_closed_form(tokens):
     arguments = (1.75, 1.1, 1.4, 0.7)
     closed = QuadraticLinear(tokens)(*arguments, multi_start=True)
@@ -179,6 +179,7 @@ def test_a_learner_without_noise():
     np.testing.assert_allclose(limit[:-1], near[:-1], rtol=1e-4)  # the spread of z is 1e-4
 
 
+@pytest.mark.slow
 def test_without_numba(monkeypatch):
     compiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
     monkeypatch.setitem(sys.modules, "numba", None)

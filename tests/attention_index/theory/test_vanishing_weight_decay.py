@@ -101,7 +101,7 @@ def test_above_interpolation_the_limit_is_the_problem_without_weight_decay():
     assert float(a.test_error) == pytest.approx(float(b.test_error), rel=1e-4)
 
 
-@pytest.mark.parametrize("tokens", [2, 3])
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_least_norm_interpolator(tokens):
     count = tokens**2 + tokens - 2
     problem = asx.RiskMinimization(model(tokens=tokens), weight_decay=0, parameterization="full")

@@ -131,7 +131,8 @@ def test_draws_belong_to_the_seed():
     assert abs(among[0].values["order_parameter_draws"] - among[3].values["order_parameter_draws"]).min() > 0
 
 
-@pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("thin", [1, 3])
 def test_thinning_takes_every_kth(thin):
     problem = one_path()
     every = outcomes(problem, [0], draws=60)[0].values["order_parameter_draws"]

@@ -69,6 +69,7 @@ def test_first_step_of_adam(slope, decay):
         assert large.mean() > 0.5
 
 
+@pytest.mark.slow
 def test_learns_given_examples_by_heart():
     x, y = random_pair()
     found = trained(validation=(x, y), steps=400, validate_every=100)

@@ -89,6 +89,7 @@ def test_streamed_runs_are_the_runs(small_blocks):
     assert (kept.status.values == streamed.status.values).all()
 
 
+@pytest.mark.slow
 def test_runs_on_arrays_of_jax_are_the_runs(monkeypatch):
     def run() -> Result:
         options = {"alpha": 0.6, "dim": 200, "seeds": 2, "progress": False}

@@ -67,7 +67,8 @@ def test_adamw_is_that_of_the_library(library, size):
     assert size < 1e-7 or abs(w - [0.3, -2.0, 0.0]).min() > 1e-4  # it moved
 
 
-@pytest.mark.parametrize("classifier", [RELEASED, pytest.param(PRINTED, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("classifier", [RELEASED, PRINTED])
 def test_the_loop_is_the_one_written_out(classifier):
     """Batches of 4, 4 and 2 in the order of the seed's stream, a step on each, for two epochs."""
     task, seed = drawn_task(0), 5
@@ -106,6 +107,7 @@ def test_the_loop_is_the_one_written_out(classifier):
     assert float(history["validation_accuracy"][-1]) == pytest.approx(right)
 
 
+@pytest.mark.slow
 def test_tokens_that_do_not_occur_change_nothing():
     """Held-out sequences of the whole vocabulary make every embedding be kept; trained on is half of it.
 

@@ -221,6 +221,7 @@ def test_staircase_from_a_direction_that_starts_by_itself(fewer_nodes):
     np.testing.assert_allclose(steps[1].direction, projector(R[1], R[2]) / np.sqrt(2), atol=0.02)
 
 
+@pytest.mark.slow
 def test_directions_that_are_not_seen_are_no_step():
     steps, _ = staircase(StateEvolution(Square([1.0, 2.0])), tolerance=2e-4)
     assert len(steps) == 1

@@ -97,7 +97,8 @@ def test_linear_outputs_are_recovered_where_they_are_as_many_as_directions():
     assert StateEvolution(LinearMap([[1.0, 1.0]], noise=0.1)).exact_recovery_bound == np.inf
 
 
-@pytest.mark.parametrize("alpha", [0.5, pytest.param(3.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.5, 3.0])
 def test_noisy_regression(alpha):
     noise = 0.25
     # With y = s + noise along u: Qhat = alpha / (v + noise), v = 1 / (1 + Qhat), a quadratic equation.
@@ -121,7 +122,7 @@ def test_perceptron(alpha):
     assert not found.exact
 
 
-@pytest.mark.parametrize("alpha", [0.4, 0.8, 1.2])
+@pytest.mark.parametrize("alpha", [0.4, 0.8, pytest.param(1.2, marks=pytest.mark.slow)])
 def test_phase_retrieval_along_a_direction(alpha):
     found = StateEvolution(Square(U)).uninformed(alpha, tolerance=TOLERANCE)
     assert_overlap(found, phase_retrieval(alpha) * np.outer(U, U))
