@@ -62,14 +62,14 @@ $(DOCS): $(STAMP)
 		--no-build-isolation --editable '.[docs]'
 	@touch $(DOCS)
 
-# The wheel's own dependencies only, a directory that is not the clone's, and no build environment of pip's own.
+# The wheel's own dependencies only, in an environment outside the clone that is thrown away.
 wheel: $(STAMP)
-	rm -rf build/wheel
+	rm -rf dist/*.whl
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
-	$(PYTHON) -m venv build/wheel
-	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		"$$(ls -t dist/asymptotix-*.whl | head -n 1)"
-	cd build/wheel && sh ../../tests/check_wheel.sh bin
+	@set -e; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; \
+	$(PYTHON) -m venv "$$there"; \
+	"$$there/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/asymptotix-*.whl; \
+	check=$$(pwd)/tests/check_wheel.sh; cd "$$there"; sh "$$check" "$$there/bin"
 
 bench: $(STAMP)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -25,6 +25,7 @@ extensions = [
 ]
 exclude_patterns = ["README.md", "_ext", "**.ipynb_checkpoints"]
 default_role = "code"
+highlight_language = "none"  # formulas of docstrings; what is code says so
 nitpicky = True
 # Types of parameters are told in words ("int, optional"); only what looks like a name of this package must exist.
 nitpick_ignore_regex = [("py:(class|obj|data|exc)", r"(?!asymptotix\.).*")]

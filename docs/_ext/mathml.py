@@ -17,8 +17,8 @@ from sphinx.util.math import get_node_equation_number
 
 logger = logging.getLogger(__name__)
 
-#: What remains of a command that the translator did not know: its name, as text.
-UNKNOWN = re.compile(r"\\[A-Za-z]+")
+#: What remains of a command or an environment that the translator did not know: its name, or its marks, as text.
+UNKNOWN = re.compile(r"\\[A-Za-z]+|&amp;|>&<|&#x0*26;|<mo />")
 
 
 def translate(latex: str, node: nodes.Element, display: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-#: What is markup and stays: roles, literals, links.
-KEPT = re.compile(r"(:\w+:`[^`]*`|``.*?``|`[^`]*`_{0,2})")
+#: What is markup and stays: roles, literals, links, stressed words.
+KEPT = re.compile(r"(:\w+:`[^`]*`|``.*?``|`[^`]*`_{0,2}|(?<![\w*])\*\w[\w -]*\*(?![\w*]))")
 #: Stands for a colon while napoleon works: a character that no text has.
 COLON = "\ue000"
 SECTIONS = re.compile(r"^-{3,}$")
