@@ -41,7 +41,7 @@ def inline(self: Any, node: nodes.math) -> None:
 
 def block(self: Any, node: nodes.math_block) -> None:
     self.body.append(self.starttag(node, "div", CLASS="math equation"))
-    self.body.append(translate(node.astext(), node, "block"))
+    self.body.append(f'<div class="formula">{translate(node.astext(), node, "block")}</div>')
     if node["number"]:
         number = get_node_equation_number(self, node)
         self.body.append(f'<span class="eqno">({number})')
