@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from asymptotix import cli
+from asymptotix import AttentionPaths, PathPosterior, cli, compare
 from asymptotix.core.result import Result, load
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression, ToyRun
@@ -173,15 +173,111 @@ def test_controls_are_numbers_lists_or_grids(toml, written, expected):
     np.testing.assert_allclose(section["alpha"], expected, rtol=1e-15)  # rounding of geomspace
 
 
+# ------------------------------------------------------------------------- arrays and functions of a problem
+
+
+PATHS = """
+[problem]
+type = "PathPosterior"
+temperature = 0.1
+inputs = { npz = "data.npz", array = "tokens" }
+labels = { npz = "data.npz", array = "labels" }
+network = { type = "AttentionPaths", query_key = [{ npz = "data.npz", array = "layer_1" }], readout = 0 }
+
+[solve]
+width = [10, inf]
+"""
+
+
+def test_arrays_come_from_a_file_beside(toml, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "tokens": rng.standard_normal((8, 3, 4)),
+        "labels": rng.choice([-1.0, 1.0], 8),
+        "layer_1": rng.standard_normal((2, 4, 4)),
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    assert run("solve", toml(PATHS), "--out", tmp_path / "curve.nc").exit_code == 0
+    network = AttentionPaths(query_key=[arrays["layer_1"]], readout=0)
+    problem = PathPosterior(network, arrays["tokens"], arrays["labels"], temperature=0.1)
+    expected = solve(problem, width=[10, np.inf], progress=False)
+    np.testing.assert_array_equal(load(tmp_path / "curve.nc").order_parameter, expected.order_parameter)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, ["there is no file", "data.npz", "'tokens'"]),
+        (b"", ["data.npz is no .npz file"]),
+        (b"not an archive", ["data.npz"]),
+        ({"other": np.zeros(2)}, ["data.npz has no array 'tokens'; it has other"]),
+    ],
+)
+def test_a_file_without_the_array_is_named(toml, tmp_path, content, parts):
+    if isinstance(content, dict):
+        np.savez(tmp_path / "data.npz", **content)
+    elif content is not None:
+        (tmp_path / "data.npz").write_bytes(content)
+    assert_one_sentence(run("solve", toml(PATHS)), *parts)
+
+
+LINK = """
+[problem]
+type = "BayesOptimal"
+model = { type = "MultiIndex", link = "my_links:product", indices = 2 }
+
+[solve]
+alpha = 0.5
+"""
+
+
+def test_a_function_is_named_by_its_module(toml, tmp_path):
+    (tmp_path / "my_links.py").write_text("product = lambda z: z[0] * z[1]\nnumber = 3\n")
+    file = toml(LINK)
+    assert_one_sentence(run("solve", file), "my_links", "--allow-imports")
+    problem, _ = cli.read_problem(file, "solve", allow_imports=True)
+    assert problem.model.link([2.0, 3.0]) == 6.0
+    other = toml(LINK, replace=("product", "number"))
+    assert_one_sentence(run("solve", other, "--allow-imports"), "'my_links:number'", "holds 3")
+    other = toml(LINK, replace=("product", "nothing"))
+    assert_one_sentence(run("solve", other, "--allow-imports"), "'my_links:nothing'", "none of that name")
+
+
+# ------------------------------------------------------------------------- files of results
+
+
+def test_a_table_is_written_where_the_suffix_asks_for_one(toml, tmp_path):
+    assert run("solve", toml(), "--out", tmp_path / "curve.csv").exit_code == 0
+    header, *rows = (tmp_path / "curve.csv").read_text().splitlines()
+    assert "alpha" in header
+    assert len(rows) >= 4
+    assert_one_sentence(run("solve", toml(), "--out", tmp_path / "curve.txt"), "must end in .nc", "curve.txt")
+
+
+def test_files_are_compared_and_drawn(toml, tmp_path):
+    theory, runs, picture = (tmp_path / name for name in ("curve.nc", "runs.nc", "overlap.png"))
+    assert run("solve", toml(), "--out", theory).exit_code == 0
+    assert run("simulate", toml(), "--out", runs).exit_code == 0
+    found = run("compare", theory, runs)
+    assert found.exit_code == 0
+    assert found.stdout.strip() == compare(load(theory), load(runs)).table().strip()
+    assert run("plot", "test_error", theory, "--out", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert_one_sentence(run("plot", "nothing", theory, "--out", picture), "nothing", "test_error")
+    assert_one_sentence(run("compare", runs, theory), "theory")
+
+
 # ------------------------------------------------------------------------- what is printed
 
 
 def test_table_has_a_row_per_point_with_errors_and_status(toml):
     lines = run("solve", toml(replace=("noise = 0.5", "noise = 0.0")).resolve()).stdout.splitlines()
     assert "ToyLearning" in lines[0]
-    header = next(line for line in lines if "status" in line)
-    for name in ("alpha", "overlap[0,0]", "overlap[1,1]", "test_error"):
-        assert name in header
+    headers = [line for line in lines if "status" in line]
+    assert all("alpha" in header for header in headers)
+    for name in ("overlap[0,0]", "overlap[1,1]", "test_error"):
+        assert sum(name in header for header in headers) == 1
+    assert max(map(len, lines[1:])) <= 120  # of a pipe, which has no width of its own
     row = next(line for line in lines if re.match(r"│ +0\.5 ", line))
     assert "0.4000000 ± 0.0000010" in row  # 0.5 / (1 + weight_decay), toy's error 1e-6
     assert "converged" in row
@@ -220,7 +316,7 @@ def test_numbers_are_shown_even_if_they_cannot_be_written(toml, tmp_path, monkey
     monkeypatch.setattr(Result, "save", disk_is_full)
     result = run("solve", toml(), "--out", tmp_path / "curve.nc")
     assert result.exit_code == 2
-    assert result.stdout.count("converged") == 4
+    assert result.stdout.count("converged") == 8  # two tables of four points
     assert result.stderr.endswith("\nError: no space left on device\n")
 
 
@@ -455,7 +551,7 @@ def test_program_in_a_process_of_its_own(toml):
     command = [sys.executable, "-c", "from asymptotix.cli import main; main()"]
     good = subprocess.run([*command, "solve", file], capture_output=True, text=True, env=environment)
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.count("converged") == 4
+    assert good.stdout.count("converged") == 8  # two tables of four points
     file.write_text("alpha = [")
     bad = subprocess.run([*command, "solve", file], capture_output=True, text=True, env=environment)
     assert bad.returncode == 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from .core.definitions.observable import Observable
 from .core.problem import Outcome, Problem
 from .core.progress import Progress
 from .core.specification import Specification
@@ -43,6 +44,8 @@ class Theory(Protocol):
 
     def index_labels(self) -> Sequence[str]: ...
 
+    def observables(self) -> Mapping[str, Observable]: ...  # may be missing
+
 
 @dataclass(frozen=True)
 class BayesOptimal(Problem):
@@ -55,6 +58,29 @@ class BayesOptimal(Problem):
         the theory to which the verbs are handed on.
     side_information : float
         Overlap l in [0, 1) of side information S = sqrt(l) W + sqrt(1-l) noise about the teacher's weights.
+
+    Notes
+    -----
+    What a result holds; ``result.overlap.attrs``, say, has the definition in full, and ``<name>_err`` is the numerical
+    error of ``<name>``. With D the dimension, P rows W of the weights, g the output and n = alpha D samples, of all
+    models but AttentionIndex:
+
+    - ``overlap(index, index_other)``: Q = E[W W*^T]/D with the teacher W*; 0 is nothing, the identity all, and the
+      diagonal is a squared cosine.
+    - ``test_error``: squared error, summed over outputs, of the posterior mean of g on fresh data; ``plugin_error``:
+      that of g at the posterior mean of the weights.
+    - ``estimation_error``: |W*^T W* - E[W^T W]|_F^2/D^2 = P - |Q|_F^2.
+    - ``free_entropy``: log evidence per dimension; of several fixed points the largest counts; inf at exact recovery.
+    - Of message passing also ``variance(index)``, that of the posterior in the run, and ``empirical_variance(index)``,
+      by the data's own precision; ``eigenvalue(index)``, ``eigenvalue_gap(index)`` and ``spectral_overlap(index)`` of
+      the spectral start. Those of SGD are listed there.
+
+    Of an AttentionIndex, with n = alpha d^2 samples, S_0 the target and S its posterior mean:
+
+    - ``q``: Tr(S^2)/d; ``estimation_error``: |S - S_0|_F^2/d; ``test_error``: squared error of the mean label.
+    - ``qhat``: the posterior is that of S_0 seen through noise of variance 1/qhat.
+
+    Thresholds are listed in :func:`thresholds`.
 
     Examples
     --------
@@ -82,6 +108,9 @@ class BayesOptimal(Problem):
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return self.theory.dimensions()
+
+    def observables(self) -> Mapping[str, Observable]:
+        return self.theory.observables() if hasattr(self.theory, "observables") else {}
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return self.theory.check_control(name, values)

@@ -41,14 +41,14 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_outputs_of_paths_sum_to_that_of_the_network(network, examples):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     assert f.shape == (40, 6)
     np.testing.assert_allclose(f.sum(axis=1), network.network.forward(network.weights, examples[0]), atol=1e-13)
 
 
 @pytest.mark.parametrize("removed", [(), ((0, 1),), ((1, 0),), ((0, 0), (0, 2)), ((0, 2), (1, 1))])
 def test_without_heads_is_what_the_pruned_network_says(network, examples, removed):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     (found,) = without_heads.without(f, HEADS, [removed])
     np.testing.assert_allclose(found, asx.prune(network, removed, rescale=False).predict(examples[0]), atol=1e-12)
     scale = without_heads.rescaling(HEADS, removed)
@@ -58,7 +58,7 @@ def test_without_heads_is_what_the_pruned_network_says(network, examples, remove
 
 
 def test_a_layer_without_heads_cuts_the_network_and_guesses(network, examples):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     gone = [(1, 0), (1, 1)]
     assert not without_heads.without(f, HEADS, [gone]).any()
     assert without_heads.rescaling(HEADS, gone) == 1
@@ -66,7 +66,7 @@ def test_a_layer_without_heads_cuts_the_network_and_guesses(network, examples):
 
 
 def test_a_curve_goes_from_the_whole_network_to_one_head_per_layer(network, examples):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     order = [(0, 1), (1, 0), (0, 0), (0, 2), (1, 1)]
     curve = without_heads.removal_curve(f, examples[1], HEADS, order)
     assert curve.removed.values.tolist() == [0, 1, 2, 3]
@@ -80,7 +80,7 @@ def test_a_curve_goes_from_the_whole_network_to_one_head_per_layer(network, exam
 
 
 def test_random_orders_average_to_all_sets_of_a_size(network, examples):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     every = list(itertools.permutations(without_heads.all_heads(HEADS)))
     curves = without_heads.random_curves(f, examples[1], HEADS, every)
     for count in range(4):  # the first heads of a random order are a random set
@@ -93,7 +93,7 @@ def test_random_orders_average_to_all_sets_of_a_size(network, examples):
 
 
 def test_search_begins_with_the_head_that_costs_least(network, examples):
-    f = without_heads.path_outputs(network.network, network.weights, examples[0])
+    f = network.path_outputs(examples[0])
     order = without_heads.greedy_order(f, examples[1], HEADS)
     assert sorted(order) == without_heads.all_heads(HEADS)
     losses, errors = pruned.single_losses(f, examples[1], HEADS)

@@ -11,8 +11,10 @@ import pytest
 import xarray as xr
 
 import asymptotix as asx
+from asymptotix.core.definitions.observable import definition
+from asymptotix.core.problem import definitions
 from asymptotix.core.progress import Progress
-from asymptotix.core.specification import describe
+from asymptotix.core.specification import describe, numeric_fields
 from protocol.cases import SEEDS, Case
 
 ERRORS = (TypeError, ValueError)
@@ -52,6 +54,36 @@ def states_its_errors(case: Case, result: asx.Result) -> None:
             assert not (result.converged & (result[name] > bound)).any(), f"{name} exceeds its number"
         else:
             assert (f"{name}_err" in result.ds) != (name in case.without_error), f"{name}: is there an error or not?"
+
+
+def defines_its_numbers(case: Case) -> None:
+    """Every variable, control and field has a definition, and a docstring names what a result holds."""
+    is_defined(case.whole)
+    known = definitions(case.problem, case.algorithm)
+    fields = {*numeric_fields(case.problem), *case.problem.controls}
+    assert {field for field in fields if definition(field, known) is None} == set()
+    texts = [type(case.problem).__doc__, None if case.algorithm is None else type(case.algorithm).__doc__]
+    assert undocumented(case.whole, *texts) == set()
+
+
+def is_defined(result: asx.Result) -> None:
+    for name in map(str, result.ds.variables):
+        attrs = result[name].attrs
+        assert attrs.get("description"), f"{name} has no definition: add it to the table of its problem's observables"
+        assert attrs["long_name"], name
+        if result[name].dtype.kind in "biuf":
+            assert attrs["units"], name
+
+
+#: What a result of any kind holds, and what follows from another name: docstrings need not speak of them.
+OF_ALL = ("status", "status_code", "converged")
+DERIVED = ("_err", "_trace", "_draws")
+
+
+def undocumented(result: asx.Result, *texts: str | None) -> set[str]:
+    """Names of a result that none of the texts has in double backquotes, alone or with its dimensions."""
+    names = {str(name) for name in result.ds.data_vars if name not in OF_ALL and not str(name).endswith(DERIVED)}
+    return names - {name for text in texts for name in re.findall(r"``(\w+)(?:\([^`]*\))?``", text or "")}
 
 
 # -- (b) and (g) the file ------------------------------------------------------------------------------------------

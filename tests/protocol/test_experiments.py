@@ -12,6 +12,10 @@ def test_result(name):
     questions.returns_what_it_promises(EXPERIMENTS[name])
 
 
+def test_definitions(name):
+    questions.defines_its_numbers(EXPERIMENTS[name])
+
+
 def test_file(name, tmp_path):
     questions.survives_a_file(EXPERIMENTS[name], tmp_path)
 

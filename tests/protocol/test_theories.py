@@ -12,6 +12,10 @@ def test_result(name):
     questions.returns_what_it_promises(THEORIES[name])
 
 
+def test_definitions(name):
+    questions.defines_its_numbers(THEORIES[name])
+
+
 def test_file(name, tmp_path):
     questions.survives_a_file(THEORIES[name], tmp_path)
 

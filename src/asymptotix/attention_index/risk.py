@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.definitions.observable import Observable
 from ..core.gradient import Derivative
 from ..core.problem import Outcome, Problem
 from ..core.specification import condensed, fixed_points, numeric_fields, with_fields
@@ -20,6 +21,7 @@ from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
 from .model import AttentionIndex
+from .training_definitions import TRAINING_DEFINITIONS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -62,6 +64,21 @@ class RiskMinimization(Problem):
 
     Notes
     -----
+    *What a result holds*; ``result.rank.attrs``, say, has the definition in full, and ``<name>_err`` is the numerical
+    error of ``<name>``. S_0 is the target, Q_0 = Tr(S_0^2)/d.
+
+    - ``test_error``: E|y - A|_F^2 on fresh data, noise included; ``train_error``: the same per training sample.
+    - ``train_loss``: L/d^2, penalty included. ``estimation_error``: |S - S_0|_F^2/d = Q_0 - 2m + q.
+    - ``rank``: share of the eigenvalues of S that are not zero (in an experiment: beyond 0.01).
+    - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; their conjugate fields ``mhat``, ``Sigmahat``,
+      ``qhat``.
+    - ``delta``, ``eps``, ``scale``: the eigenvalues of S are scale (x - eps)_+, x from the target's law convolved with
+      a semicircle of variance delta^2.
+    - ``potential``: Phi, equal to train_loss at a fixed point. ``replicon``: below 1 replica symmetry is stable.
+      ``jump_weight``: share of the data on which the proximal map jumps; above 1e-3 the numbers are unproven.
+
+    Thresholds are listed in :func:`thresholds`, what experiments add in :class:`Adam` and :class:`MatrixAMP`.
+
     *Starts* of :func:`solve`. "uninformed": S is a thousandth of S_0 in size, with a cosine of a thousandth between the
     two; "informed": S is S_0 but for a cosine of 0.999. Where the loss is not convex either tries the other one too; if
     they lead to two branches, that of lower training loss is reported, being that of the minimiser, and the status says
@@ -156,6 +173,9 @@ class RiskMinimization(Problem):
             if self.model.activation == "softmax":
                 y = np.exp(y) / np.exp(y).sum(axis=-1, keepdims=True)
             return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
+
+    def observables(self) -> Mapping[str, Observable]:
+        return TRAINING_DEFINITIONS
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values, most=MOST_SAMPLES)

@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from ..core.definitions.observable import Observable
 from ..core.problem import Outcome, Problem
 from ..core.progress import Progress
 from ..core.result import Result
@@ -28,6 +29,7 @@ from . import posterior_readouts
 from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
 from .network.given_arrays import labels_of_examples
 from .network.path_network import AttentionPaths
+from .path_definitions import PATH_DEFINITIONS
 from .theory.action import Action, checked_ratios, checked_variances, required_bytes
 from .theory.order_parameter import OrderParameter, minimise
 from .theory.single_path import SinglePath
@@ -59,6 +61,11 @@ class PathPosterior(Problem):
 
     Notes
     -----
+    *What a result holds*; ``result.action.attrs``, say, has the definition in full. ``order_parameter(path,
+    path_other)``: U, the mean scalar product of two paths' effective weights over N, the first layer's head slowest
+    along ``path``. ``action``: S(U), per width: the posterior of U is exp(-N S/2) at leading order. ``gradient_norm``:
+    see below. ``<name>_err`` is the numerical error of ``<name>``. What chains add is listed in :class:`NUTS`.
+
     A point of :func:`solve` is converged where ``order_parameter_err`` is at most ``tolerance`` times the largest entry
     of U. ``gradient_norm`` is the gradient of the action at the end of the search, max |U^1/2 (dS/dU) U^1/2|: the
     search goes on until it is below 1e-8, or below ``tolerance`` where that is smaller, or until rounding stops it.
@@ -125,6 +132,9 @@ class PathPosterior(Problem):
         if self.labels.ndim == 1:
             return {"order_parameter": ("path", "path_other")}
         return {"order_parameter": ("path", "output", "path_other", "output_other")}
+
+    def observables(self) -> Mapping[str, Observable]:
+        return PATH_DEFINITIONS
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         grid = np.atleast_1d(np.asarray(checks.real_array(name, values), float))

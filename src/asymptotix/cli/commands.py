@@ -69,13 +69,16 @@ asymptotix demo
 asymptotix solve two_layers.toml --out curve.nc
 asymptotix simulate two_layers.toml --out runs.nc
 asymptotix thresholds two_layers.toml
+asymptotix compare curve.nc runs.nc
+asymptotix plot overlap curve.nc runs.nc --out overlap.png
 ```
 
 An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `--out` is written as points finish;
 `--resume curve.nc` goes on from there, on a wider grid too.
-A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray. A problem type of another
-package is found after `imports = ["its_module"]` on the first line; that of a script beside the TOML file too, with
-`--allow-imports`, because it runs the script.
+A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray; `--out curve.csv` writes a table.
+In a problem an array is `inputs = {{ npz = "data.npz", array = "inputs" }}`, a function `link = "module:function"`.
+A problem type of another package is found after `imports = ["its_module"]` on the first line. A module that lies beside
+the TOML file needs `--allow-imports`, because it is run.
 """
 
 app = typer.Typer(
@@ -90,7 +93,8 @@ app.add_typer(data_app, name="data")
 
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
 Out = Annotated[
-    Path | None, typer.Option(metavar="FILE.nc", help="Also write the result, as netCDF, while points finish.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write the result: FILE.nc while points finish, FILE.csv at the end."),
 ]
 Resume = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
@@ -148,7 +152,7 @@ def solve(
         problem, section = read_problem(file, "solve", allow_imports=allow_imports)
         from ..core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.solve(problem, resume=resume, checkpoint=out, **section))
+        _finish(out, lambda kept: verbs.solve(problem, resume=resume, checkpoint=kept, **section))
 
 
 @app.command()
@@ -169,7 +173,7 @@ def simulate(
         if missing := [name for name in ("algorithm", "seeds") if name not in section]:
             raise ValueError(f"[simulate] of {file} needs {' and '.join(missing)}")
         algorithm = build(section.pop("algorithm"))
-        _finish(_checked_out(out), lambda: verbs.simulate(problem, algorithm, resume=resume, checkpoint=out, **section))
+        _finish(out, lambda kept: verbs.simulate(problem, algorithm, resume=resume, checkpoint=kept, **section))
 
 
 @app.command()
@@ -186,7 +190,7 @@ def thresholds(
         problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
         from ..core import verbs
 
-        _finish(_checked_out(out), lambda: verbs.thresholds(problem, resume=resume, checkpoint=out, **section))
+        _finish(out, lambda kept: verbs.thresholds(problem, resume=resume, checkpoint=kept, **section))
 
 
 @app.command()
@@ -214,23 +218,74 @@ def reproduce(
             say(f"{out / name}: picture, data and record.md")
 
 
-def _checked_out(out: Path | None) -> Path | None:
-    """The output path, refused before the work rather than after it."""
-    if out is not None and not out.parent.is_dir():
+@app.command()
+def compare(
+    context: typer.Context,
+    theory: Annotated[Path, typer.Argument(metavar="THEORY.nc", help="Written by `asymptotix solve --out`.")],
+    experiment: Annotated[Path, typer.Argument(metavar="RUNS.nc", help="Written by `asymptotix simulate --out`.")],
+    debug: Debug = False,
+) -> None:
+    """Theory against experiment: a line for every observable and point, with the distance in errors."""
+    with clear_messages(context, debug):
+        from ..core.compare import compare
+        from ..core.result import load
+
+        print(compare(load(theory), load(experiment)).table())
+
+
+@app.command()
+def plot(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="VARIABLE", help="Such as overlap or test_error.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE.nc ...", help="Theory, runs, thresholds.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.png", help="Where to; the suffix says the format.")],
+    debug: Debug = False,
+) -> None:
+    """A picture of one variable: theory as lines, runs as points, thresholds as marks."""
+    with clear_messages(context, debug):
+        _check_folder(out)
+        import matplotlib
+
+        matplotlib.use("agg")
+        from ..core.result import load
+
+        first, *others = [load(file) for file in files]
+        if name not in first.ds:
+            raise ValueError(f"{files[0]} has no {name!r}; it has {', '.join(map(str, first.ds.data_vars))}")
+        figure = first.plot(name, reference=others).get_figure()
+        assert figure is not None
+        figure.savefig(out)
+        print(f"written to {out}")
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse an output path before the work rather than after it."""
+    if not out.parent.is_dir():
         raise FileNotFoundError(f"--out {out}: there is no folder {out.parent}")
-    if out is not None and out.is_dir():
+    if out.is_dir():
         raise IsADirectoryError(f"--out {out} is a folder; name a file in it, such as {out / 'result.nc'}")
-    return out
 
 
-def _finish(out: Path | None, work: Callable[[], Result]) -> None:
-    result = work()
+def _finish(out: Path | None, work: Callable[[Path | None], Result]) -> None:
+    """Do the work, which keeps what is finished in the file it is given, write the result and print it."""
+    if out is not None:
+        _check_folder(out)
+        if out.suffix not in (".nc", ".csv"):
+            raise ValueError(f"--out must end in .nc (netCDF) or .csv (a table), got {out}")
+    result = work(out if out is not None and out.suffix == ".nc" else None)
     try:  # neither a closed pipe nor a full disk may lose the numbers
         if out is not None and result.begun:
-            result.save(out)
+            _write(result, out)
     finally:
         show(result)
     if out is not None:
         print(f"written to {out}" if result.begun else f"nothing is finished, and {out} is as it was")
     if not result.finished:
         raise typer.Exit(exit_code_of_interrupt())
+
+
+def _write(result: Result, out: Path) -> None:
+    if out.suffix == ".csv":
+        result.to_dataframe().to_csv(out, index=False)
+    else:
+        result.save(out)

@@ -1,4 +1,4 @@
-"""Problems described in TOML: reading them, and importing the modules that they name."""
+"""Problems described in TOML: reading them, the arrays and the functions that they name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import tomllib
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..core.problem import Problem
 
+#: How a function is named.
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds")
 
 
 def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple[Problem, dict[str, Any]]:
     """Read the problem of a TOML file and the section of one verb, its grids expanded.
 
-    Modules that it imports are run. Those of the environment are the user's own; one beside the file came with it and
-    needs ``allow_imports``.
+    An array is ``{ npz = "data.npz", array = "inputs" }``, its path counted from the TOML file, and a function is
+    ``"module:function"``. Modules that it imports are run. Those of the environment are the user's own; one beside the
+    file came with it and needs ``allow_imports``.
     """
     document = _toml(file)
     _no_other_names(document, SECTIONS, f"section or key of {file}")
@@ -36,7 +41,7 @@ def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple
     from ..core.specification import build
 
     _import_modules(document.get("imports", []), file, allow_imports)
-    problem = build(document["problem"])
+    problem = build(_resolved(document["problem"], file, allow_imports))
     return problem, {name: _value(f"{verb}.{name}", value) for name, value in section.items()}
 
 
@@ -47,6 +52,46 @@ def _toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # not TOML, or not even text
         raise ValueError(f"{file} is not valid TOML: {error}") from error
+
+
+def _resolved(value: Any, file: Path, allow_imports: bool) -> Any:
+    """A description with its arrays read and its functions found."""
+    if isinstance(value, list):
+        return [_resolved(item, file, allow_imports) for item in value]
+    if isinstance(value, str) and FUNCTION.fullmatch(value):
+        return _function(value, file, allow_imports)
+    if not isinstance(value, dict):
+        return value
+    if "npz" in value:
+        return _array(value, file)
+    return {name: _resolved(item, file, allow_imports) for name, item in value.items()}
+
+
+def _function(named: str, file: Path, allow_imports: bool) -> Any:
+    module, _, name = named.partition(":")
+    _import_modules([module], file, allow_imports)
+    found = getattr(sys.modules[module], name, None)
+    if not callable(found):
+        there = "has none of that name" if found is None else f"holds {found!r} under that name"
+        raise ValueError(f"{named!r} must name a function as module:function, but {module} {there}")
+    return found
+
+
+def _array(given: Mapping[str, Any], file: Path) -> Any:
+    import numpy as np
+
+    _no_other_names(given, ("npz", "array"), "key of an array")
+    if not all(isinstance(given.get(key), str) for key in ("npz", "array")):
+        raise ValueError(f'an array needs a file and a name: {{ npz = "data.npz", array = "inputs" }}, got {given!r}')
+    path = file.parent / given["npz"]
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}, which {file} takes the array {given['array']!r} from")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no .npz file of arrays")
+    with np.load(path, allow_pickle=False) as arrays:
+        if given["array"] not in arrays:
+            raise ValueError(f"{path} has no array {given['array']!r}; it has {', '.join(arrays.files)}")
+        return arrays[given["array"]]
 
 
 def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:

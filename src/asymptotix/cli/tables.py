@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..core.words import format_number
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -23,10 +25,7 @@ MAX_STATUS_WIDTH = 30  # a longer sentence takes several lines
 
 def show(result: Result) -> None:
     """Print a result: a row for every point, or for a single point a row for every number."""
-    from rich.console import Console
-
-    # Piped output has no width to respect, and a table that is cut there is useless.
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console = _console()
     console.print(_plain(_title(result)), style="bold")
     point_dims = result.status.dims
     shown, left_out = _variables(result, MAX_COLUMNS_PER_VARIABLE if point_dims else MAX_ROWS_PER_VARIABLE)
@@ -51,7 +50,6 @@ def say(line: str) -> None:
 
 def show_figures() -> None:
     """Print what can be reproduced, and what it costs."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..figures import FIGURES
@@ -66,8 +64,16 @@ def show_figures() -> None:
         memory = f"{quick.gib:g}, {paper.gib:g} GiB"
         shows = f"{chosen.shows} (from {', '.join(chosen.needs)})" if chosen.needs else chosen.shows
         table.add_row(chosen.name, shows, _minutes(quick.minutes), _minutes(paper.minutes), gpu, memory)
-    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
+    _console(200).print(table)
     print("Times on two cores. Make one with: asymptotix reproduce FIGURE --size quick --out DIR")
+
+
+def _console(piped_width: int = 120) -> Console:
+    """Of the terminal's width. A pipe has none: COLUMNS says how wide its lines may be, or they are still readable."""
+    from rich.console import Console
+
+    columns = os.environ.get("COLUMNS", "")
+    return Console() if sys.stdout.isatty() or columns.isdigit() else Console(width=piped_width)
 
 
 def _minutes(minutes: float) -> str:

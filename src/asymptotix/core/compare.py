@@ -1,18 +1,23 @@
-"""Theory against experiment: the same observables at the same controls, with z-scores."""
+"""Theory against experiment: the same observables at the same controls, and how far noise explains the difference."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from ..numerics import checks
 from . import plot
+from .comparison.comparison_table import ComparedObservable, ComparisonInWords
+from .comparison.scores import PARTS, scores
+from .comparison.size_trend import SizeTrend
 from .dataset.assemble import RESERVED, assemble
-from .dataset.rows import INDEX_DIMENSIONS, common_rows, in_rows, row_labels
+from .dataset.rows import common_rows, in_rows, row_labels
 from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
@@ -31,9 +36,15 @@ class Comparison:
     Attributes
     ----------
     ds
-        For every shared observable ``<name>_theory``, ``<name>_mean`` and ``<name>_sem`` (over seeds) and
-        ``<name>_z`` = (mean - theory) / sqrt(sem² + err²), with err the numerical error of the theory.
-        ``<name>_runs`` counts the runs that gave a number; with one run sem and z are NaN.
+        For every shared observable
+
+        - ``<name>_theory``, ``<name>_mean`` and ``<name>_sem``, the standard error over seeds; ``<name>_runs`` counts
+          the runs that gave a number, and ``<name>_floor`` is what the theory's numerical error and rounding leave
+          open;
+        - ``<name>_difference`` = mean - theory, and ``<name>_relative``, the same over the size of the theory's number;
+        - ``<name>_t`` = difference / sqrt(sem² + floor²), Student's t with ``<name>_dof`` = runs - 1 degrees of
+          freedom, and ``<name>_z``, the Gaussian z of the same probability. They are NaN where the error of the runs is
+          not known: one run, or runs that all gave the same number. There z is zero if that number is the theory's.
     theory, experiment
         What was compared.
     by
@@ -52,7 +63,10 @@ class Comparison:
 
     @property
     def max_abs_z(self) -> float:
-        """The largest absolute z-score of all observables and points; NaN where there is none."""
+        """The largest absolute z-score of all observables and points; NaN where there is none.
+
+        Of many entries one is large by chance: :meth:`summary` says which are beyond that.
+        """
         largest = [float(abs(self.ds[f"{name}_z"]).max()) for name in self.names]
         return max((z for z in largest if not math.isnan(z)), default=math.nan)
 
@@ -60,43 +74,48 @@ class Comparison:
         """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
         return Comparison(self.ds.sel(*args, **kwargs), self.theory, self.experiment, self.by)
 
-    def table(self) -> str:
-        """Return one line per observable, point and entry that it has: theory, mean ± s.e.m., number of runs, z."""
-        grid = [str(name) for name, values in self.ds.coords.items() if values.dtype.kind in "iuf" and values.ndim <= 1]
-        rows = [(*grid, "observable", "theory", "experiment", "runs", "z")]
-        for name in self.names:
-            columns = [self.ds[f"{name}_{part}"] for part in ("theory", "mean", "sem", "runs", "z")]
-            theory, mean, sem, runs, z = xr.broadcast(*columns)
-            for position in np.argwhere(_listed(theory, runs).values):
-                at = dict(zip(theory.dims, position, strict=True))
-                own = [str(i) for dim, i in at.items() if dim not in grid]
-                where = [_number(self.ds[c].isel({c: at[c]} if c in at else {}).values) for c in grid]
-                measured = f"{_number(mean[at].values)} ± {_number(sem[at].values, digits=2)}"
-                label = name + (f"[{', '.join(own)}]" if own else "")
-                rows.append(
-                    (
-                        *where,
-                        label,
-                        _number(theory[at].values),
-                        measured,
-                        str(int(runs[at])),
-                        f"{float(z[at]):+.2f}",
-                    )
-                )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-        )
+    def size_trend(self, name: str) -> SizeTrend | None:
+        """How the distance of an observable from theory goes with ``dim``; None where one size was run."""
+        return ComparedObservable.of(self.ds, checks.one_of("name", name, self.names)).trend
+
+    def table(self, *, every: bool = False) -> str:
+        """Return one line per observable, point and entry: theory, mean ± s.e.m., runs, difference, t and z.
+
+        A star marks what is beyond noise: chance alone would mark an entry in one comparison of a hundred.
+
+        Parameters
+        ----------
+        every
+            List all entries. By default an entry (i, j) that is also (j, i) is listed once, and what is exactly zero
+            off the diagonal at all points of the theory, as symmetry makes it, only where the runs contradict it.
+        """
+        return ComparisonInWords(self.ds, self.names).table(every=every)
+
+    def summary(self) -> str:
+        """Return what there is to say: per observable the largest difference and whether noise explains it.
+
+        An entry is beyond noise where its z is, in view of how many entries were compared. Where several ``dim`` were
+        run the distance is followed with them: what finite size does falls, and what stays is something else.
+        """
+        sizes = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
+        algorithm, seeds = self.experiment.algorithm, self.experiment.ds.sizes.get("seed", 1)
+        head = f"comparison of {type(algorithm).__name__} with theory: {sizes}; {seeds} seed{'s' * (seeds != 1)}"
+        lines = ComparisonInWords(self.ds, self.names).sentences(self.theory.settings.get("tolerance"))
+        if "theory_converged" in self.ds and not self.ds["theory_converged"].all():
+            missed = int((~self.ds["theory_converged"]).sum())
+            lines.append(f"the theory did not converge at {missed} of {self.ds['theory_converged'].size} points")
+        return "\n".join([head, *(f"  {line}" for line in lines)])
 
     def plot(self, name: str, ax: Axes | None = None) -> Axes:
         """Plot one observable; see :func:`asymptotix.core.plot.plot_comparison`."""
         return plot.plot_comparison(self, name, ax=ax)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
-        return (
-            f"<asymptotix comparison of {', '.join(self.names)}; {sizes}; largest |z| {self.max_abs_z:.2f}>"
-        )
+        return f"<asymptotix {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        table = ComparisonInWords(self.ds, self.names).html()
+        return f"<pre>{html.escape(self.summary())}</pre><details><summary>all entries</summary>{table}</details>"
 
 
 def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Comparison:
@@ -284,26 +303,16 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
         exact, error = (
             part.assign_coords({d: runs[d] for d in part.dims if d in runs.coords}) for part in (exact, error)
         )
-        count = runs.notnull().sum("seed")
-        mean = runs.mean("seed")
-        sem = runs.std("seed", ddof=1).where(count > 1) / np.sqrt(count)
-        spread = np.sqrt(sem**2 + error**2)
-        gap = (mean - exact).where(np.isfinite(exact))
-        columns[f"{name}_theory"] = exact
-        columns[f"{name}_mean"] = mean
-        columns[f"{name}_sem"] = sem
-        columns[f"{name}_runs"] = count
-        # No gap and no spread is agreement, not 0/0. Runs that all agree, as counts may, say nothing of their scatter.
-        z = (gap / spread).where((sem > 0) | (count < 2))
-        columns[f"{name}_z"] = xr.where((gap == 0) & (spread == 0), 0.0, z)
+        about = exact.attrs
+        for part, values in scores(exact, error, runs).items():
+            words, in_units = PARTS[part]
+            columns[f"{name}_{part}"] = values.copy(deep=False)
+            columns[f"{name}_{part}"].attrs = {
+                "long_name": words.format(about.get("long_name", name)),
+                "units": about.get("units", "1") if in_units else "1",
+            }
     ds = xr.Dataset(columns)
     return ds.drop_vars([name for name in ("seed", "iteration") if name in ds.coords])
-
-
-def _listed(theory: xr.DataArray, runs: xr.DataArray) -> xr.DataArray:
-    """Which entries a table lists: not those of other points' indices. A point that failed as a whole keeps its own."""
-    missing = theory.isnull() & (runs == 0)
-    return ~missing | missing.all([dim for dim in INDEX_DIMENSIONS if dim in missing.dims])
 
 
 def _observables(ds: xr.Dataset) -> list[str]:
@@ -338,7 +347,3 @@ def _check_pair(theory: Result, experiment: Result) -> None:
 def _changes(result: Result) -> dict[str, Any]:
     """What was done to a result after the verb returned it: settings beyond those that solve takes."""
     return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance", "fixed")}
-
-
-def _number(value: SupportsFloat, digits: int = 4) -> str:
-    return f"{float(value):.{digits}g}"

@@ -14,6 +14,8 @@ import numpy as np
 import xarray as xr
 
 from .dataset.rows import label_name
+from .definitions.common_names import COMMON
+from .definitions.observable import definition, label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,21 +23,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart with any common colour blindness; without yellow, lost on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-
-LABELS = {
-    "alpha": r"sample ratio $\alpha$",
-    "width": r"width $N$",
-    "weight_decay": r"weight decay $\lambda$",
-    "noise": r"noise variance $\Delta$",
-    "temperature": r"temperature $T$",
-    "skip": r"skip strength $c$",
-    "dim": r"dimension $D$",
-    "iteration": r"iteration $t$",
-    "overlap": r"overlap $Q$",
-    "order_parameter": r"order parameter $U$",
-    "weak_recovery": r"weak recovery $\alpha$",
-    "exact_recovery": r"exact recovery $\alpha$",
-}
 
 STYLE: dict[str, Any] = {
     "font.size": 11,
@@ -232,9 +219,18 @@ def with_legend(ax: Axes) -> Axes:
     return ax
 
 
-def axis_label(name: str) -> str:
-    """Return the name of a control or an observable in words, with its symbol where it has one."""
-    return LABELS.get(name, _words(name))
+def axis_label(of: str | xr.DataArray) -> str:
+    """Return what a control or an observable is called in words, with its symbol where it has one.
+
+    Of a variable of a result that is what its problem says of it; of a name alone what all problems mean by it, and
+    the name itself where they do not agree on any.
+    """
+    if isinstance(of, xr.DataArray):
+        if "long_name" in of.attrs:
+            return label_of(of.attrs["long_name"], of.attrs.get("symbol", ""))
+        of = str(of.name)
+    known = definition(of, COMMON)
+    return _words(of) if known is None else known.label
 
 
 def _draw(ax: Axes, result: HasDataset, name: str, *, linestyle: str = "-") -> None:

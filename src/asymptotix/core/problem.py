@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..numerics import checks
+from .definitions.common_names import COMMON
+from .definitions.observable import Observable
 from .specification import Specification
 from .status import Status
 
@@ -122,6 +124,14 @@ class Problem(Specification, abc.ABC):
         """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""
         return {}
 
+    def observables(self) -> Mapping[str, Observable]:
+        """Name -> what it means: of observables, of controls and of fields, as far as it is this problem's own meaning.
+
+        They become the attributes of a result's variables. Default: none, and what the names of
+        ``core/definitions/common_names.py`` mean everywhere is all that is said. Errors and traces follow.
+        """
+        return {}
+
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
         return checks.finite_grid(name, values)
@@ -185,6 +195,12 @@ def index_name(labels: Sequence[str], position: int) -> str:
     return labels[position] if position < len(labels) else f"index {position + 1}"
 
 
+def definitions(problem: Problem, algorithm: Algorithm | None = None) -> dict[str, Observable]:
+    """The table of all that a result of these may hold: the algorithm's own meaning first, then the problem's."""
+    own = {} if algorithm is None else algorithm.observables(problem)
+    return {**COMMON, **problem.observables(), **own}
+
+
 #: What is said to the verb and not to the algorithm.
 _OF_THE_VERB = ("dim", "seeds", "progress", "resume", "checkpoint")
 
@@ -244,6 +260,10 @@ class Algorithm(Specification, abc.ABC):
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
         """Observable -> names of its own dimensions. Default: those of the theory."""
         return problem.dimensions()
+
+    def observables(self, problem: Problem) -> Mapping[str, Observable]:
+        """Name -> what it means, for what is this algorithm's own or has another meaning than in the theory."""
+        return {}
 
     @abc.abstractmethod
     def run_points(

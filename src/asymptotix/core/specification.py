@@ -368,10 +368,13 @@ def _fields_of(cls: type) -> dict[str, Any]:
 def _find_class(name: Any) -> type[Specification]:
     if not isinstance(name, str):
         raise ValueError(f"a type must be the name of a class, got {_shortened(name)}")
+    package = importlib.import_module(__name__.partition(".")[0])
     if name not in _REGISTRY:
         # The package imports its theories when their names are first asked for.
-        getattr(importlib.import_module(__name__.partition(".")[0]), name, None)
+        getattr(package, name, None)
     if name not in _REGISTRY:
+        for public in package.__all__:  # all of them, so that what is known is known
+            getattr(package, public)
         raise ValueError(
             f"unknown type {_shortened(name)}{_hint(name, _REGISTRY)}; known are {_listed(_REGISTRY)}. "
             "If another package or script defines it, import that first"

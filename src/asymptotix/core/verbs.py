@@ -60,9 +60,10 @@ def solve(
     Returns
     -------
     Result
-        With dimensions (grids in the order given, the observable's own). A point that failed stays, with its
-        status. Where a swept field changes the indices, every number lies under its own ``index_label``, and a
-        point without that index has NaN there.
+        With dimensions (grids in the order given, the observable's own). What it holds is listed in the docstring of
+        the problem, and every variable says what it means in its ``attrs``: ``result.overlap.attrs["description"]``.
+        A point that failed stays, with its status. Where a swept field changes the indices, every number lies under
+        its own ``index_label``, and a point without that index has NaN there.
     """
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
@@ -157,7 +158,9 @@ def simulate(
     Returns
     -------
     Result
-        With dimensions (grids in the order given, ``dim`` if several, ``seed``, the observable's own).
+        With dimensions (grids in the order given, ``dim`` if several, ``seed``, the observable's own). Its variables
+        have the names of the theory's, and mean the same at finite size; the algorithm's own are listed in its
+        docstring, and all say what they mean in their ``attrs``.
     """
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
@@ -267,6 +270,24 @@ def thresholds(
         As for :func:`solve`.
     **fields
         Any numeric field of the problem or of its model, a number or a 1-D grid.
+
+    Returns
+    -------
+    Result
+        Every threshold is a value of alpha, with its numerical error ``<name>_err``; inf is never. Of Bayes-optimal
+        learning:
+
+        - ``weak_recovery(index)``: smallest alpha at which that index has an overlap from the uninformed start; 0 where
+          any number of samples will do.
+        - ``staircase(step)``: alpha of the successive instabilities, in the order in which directions are learned, and
+          ``direction(step, index, index_other)``: the matrix of Frobenius norm 1 along which the overlap appears.
+        - ``exact_recovery``: smallest alpha at which all is recovered without error from the uninformed start;
+          ``exact_recovery_informed``: alpha from which full overlap is stable; ``exact_recovery_gap``: a flag and no
+          width, 1.0 where the first exceeds the second by more than three errors, else 0.0.
+
+        Of Bayes-optimal learning with an AttentionIndex only ``exact_recovery``. Of training, as the weight decay
+        vanishes, ``interpolation``: largest alpha at which all data are fitted (without noise the one from which on the
+        interpolator is unique), and ``exact_recovery``: smallest alpha at which the target is found without noise.
     """
     _check_problem(problem)
     which = _names_of_thresholds(problem, which)

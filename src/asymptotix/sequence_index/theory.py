@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ..core.definitions.observable import Observable
 from ..core.problem import Outcome
 from ..core.progress import Progress
 from ..core.specification import Specification
@@ -18,6 +19,7 @@ from .evolution.nodes import BLOCK, RANDOMISATIONS
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import THRESHOLDS, find_thresholds
 from .observables import PREDICTION_NODES, free_entropy, prediction_errors
+from .overlap_definitions import OVERLAP_DEFINITIONS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,6 +56,9 @@ class SequenceIndexTheory:
             "staircase": ("step",),
             "direction": ("step", "index", "index_other"),
         }
+
+    def observables(self) -> Mapping[str, Observable]:
+        return OVERLAP_DEFINITIONS
 
     def index_labels(self) -> Sequence[str]:
         return getattr(self.problem.model, "row_labels", ())

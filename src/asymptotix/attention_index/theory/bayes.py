@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from ...core.definitions.observable import Observable
 from ...core.problem import Outcome
 from ...core.status import Status
 from ...numerics import checks, interrupts
 from ..loss.hardmax import hardmax_score_square
 from ..model import AttentionIndex
+from ..training_definitions import BAYES_DEFINITIONS
 from .interpolation_and_recovery import bracketed_root, exact_recovery_bayes
 from .prediction import prediction_error
 
@@ -123,6 +125,9 @@ class AttentionIndexTheory:
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return {}
+
+    def observables(self) -> Mapping[str, Observable]:
+        return BAYES_DEFINITIONS
 
     def index_labels(self) -> Sequence[str]:
         return ()

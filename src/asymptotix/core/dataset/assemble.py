@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from ..definitions.observable import Observable, with_attributes
 from ..problem import Outcome, index_name
 from ..status import Status
 from .rows import INDEX_DIMENSIONS, Rows, label_name, own_dimensions
@@ -23,6 +24,7 @@ def assemble(
     dimensions: Mapping[str, tuple[str, ...]],
     missing: Status,
     rows: Rows,
+    definitions: Mapping[str, Observable] | None = None,
 ) -> xr.Dataset:
     """Stack outcomes into a dataset.
 
@@ -42,6 +44,8 @@ def assemble(
     rows
         The entries of ``index`` and ``index_other``: their labels become coordinates ``index_label`` and
         ``index_other_label``, and a point without an entry of that label has NaN there.
+    definitions
+        What the names mean, which becomes the attributes of variables and coordinates; None sets none.
     """
     own_dims = {
         name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values
@@ -61,7 +65,8 @@ def assemble(
     variables["status"] = (tuple(grid), np.array([o.sentence for o in endings], dtype=str).reshape(shape))
     variables["status_code"] = (tuple(grid), np.array([o.how.code for o in endings], dtype=str).reshape(shape))
     variables["converged"] = (tuple(grid), np.array([o.converged for o in endings], dtype=bool).reshape(shape))
-    return xr.Dataset(variables, coords=coordinates)
+    ds = xr.Dataset(variables, coords=coordinates)
+    return ds if definitions is None else with_attributes(ds, definitions)
 
 
 def _check_names(own_dims: Mapping[str, tuple[str, ...]], taken: Sequence[str]) -> None:

@@ -20,7 +20,8 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from ..problem import Algorithm, Problem
+from ..definitions.observable import with_attributes
+from ..problem import Algorithm, Problem, definitions
 from ..specification import build, decode, describe, differences, encode, value_at, with_fields
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
@@ -115,7 +116,8 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
         settings = decode(attributes["settings"], arrays=arrays)
         if not isinstance(settings, Mapping):
             raise ValueError(f"its settings must be a mapping, got {type(settings).__name__}")
-        ds = _with_codes(ds.drop_vars(list(arrays)))
+        # Files of earlier versions say nothing of their variables; what a file says it keeps.
+        ds = with_attributes(_with_codes(ds.drop_vars(list(arrays))), definitions(saved, algorithm))
     ds.attrs = {}
     return Saved(ds, saved, attributes["kind"], algorithm, settings, attributes["provenance"])
 

@@ -20,7 +20,7 @@ from ...numerics.processes import refuse_after_fork
 from ..dataset.assemble import assemble
 from ..dataset.provenance import provenance
 from ..dataset.rows import Rows
-from ..problem import Algorithm, Outcome, Problem
+from ..problem import Algorithm, Outcome, Problem, definitions
 from ..progress import Progress, as_progress
 from ..result import ConvergenceWarning, Result
 from ..status import Status
@@ -203,6 +203,7 @@ class _Table:
             dimensions=work.dimensions,
             missing=self._missing,
             rows=work.rows,
+            definitions=definitions(work.problem, work.algorithm),
         )
         return Result(
             ds,

@@ -17,7 +17,6 @@ from ...numerics.threads import available_cores
 from ..making.parts import Parts
 from .at_widths import OMNIGLOT, Asked, Chosen, answered, asked_of, at_temperatures, chosen, sampled
 from .trained_heads import Recipe, trained_network
-from .without_heads import path_outputs
 
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
@@ -151,8 +150,7 @@ class ImageParts:
         def make(_: Parts) -> xr.Dataset:
             trained, found = self.network(architecture), {}
             for name, (inputs, labels) in self.asked.items():
-                f = path_outputs(trained.network, trained.weights, inputs)
-                found[f"outputs_{name}"] = (f"example_{name}", "path"), f
+                found[f"outputs_{name}"] = (f"example_{name}", "path"), trained.path_outputs(inputs)
                 found[f"labels_{name}"] = f"example_{name}", labels
             return xr.Dataset(found)
 

@@ -19,25 +19,12 @@ import numpy as np
 import xarray as xr
 
 from ...attention_paths.heads import path_heads
-from ...attention_paths.network.attended_inputs import in_chunks
-from ...attention_paths.network.path_network import AttentionPaths
 from ...attention_paths.network.weights import Weights
 
 #: Layer and head, both counted from 0.
 Head = tuple[int, int]
-#: Examples attended at a time.
-CHUNK = 500
 #: Stream of the random orders of removal.
 RANDOM_ORDERS = 41
-
-
-def path_outputs(network: AttentionPaths, weights: Weights, inputs: np.ndarray) -> np.ndarray:
-    """f^pi of every example and path, (examples, paths): their sum over paths is the output."""
-    V0 = np.asarray(weights.V0, float)
-    width, features = V0.shape
-    rows = network.effective_weights(weights) @ V0 / math.sqrt(network.paths * width * features)
-    parts = [np.einsum("npk,pk->np", network.attended(chunk), rows) for chunk in in_chunks(inputs, CHUNK)]
-    return np.concatenate(parts)
 
 
 def all_heads(heads: Sequence[int]) -> list[Head]:
