@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "mathml",
+    "observable_tables",
     "outside_links",
     "plain_docstrings",
 ]

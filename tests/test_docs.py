@@ -1,4 +1,4 @@
-"""The site says what there is: public names with examples that run, pages that lead somewhere, tutorials that are short."""
+"""The site says what there is: public names with examples that run, pages that lead somewhere, short tutorials."""
 
 import doctest
 import inspect
@@ -14,10 +14,10 @@ DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
 THEORY = ("sequence_index", "attention_index", "attention_paths")
 
-#: Public names whose docstring has no example yet. The list may only become shorter: one that has got an example must go.
+#: Public names whose docstring has no example yet. It may only become shorter: one that has got an example must go.
 WITHOUT_EXAMPLE = {
-    "Comparison", "ConvergenceWarning", "PathPosterior", "Result", "compare", "empirical_order_parameter", "head_scores",
-    "load", "optimum", "plot", "simulate", "solve", "thresholds",
+    "Comparison", "ConvergenceWarning", "PathPosterior", "Result", "compare", "empirical_order_parameter",
+    "head_scores", "load", "optimum", "plot", "simulate", "solve", "thresholds",
 }  # fmt: skip
 #: Names that are no classes or functions of ours.
 NOT_EXPLAINED = {"__version__"}
@@ -55,12 +55,14 @@ def test_example_runs(name, monkeypatch, tmp_path):
     names = {"asx": asx, **vars(inspect.getmodule(found))}
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(found) or "", names, name, None, 0)
     said: list[str] = []
-    result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test, out=said.append)
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
     assert result.failed == 0, "".join(said)
 
 
 def test_every_public_name_is_in_the_reference():
-    documented = set(re.findall(r"auto\w+:: asymptotix\.(\w+)\n", "".join(PAGES[page] for page in PAGES if "api/" in page)))
+    reference = "".join(text for page, text in PAGES.items() if page.startswith("api/"))
+    documented = set(re.findall(r"auto\w+:: asymptotix\.(\w+)\n", reference))
     assert documented == set(NAMES)
 
 
@@ -91,8 +93,9 @@ def test_every_equation_says_what_computes_it(theory):
 @pytest.mark.parametrize("tutorial", ["deep_attention", "training", "attention_paths"])
 def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     text = PAGES[f"tutorials/{tutorial}.md"]
-    cells = [cell for cell in re.findall(r"```\{code-cell\} python3\n(.*?)```", text, re.DOTALL) if "remove-cell" not in cell]
-    lines = [line for cell in cells for line in cell.splitlines() if line.strip()]
+    cells = re.findall(r"```\{code-cell\} python3\n(.*?)```", text, re.DOTALL)
+    shown = [cell for cell in cells if "remove-cell" not in cell]
+    lines = [line for cell in shown for line in cell.splitlines() if line.strip()]
     assert 10 < len(lines) <= 40
     assert "plt.show()" in text
     assert text.rindex("## ") == text.index("## Now change this")

@@ -8,7 +8,7 @@ import asymptotix as asx
 
 
 @dataclass(frozen=True)
-class RidgeRegression(asx.Problem):
+class Ridge(asx.Problem):
     """Minimise sum (y - w.x/sqrt(D))^2 + weight_decay |w|^2, where y = w*.x/sqrt(D) + sqrt(noise) N(0, 1).
 
     n = alpha D samples, inputs and teacher N(0, I). The equations are those of a quadratic risk,
@@ -32,7 +32,7 @@ class RidgeRegression(asx.Problem):
 
 
 @dataclass(frozen=True)
-class NormalEquations(asx.Algorithm):
+class LeastSquares(asx.Algorithm):
     """The minimum itself. The draws of a run depend on its seed, dim and point only."""
 
     def run_points(self, problem, points, *, dim, seeds, progress):
@@ -48,8 +48,8 @@ class NormalEquations(asx.Algorithm):
 
 
 if __name__ == "__main__":
-    theory = asx.solve(RidgeRegression(), alpha=[0.5, 1.0, 2.0], weight_decay=[0.01, 0.1], progress=False)
-    runs = asx.simulate(RidgeRegression(), NormalEquations(), alpha=[0.5, 2.0], dim=200, seeds=8, progress=False)
+    theory = asx.solve(Ridge(), alpha=[0.5, 1.0, 2.0], weight_decay=[0.01, 0.1], progress=False)
+    runs = asx.simulate(Ridge(), LeastSquares(), alpha=[0.5, 2.0], dim=200, seeds=8, progress=False)
     print(asx.compare(theory.sel(weight_decay=0.1), runs).table())
     theory.save("ridge.nc")
-    print(asx.load("ridge.nc", problem=RidgeRegression()))
+    print(asx.load("ridge.nc", problem=Ridge()))
