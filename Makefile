@@ -55,7 +55,7 @@ lint: $(STAMP)
 
 # Warnings are errors: a link that leads nowhere, an equation that cannot be drawn, a tutorial that fails.
 docs: $(DOCS)
-	MPLBACKEND=agg JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 $(DOCS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "executed_pages",
     "mathml",
     "observable_tables",
     "outside_links",
@@ -35,6 +37,7 @@ suppress_warnings = ["ref.python"]  # an attribute named in a docstring that sev
 # -- pages: Markdown; the tutorials are executed, and one that fails is an error of the build
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
+os.environ.pop("MPLBACKEND", None)  # the kernels draw into the page
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
