@@ -29,6 +29,7 @@ from .core import plot as plot
 from .core.compare import Comparison as Comparison
 from .core.compare import compare as compare
 from .core.definitions.observable import Observable as Observable
+from .core.driver.merge import merge as merge
 from .core.gradient import gradient as gradient
 from .core.gradient import optimum as optimum
 from .core.problem import Algorithm as Algorithm

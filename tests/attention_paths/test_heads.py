@@ -49,6 +49,25 @@ def theory() -> asx.Result:
     return asx.solve(problem, width=[10.0, np.inf], progress=False)
 
 
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_layers_heads_and_paths_are_counted_from_one(theory):
+    found = head_scores(theory, normalize=False)
+    assert found.layer.values.tolist() == [1, 2]
+    assert found["head"].values.tolist() == [1, 2, 3]
+    U = abs(theory.order_parameter)
+    assert U.path_label.values.tolist() == ["1-1", "1-2", "1-3", "2-1", "2-2", "2-3"]
+    through = [str(path) for path in U.path_label.values if path.startswith("2-")]
+    expected = U.sel(path=through, path_other=through).sum(("path", "path_other"))
+    np.testing.assert_allclose(found.sel(layer=1, head=2), expected, rtol=ROUNDING)
+    last = U.sel(path=["1-3", "2-3"], path_other=["1-3", "2-3"]).sum(("path", "path_other"))
+    np.testing.assert_allclose(found.sel(layer=2, head=3), last, rtol=ROUNDING)
+    assert theory.sel(path="2-3").order_parameter.identical(theory.isel(path=5).order_parameter)
+    pruned = prune(theory, [(1, 2)])  # head 3 of layer 2, which prune counts from zero
+    assert not abs(pruned.order_parameter.sel(path=["1-3", "2-3"])).any()
+
+
 # -- scores ----------------------------------------------------------------------------------------------------------
 
 

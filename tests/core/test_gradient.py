@@ -113,3 +113,48 @@ def test_an_interrupt_is_obeyed_between_two_evaluations(monkeypatch):
         optimum()
     interrupts.forget()
     assert len(seen) == 1
+
+
+def test_a_grid_of_controls_gives_arrays_of_the_same_optima():
+    found = optimum(alpha=[1.0, 2.0, 4.0], tolerance=1e-6)
+    for name in ("at", "value", "inside", "status", "words"):
+        assert getattr(found, name).dims == ("alpha",)
+        assert getattr(found, name).alpha.values.tolist() == [1.0, 2.0, 4.0]
+    for alpha in (1.0, 2.0, 4.0):
+        single = optimum(alpha=alpha, tolerance=1e-6)
+        assert (found.at.sel(alpha=alpha), found.value.sel(alpha=alpha)) == (single.at, single.value)
+        assert found.status.sel(alpha=alpha).item() is single.status
+    at, value, inside = found
+    assert inside.all()
+    assert (value - found.value == 0).all()
+    assert at.dtype == float
+
+
+def test_doubtful_points_of_a_grid_are_counted():
+    with pytest.warns(asx.ConvergenceWarning, match=r"at 2 of 2 points, first .*not below 1"):
+        found = optimum(bounds=(1.0, 10.0), alpha=[1.0, 2.0])
+    assert not found.inside.any()
+    assert set(found.status.values) == {Status.AT_BOUND}
+    with pytest.raises(ValueError, match=r"alpha must be a number or a non-empty 1-D sequence, got shape \(1, 2\)"):
+        optimum(alpha=[[1.0, 2.0]])
+    with pytest.raises(ValueError, match="alpha must be a number or a non-empty"):
+        optimum(alpha=[])
+
+
+def test_an_interrupt_keeps_the_optima_that_are_found(monkeypatch):
+    calls: list[float] = []
+
+    def interrupted(self: Bowl, observable: str, field: str, *, alpha: float, tolerance: float) -> tuple:
+        calls.append(alpha)
+        if alpha == 2.0:
+            raise KeyboardInterrupt
+        x = np.log(self.depth / self.centre)
+        return float(x**2), float(2 * x / self.depth)
+
+    monkeypatch.setattr(Bowl, "gradient", interrupted)
+    with pytest.warns(asx.ConvergenceWarning, match="at 2 of 3 points"):
+        found = optimum(alpha=[1.0, 2.0, 4.0])
+    assert found.at.values[0] == pytest.approx(0.5, rel=1e-3)
+    assert np.isnan(found.at.values[1:]).all()
+    assert found.status.values[2] is Status.NOT_REACHED
+    assert 4.0 not in calls

@@ -43,7 +43,8 @@ class WithArrays(Problem):
 
 def test_attributes():
     result = solve(PROBLEM, alpha=[0.2, 0.5])
-    assert result.overlap.identical(result.ds["overlap"])
+    assert result.overlap.drop_vars(["index", "index_other"]).identical(result.ds["overlap"])
+    assert result.test_error.identical(result.ds["test_error"])
     assert result.alpha.values.tolist() == [0.2, 0.5]
     assert result["overlap_err"].shape == (2, 2, 2)
     assert {"overlap", "alpha", "double_overlap"} <= set(dir(result))

@@ -92,6 +92,13 @@ def test_two_paths_and_uniform_second_head():
     np.testing.assert_allclose(task.network.attended(task.inputs)[:, 0], good, atol=1e-12)
 
 
+def test_the_token_of_the_text_and_that_of_the_released_script():
+    first, last = (hidden_markov(examples=4, test_examples=2, readout=readout) for readout in ("first", "last"))
+    assert (first.network.readout, last.network.readout) == (0, -1)
+    assert hidden_markov(examples=4, test_examples=2).network.readout == first.network.readout
+    np.testing.assert_array_equal(first.inputs, last.inputs)
+
+
 def test_seeds():
     first, again, other = (hidden_markov(examples=4, test_examples=4, seed=s) for s in (5, 5, 6))
     for name in ("inputs", "test_inputs", "labels", "test_labels"):
@@ -124,8 +131,8 @@ def test_stored_accuracy_of_seed_zero():
         ({"length": 1}, "length must be an integer of at least 2"),
         ({"noise_parallel": -1}, "noise_parallel must be non-negative"),
         ({"noise_perpendicular": np.inf}, "noise_perpendicular must be .*finite"),
-        ({"readout": 31}, "readout must be 'mean' or a token from -31 to 30, got 31"),
-        ({"readout": "last"}, "readout must be one of 'mean'"),
+        ({"readout": 31}, "readout must be 'first', 'last', 'mean' or a token from -31 to 30, got 31"),
+        ({"readout": "middle"}, "readout must be one of 'first', 'last', 'mean'"),
         ({"two_paths": 1}, "two_paths must be one of False, True"),
         ({"second_head": "good"}, "second_head must be one of 'random', 'uniform'"),
         ({"beta": np.nan}, "beta must be"),

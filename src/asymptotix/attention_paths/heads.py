@@ -29,6 +29,15 @@ def path_heads(heads: Sequence[int]) -> np.ndarray:
     return np.stack([index.ravel() for index in np.indices(heads)], axis=1)
 
 
+def path_names(heads: Sequence[int]) -> list[str]:
+    """What every path is called: its heads from the first layer to the last, counted from one, as in "1-3".
+
+    >>> path_names((2, 2))
+    ['1-1', '1-2', '2-1', '2-2']
+    """
+    return ["-".join(str(head + 1) for head in path) for path in path_heads(heads)]
+
+
 def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize: bool = True) -> np.ndarray:
     """Score of every head, (..., layers, largest number of heads), nan where a layer has fewer.
 
@@ -79,7 +88,16 @@ def head_scores(
     Returns
     -------
     DataArray (..., layer, head)
-        nan for heads that a layer does not have.
+        With coordinates ``layer`` and ``head``, both counted from one: ``scores.sel(layer=1, head=2)``. nan for heads
+        that a layer does not have. :func:`prune` counts from zero: its pair for that head is (0, 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> found = asx.head_scores(np.diag([4.0, 1.0, 2.0, 1.0]), heads=(2, 2))
+    >>> float(found.sel(layer=1, head=2)), found.layer.values.tolist()
+    (0.5, [1, 2])
     """
     if isinstance(order_parameter, Result):
         U, counts = _of_result(order_parameter, heads)
@@ -87,7 +105,8 @@ def head_scores(
         U, counts = _of_array(order_parameter, heads)
     found = scores(U.values, counts, rule, normalize)
     dims = [str(dim) for dim in U.dims[:-2]]
-    coords = {name: U.coords[name] for name in U.coords if set(U.coords[name].dims) <= set(dims)}
+    coords: dict[Any, Any] = {name: U.coords[name] for name in U.coords if set(U.coords[name].dims) <= set(dims)}
+    coords |= {"layer": np.arange(1, len(counts) + 1), "head": np.arange(1, max(counts) + 1)}
     return xr.DataArray(found, dims=[*dims, "layer", "head"], coords=coords, name="head_score")
 
 

@@ -27,6 +27,12 @@ PATH_DEFINITIONS: Table = table(
     ),
     Observable("layers", "layers", "Number of attention layers.", symbol="L"),
     Observable(
+        "path_label", "path",
+        "What the paths are called: their heads from the first layer to the last, from one. 1-3 passes head 1, then 3.",
+        units="",
+    ),
+    Observable("path_other_label", "path", "The same along path_other.", units=""),
+    Observable(
         "order_parameter", "order parameter",
         "Of pairs of attention paths: mean scalar product of their effective weights over the width, under the "
         "posterior. It weighs the paths' kernels, and is s2^{L+1} I in the Gaussian-process limit. The first "

@@ -26,6 +26,7 @@ from ..core.status import Status
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from . import posterior_readouts
+from .heads import path_names
 from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
 from .network.given_arrays import labels_of_examples
 from .network.path_network import AttentionPaths
@@ -135,6 +136,10 @@ class PathPosterior(Problem):
 
     def observables(self) -> Mapping[str, Observable]:
         return PATH_DEFINITIONS
+
+    def path_labels(self) -> Sequence[str]:
+        """What the paths are called: by their heads, "1-3" passes head 1 of layer 1 and head 3 of layer 2."""
+        return path_names(self.network.heads)
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         grid = np.atleast_1d(np.asarray(checks.real_array(name, values), float))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from .comparison.scores import PARTS, scores
 from .comparison.size_trend import SizeTrend
 from .dataset.assemble import RESERVED, assemble
 from .dataset.rows import common_rows, in_rows, row_labels
+from .dataset.selection import selected_by_name
 from .grid import positions
 from .problem import Outcome, Problem
 from .result import Result
+from .showing.notebook import comparison_html
 from .specification import describe, differing, numeric_fields, value_at, with_fields
 from .status import Status
 from .verbs import solve
@@ -71,8 +72,9 @@ class Comparison:
         return max((z for z in largest if not math.isnan(z)), default=math.nan)
 
     def sel(self, *args: Any, **kwargs: Any) -> Comparison:
-        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
-        return Comparison(self.ds.sel(*args, **kwargs), self.theory, self.experiment, self.by)
+        """Select by coordinate value or by label, as :meth:`Result.sel` does."""
+        ds = selected_by_name(self.ds, self.experiment.problem, *args, **kwargs)
+        return Comparison(ds, self.theory, self.experiment, self.by)
 
     def size_trend(self, name: str) -> SizeTrend | None:
         """How the distance of an observable from theory goes with ``dim``; None where one size was run."""
@@ -106,16 +108,15 @@ class Comparison:
             lines.append(f"the theory did not converge at {missed} of {self.ds['theory_converged'].size} points")
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
-    def plot(self, name: str, ax: Axes | None = None) -> Axes:
+    def plot(self, name: str, ax: Axes | None = None, **options: Any) -> Axes:
         """Plot one observable; see :func:`asymptotix.core.plot.plot_comparison`."""
-        return plot.plot_comparison(self, name, ax=ax)
+        return plot.plot_comparison(self, name, ax=ax, **options)
 
     def __repr__(self) -> str:
         return f"<asymptotix {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        table = ComparisonInWords(self.ds, self.names).html()
-        return f"<pre>{html.escape(self.summary())}</pre><details><summary>all entries</summary>{table}</details>"
+        return comparison_html(self, ComparisonInWords(self.ds, self.names).html)
 
 
 def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Comparison:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..numerics import checks
 from .dataset.rows import Rows, common_rows
+from .dataset.selection import positions as positions
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 
@@ -82,16 +83,6 @@ def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
         labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
     swept = [name for name in grid.dims if name not in blocks[0].problem.controls]
     return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
-
-
-def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value lies on a coordinate, -1 where it does not. The last digits of a fraction may differ."""
-    there, wanted = np.atleast_1d(grid), values[..., None]
-    if there.dtype.kind in "iu" and wanted.dtype.kind in "iu":  # seeds and sizes: neighbours are others
-        same = wanted == there
-    else:
-        same = np.isclose(wanted, there, rtol=1e-9, atol=0)
-    return np.where(same.any(-1), same.argmax(-1), -1)
 
 
 def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:

@@ -2,20 +2,26 @@
 
 Theory is a line with a band of its numerical error, an experiment is points with the standard error over its
 seeds, a threshold is a vertical line with its name. Points that did not converge are crossed out, not hidden.
+Every function here takes the axes to draw on and returns them, so that plots can be combined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
 
-from .dataset.rows import label_name
+from .dataset.labels import entry_labels, is_grid
 from .definitions.common_names import COMMON
 from .definitions.observable import definition, label_of
+from .drawing.kinks import with_kinks
+from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
+from .drawing.threshold_labels import add_label, settle_labels
+from .specification import Specification, differing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,6 +97,9 @@ def plot_curve(
     ax: Axes | None = None,
     *,
     reference: HasDataset | Iterable[HasDataset] | None = None,
+    color: Any = None,
+    label: str | None = None,
+    **line: Any,
 ) -> Axes:
     """Plot one variable against the control that has a grid.
 
@@ -103,22 +112,47 @@ def plot_curve(
     name
         The variable. One with dimensions (index, index_other) is shown by its diagonal.
     ax
-        Where to draw; a new figure if None.
+        Where to draw; a new figure if None. What is drawn on axes with lines on them goes on with the next colours,
+        but for an experiment beside its theory: of the same name and ``label``, it has the theory's colours.
     reference
         More results on the same axes: thresholds as vertical marks, experiments as points, theories dashed.
+        Thresholds of the theory's own problem are points of its curve, marked by dots, where its value there is known
+        from the grid: no observable of the learned weights changes before something is learned or after all is. A
+        curve that is solved there too has them all: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
+    color
+        A colour of matplotlib, or a list of one for every entry.
+    label
+        What the legend calls this result, in the place of "theory" or "experiment".
+    **line
+        Whatever else a line of matplotlib takes: ``linestyle``, ``linewidth``, ``marker``, ``alpha``, ``zorder``.
+
+    Examples
+    --------
+    >>> ax = few.plot("test_error", label="no noise")                         # doctest: +SKIP
+    >>> ax = many.plot("test_error", ax=ax, label="noise 0.5", linestyle="--")  # doctest: +SKIP
     """
+    references = [reference] if isinstance(reference, HasDataset) else list(reference or ())
     with style():
         ax = axes_or_new(ax)
-        _draw(ax, result, name)
-        for other in [reference] if isinstance(reference, HasDataset) else reference or ():
-            if other.kind == "thresholds":
-                mark_thresholds(other, ax)
-            else:
-                _draw(ax, other, name, linestyle="--")
-        return with_legend(ax)
+        limits = [other for other in references if other.kind == "thresholds"]
+        _draw(ax, result, name, _Look(color, label, _line_options(line), limits=limits))
+        for other in references:
+            if other.kind != "thresholds":
+                _draw(ax, other, name, _Look(None, None, {"linestyle": "--"}, like=True))
+        for other in limits:
+            mark_thresholds(other, ax)
+        return _finished(ax)
 
 
-def mark_thresholds(result: HasDataset, ax: Axes | None = None, *, names: Sequence[str] | None = None) -> Axes:
+def mark_thresholds(
+    result: HasDataset,
+    ax: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    color: Any = "0.35",
+    label: str | None = None,
+    **line: Any,
+) -> Axes:
     """Mark thresholds as vertical lines with their names.
 
     Parameters
@@ -130,6 +164,10 @@ def mark_thresholds(result: HasDataset, ax: Axes | None = None, *, names: Sequen
     names
         Which variables; by default all that are one number or one number per index. Those that are zero
         (recovered with any number of samples) or infinite (never recovered) have no place on the axis.
+    color, **line
+        As matplotlib's ``axvline`` takes them.
+    label
+        Written before the names.
     """
     if result.ds["converged"].ndim:
         raise ValueError(
@@ -144,31 +182,28 @@ def mark_thresholds(result: HasDataset, ax: Axes | None = None, *, names: Sequen
         ax = axes_or_new(ax)
         places: dict[float, list[str]] = {}
         for name in names:
-            for label, value in _entries(result, result[name]):
+            for entry, value in _entries(result, result[name]):
                 if np.isfinite(value) and value > 0:
-                    words = _words(name) + (f", {label}" if label else "")
-                    places.setdefault(float(value), []).append(words)
+                    words = _words(name) + (f", {entry}" if entry else "")
+                    places.setdefault(float(value), []).append(_joined(label or "", words))
+        options = {"linestyle": ":", "linewidth": 1.2, "zorder": 1} | _line_options(line)
         for value, words in places.items():
-            ax.axvline(value, color="0.35", linestyle=":", linewidth=1.2, zorder=1)
-            ax.annotate(
-                " / ".join(words),
-                (value, 0.98),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3, 0),
-                textcoords="offset points",
-                rotation=90,
-                ha="right",
-                va="top",
-                fontsize=8,
-                color="0.35",
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
-            )
+            ax.axvline(value, color=color, **options)
+            add_label(ax, value, "\n".join(words), color)
         if not ax.get_xlabel():
             ax.set_xlabel(axis_label("alpha"))
-        return ax
+        return _finished(ax)
 
 
-def plot_comparison(comparison: HasBothSides, name: str, ax: Axes | None = None) -> Axes:
+def plot_comparison(
+    comparison: HasBothSides,
+    name: str,
+    ax: Axes | None = None,
+    *,
+    color: Any = None,
+    label: str | None = None,
+    **line: Any,
+) -> Axes:
     """Plot theory as lines and the experiment as points with standard errors.
 
     Parameters
@@ -179,22 +214,26 @@ def plot_comparison(comparison: HasBothSides, name: str, ax: Axes | None = None)
         The observable.
     ax
         Where to draw; a new figure if None.
+    color, label, **line
+        As for :func:`plot_curve`, of theory and experiment both; the label is followed by which of them it is.
     """
     if name not in comparison.names:
         raise ValueError(f"name must be one of {', '.join(comparison.names)}, got {name!r}")
     ds, result = comparison.ds, comparison.experiment
     with style():
         ax = axes_or_new(ax)
-        mean = ds[f"{name}_mean"]
+        mean = ds[f"{name}_mean"].copy(deep=False)
+        mean.attrs = dict(comparison.theory[name].attrs)  # the axis says the observable, for lines and points
         control = _gridded(mean, _grid_dims(ds, mean, by=comparison.by), name)
         theory = comparison.theory
+        look = _Look(color, label, _line_options(line), say_kind=True)
         if comparison.by is None and _grid_dims(theory.ds, theory[name]) == [control]:
-            _draw(ax, theory, name)
+            _draw(ax, theory, name, look)
         else:
-            _draw_lines(ax, result, ds[f"{name}_theory"], control)
-        _draw_points(ax, result, mean, ds[f"{name}_sem"], control)
-        _describe_axes(ax, mean[control].values, control, name)
-        return with_legend(ax)
+            _draw_lines(ax, result, ds[f"{name}_theory"].rename(name).assign_attrs(mean.attrs), control, look)
+        _draw_points(ax, result, mean.rename(name), ds[f"{name}_sem"], control, look)
+        _describe_axes(ax, mean[control].values, control)
+        return _finished(ax)
 
 
 def style() -> AbstractContextManager[None]:
@@ -206,9 +245,16 @@ def style() -> AbstractContextManager[None]:
 
 def axes_or_new(ax: Axes | None) -> Axes:
     """The axes given, or those of a new figure."""
+    if ax is not None:
+        return ax
     import matplotlib.pyplot as plt
 
-    return plt.subplots()[1] if ax is None else ax
+    return plt.subplots()[1]
+
+
+def next_colour(ax: Axes) -> str:
+    """The first colour that no line on the axes has."""
+    return free_colours(ax, PALETTE)[0]
 
 
 def with_legend(ax: Axes) -> Axes:
@@ -233,21 +279,88 @@ def axis_label(of: str | xr.DataArray) -> str:
     return _words(of) if known is None else known.label
 
 
-def _draw(ax: Axes, result: HasDataset, name: str, *, linestyle: str = "-") -> None:
+@dataclass(frozen=True)
+class _Look:
+    """What the user wants a result to look like, and what else it stands beside.
+
+    Attributes
+    ----------
+    color, label, line
+        As given; ``line`` without aliases.
+    like
+        Whether it has the colours of what is there already.
+    say_kind
+        Whether its label says theory or experiment even where the user gave one.
+    limits
+        Thresholds that are to be points of its curves.
+    """
+
+    color: Any
+    label: str | None
+    line: Mapping[str, Any]
+    like: bool = False
+    say_kind: bool = False
+    limits: Sequence[HasDataset] = ()
+
+    def begin(
+        self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]
+    ) -> Series:
+        """The colours of the entries of an observable that is now drawn."""
+        name, title = str(values.name), axis_label(values)
+        places = {entry: k for k, entry, _ in entries}
+        given = None if self.color is None else given_colours(self.color, list(places))
+        series = begin(
+            ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like
+        )
+        series.colours |= given or {}
+        return series
+
+    def words(self, ax: Axes, entry: str, kind: str, name: str) -> str:
+        """What the legend says of an entry."""
+        if self.label is None:
+            kind = f"{_words(name)}, {kind}" if len(titles(ax)) > 1 else kind
+        else:
+            kind = f"{self.label}, {kind}" if self.say_kind else self.label
+        return _joined(entry, kind)
+
+    def line_of(self, k: int, series: Series) -> dict[str, Any]:
+        """Options of the line of the k-th entry: those that have one colour are told apart by their dashes."""
+        one_colour = self.color is not None and len(set(map(str, series.colours.values()))) == 1
+        return {"linestyle": LINESTYLES[k % len(LINESTYLES)] if one_colour else "-"} | dict(self.line)
+
+
+def _line_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a line by their full names."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    return normalize_kwargs(dict(given), Line2D)
+
+
+def _finished(ax: Axes) -> Axes:
+    """The axes with a legend, and with the labels of thresholds beside the curves and beside it."""
+    settle_labels(ax)
+    with_legend(ax)
+    settle_labels(ax)
+    return ax
+
+
+def _draw(ax: Axes, result: HasDataset, name: str, look: _Look) -> None:
     values = result[name]
     if values.dtype.kind not in "iuf":
         raise TypeError(f"name must be a numeric variable, got {name!r} of type {values.dtype}")
     if result.kind == "thresholds" and not result.ds["converged"].ndim:
-        mark_thresholds(result, ax, names=[name])
+        given = {} if look.color is None else {"color": look.color}
+        mark_thresholds(result, ax, names=[name], label=look.label, **given, **look.line)
         return
     control = _gridded(values, _grid_dims(result.ds, values), name)
     if result.kind == "experiment":
         mean, sem = _mean_and_sem(values)
-        _draw_points(ax, result, mean, sem, control)
+        _draw_points(ax, result, mean, sem, control, look)
     else:
-        _draw_lines(ax, result, values, control, result.ds.get(f"{name}_err"), linestyle)
+        _draw_lines(ax, result, values, control, look, result.ds.get(f"{name}_err"))
         _cross_out(ax, result, values, control)
-    _describe_axes(ax, result[control].values, control, name)
+    _describe_axes(ax, result[control].values, control)
 
 
 def _draw_lines(
@@ -255,54 +368,101 @@ def _draw_lines(
     result: HasDataset,
     values: xr.DataArray,
     control: str,
+    look: _Look,
     error: xr.DataArray | None = None,
-    linestyle: str = "-",
 ) -> None:
     x = _positions(values, control)
     order = np.argsort(x)
     on_axis = order[np.isfinite(x[order])]
     errors = dict(_entries(result, error)) if error is not None else {}
-    for k, label, entry in _present(result, values):
-        color = PALETTE[k % len(PALETTE)]
-        y = np.asarray(entry)
-        ax.plot(x[on_axis], y[on_axis], color=color, linestyle=linestyle, label=_joined(label, "theory"))
-        if label in errors:
-            band = np.asarray(errors[label])[on_axis]
+    present = _present(result, values)
+    series = look.begin(ax, "theory", values, present)
+    begins, ends = _kinks(result, look.limits, control)
+    for position, (_, entry_label, entry) in enumerate(present):
+        color, y = series.colours[entry_label], np.asarray(entry)
+        label, options = look.words(ax, entry_label, "theory", series.name), look.line_of(position, series)
+        drawn = with_kinks(x[on_axis], y[on_axis], from_here=begins, until_there=ends)
+        series.handles += ax.plot(*drawn[:2], **({"color": color, "label": label} | options))
+        if len(drawn[2]):
+            ax.plot(drawn[2], np.interp(drawn[2], *drawn[:2]), ".", color=color, markersize=7)
+        if entry_label in errors:
+            band = np.asarray(errors[entry_label])[on_axis]
             ax.fill_between(
                 x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0
             )
-        for i in order[np.isinf(x[order])]:
-            ax.axhline(
-                float(y[i]), color=color, linestyle=":", label=_joined(label, f"{_words(control)} = ∞")
-            )
+    levels = {i: [float(np.asarray(entry)[i]) for _, _, entry in present] for i in order[np.isinf(x[order])]}
+    for heights in levels.values():
+        _draw_levels(ax, heights, {entry: series.colours[entry] for _, entry, _ in present}, look.label, control)
 
 
-def _draw_points(ax: Axes, result: HasDataset, mean: xr.DataArray, sem: xr.DataArray, control: str) -> None:
+def _draw_levels(
+    ax: Axes, heights: Sequence[float], colours: Mapping[str, Any], label: str | None, control: str
+) -> None:
+    """Draw where an observable goes where its control is infinite: one line where all its entries go there."""
+    words = _joined(label or "", f"{_words(control)} = ∞")
+    if len(heights) > 1 and np.ptp(heights) <= 1e-9 * abs(heights[0]):
+        ax.axhline(heights[0], color="0.35", linestyle=":", label=words)
+        return
+    for height, (entry, color) in zip(heights, colours.items(), strict=True):
+        ax.axhline(height, color=color, linestyle=":", label=_joined(entry, words))
+
+
+def _kinks(result: HasDataset, limits: Sequence[HasDataset], control: str) -> tuple[list[float], list[float]]:
+    """Where something begins to be learned, and from where on all is, by thresholds of this theory at this point."""
+    settings = getattr(result, "settings", {})
+    if control != "alpha" or settings.get("start", "") != "uninformed" or "fixed" in settings:
+        return [], []
+    begins, ends = [], []
+    for other in limits:
+        one, two = result.problem, other.problem
+        if not isinstance(one, Specification) or not isinstance(two, Specification):
+            continue
+        if other.ds["converged"].ndim or differing(one, two):
+            continue
+        for found, name in ((begins, "weak_recovery"), (ends, "exact_recovery")):
+            if name in other.ds:
+                found += np.ravel(other[name].values).tolist()
+    return begins, ends
+
+
+def _draw_points(
+    ax: Axes, result: HasDataset, mean: xr.DataArray, sem: xr.DataArray, control: str, look: _Look
+) -> None:
     sizes = mean["dim"].values if "dim" in mean.dims else [None]
+    series = look.begin(ax, "experiment", mean, _present(result, mean.isel(dim=0, missing_dims="ignore")))
     for j, size in enumerate(sizes):
         at = {} if size is None else {"dim": j}
         spreads = dict(_entries(result, sem.isel(at)))
-        for k, label, entry in _present(result, mean.isel(at)):
+        for _, entry_label, entry in _present(result, mean.isel(at)):
             kind = "experiment" if size is None else f"$D = {size}$"
-            ax.errorbar(
+            label = look.words(ax, entry_label, kind, series.name)
+            if size is not None and look.label is not None and not look.say_kind:
+                label = f"{label}, {kind}"
+            options = {
+                "marker": MARKERS[j % len(MARKERS)],
+                "color": series.colours.get(entry_label, PALETTE[0]),
+                "markerfacecolor": "white",
+                "capsize": 2.5,
+                "linestyle": "none",
+                "label": label,
+                "zorder": 3,
+            }
+            given = {name: value for name, value in look.line.items() if name != "linestyle" or not look.like}
+            bars = ax.errorbar(
                 _positions(entry, control),
                 np.asarray(entry),
-                yerr=np.nan_to_num(np.asarray(spreads[label])),
-                fmt=MARKERS[j % len(MARKERS)],
-                color=PALETTE[k % len(PALETTE)],
-                markerfacecolor="white",
-                capsize=2.5,
-                linestyle="none",
-                label=_joined(label, kind),
-                zorder=3,
+                yerr=np.nan_to_num(np.asarray(spreads[entry_label])),
+                **(options | given),
             )
+            series.handles.append(bars)
 
 
 def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str) -> None:
     failed = ~result.ds["converged"].values
     x = _positions(values, control)
     drawn = failed & np.isfinite(x)
-    label: str | None = "not converged"
+    known = ax.get_legend_handles_labels()[1]
+    label: str | None = None if "not converged" in known else "not converged"
     for _, _, entry in _present(result, values):
         if drawn.any():
             ax.plot(x[drawn], np.asarray(entry)[drawn], "x", color="0.2", label=label, zorder=4)
@@ -311,7 +471,7 @@ def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str)
 
 def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
     """Split an observable into its entries along its own dimensions, each with a label."""
-    own = [str(dim) for dim in values.dims if dim not in values.coords and dim != "iteration"]
+    own = [str(dim) for dim in values.dims if not is_grid(values, dim) and dim != "iteration"]
     if not own:
         return [("", values)]
     paired = len(own) == 2 and own[1] == f"{own[0]}_other"
@@ -320,14 +480,15 @@ def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.Dat
             f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first"
         )
     count = values.sizes[own[0]]
-    given = values.coords.get(label_name(own[0]))
-    if given is not None:
-        labels = [str(label) for label in given.values]
-    else:  # another dimension than index, or a file of an earlier version
-        known = list(result.problem.index_labels()) if own[0] == "index" else []
-        labels = [known[i] if i < len(known) else f"{own[0]} {i + 1}" for i in range(count)]
+    labels = _entry_names(result, values, own[0])
     entries = [values.isel(dict.fromkeys(own, i)) for i in range(count)]
     return [("" if count == 1 else label, entry) for label, entry in zip(labels, entries, strict=True)]
+
+
+def _entry_names(result: HasDataset, values: xr.DataArray, dim: str) -> list[str]:
+    """What the entries along a dimension are called in a legend: "layer 2", "path 1-3", "step 1"."""
+    known = entry_labels(values, result.problem, dim) or [str(i + 1) for i in range(values.sizes[dim])]
+    return [label if any(map(str.isalpha, label)) else f"{dim} {label}" for label in known]
 
 
 def _present(result: HasDataset, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
@@ -344,7 +505,7 @@ def _mean_and_sem(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def _grid_dims(ds: xr.Dataset, values: xr.DataArray, *, by: str | None = None) -> list[str]:
-    grids = [str(dim) for dim in values.dims if dim in ds.coords and dim not in ("seed", "dim")]
+    grids = [str(dim) for dim in values.dims if is_grid(ds, dim) and dim not in ("seed", "dim")]
     return [*grids, by] if by else grids
 
 
@@ -367,9 +528,9 @@ def _positions(values: xr.DataArray, control: str) -> np.ndarray:
     return np.arange(1, values.sizes[control] + 1, dtype=float)
 
 
-def _describe_axes(ax: Axes, x: np.ndarray, control: str, name: str) -> None:
+def _describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
     ax.set_xlabel(axis_label(control))
-    ax.set_ylabel(axis_label(name))
+    ax.set_ylabel(" / ".join(titles(ax)))
     if _is_geometric(x):
         ax.set_xscale("log")
 

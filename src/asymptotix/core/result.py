@@ -14,11 +14,16 @@ import xarray as xr
 from . import plot
 from .dataset import files
 from .dataset.files import Saved
+from .dataset.labels import labelled, unlabelled, with_label_coordinates
+from .dataset.selection import selected_by_name
 from .problem import Algorithm, Problem
+from .showing.frame import table_of_entries, table_of_points
+from .showing.notebook import result_html
 from .specification import numeric_fields, with_fields
 from .status import Status
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -30,7 +35,9 @@ class Result:
     """What a verb returns: a thin wrapper on an :class:`xarray.Dataset`.
 
     Variables and coordinates read as attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the
-    numerical error of ``<name>``, and what the problem offers on its results reads as methods.
+    numerical error of ``<name>``, and what the problem offers on its results reads as methods. What is read has the
+    names of its entries as coordinates, so that ``result.overlap.sel(index="layer 2")`` selects by name; in the dataset
+    ``result.ds`` itself they lie beside, as ``index_label``.
 
     Parameters
     ----------
@@ -58,7 +65,7 @@ class Result:
         settings: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        self.ds = ds
+        self.ds = with_label_coordinates(unlabelled(ds), problem)
         self.problem = at_fixed_values(problem, {n: c.values for n, c in ds.coords.items() if c.ndim == 0})
         self.kind = kind
         self.algorithm = algorithm
@@ -69,7 +76,7 @@ class Result:
         if name.startswith("__") or "ds" not in self.__dict__ or "problem" not in self.__dict__:
             raise AttributeError(name)
         if name in self.ds.variables:
-            return self.ds[name]
+            return labelled(self.ds[name], self.problem)
         if name in self.problem.readouts:
             return functools.partial(getattr(self.problem, name), self)
         raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
@@ -77,7 +84,7 @@ class Result:
     def __getitem__(self, name: str) -> xr.DataArray:
         if not isinstance(name, str) or name not in self.ds.variables:
             raise KeyError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
-        return self.ds[name]
+        return labelled(self.ds[name], self.problem)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names()]
@@ -109,8 +116,17 @@ class Result:
         return [Status.from_code(code) for code in np.unique(self.ds["status_code"])]
 
     def sel(self, *args: Any, **kwargs: Any) -> Result:
-        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does."""
-        return self._with(self.ds.sel(*args, **kwargs))
+        """Select by coordinate value, as :meth:`xarray.Dataset.sel` does.
+
+        The last digits of a value may differ from the grid's. What an observable has entries of is selected by its
+        label: ``result.sel(index="layer 2")``, ``result.sel(path="1-3")``; a whole number is a position from 0 there.
+
+        Raises
+        ------
+        KeyError
+            If a value is not on the grid, with the nearest that are; ``method="nearest"`` takes the nearest.
+        """
+        return self._with(selected_by_name(self.ds, self.problem, *args, **kwargs))
 
     def isel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by position, as :meth:`xarray.Dataset.isel` does."""
@@ -136,6 +152,29 @@ class Result:
             return plot.mark_thresholds(self, ax=ax, **options)
         return plot.plot_curve(self, name, ax=ax, **options)
 
+    def to_dataframe(self, name: str | None = None) -> pd.DataFrame:
+        """The result as a table of pandas, one row per point.
+
+        Parameters
+        ----------
+        name
+            None gives every point a row: its controls, its observables and their errors, with a column per entry
+            that says which it is (``overlap[layer 1, layer 2]``), and how it ended. Traces are left out. The name of
+            a variable, a trace also, gives every entry of it a row: the controls, which entry (columns ``index``,
+            ``index_other``, in words), the number, its error and the status.
+
+        Examples
+        --------
+        >>> table = theory.to_dataframe()                                    # doctest: +SKIP
+        >>> table.plot("alpha", "overlap[layer 1, layer 1]")                 # doctest: +SKIP
+        >>> theory.to_dataframe("overlap").query("index == index_other")     # doctest: +SKIP
+        """
+        if name is None:
+            return table_of_points(labelled(self.ds, self.problem))
+        if self[name].name not in self.ds.data_vars:
+            raise KeyError(f"name must be a variable, got the coordinate {name!r}")
+        return table_of_entries(labelled(self.ds, self.problem), name)
+
     def save(self, path: str | os.PathLike) -> None:
         """Write to a netCDF file that :func:`load` reads and plain xarray opens.
 
@@ -153,6 +192,9 @@ class Result:
             f"  dimensions: {dims}; {int(converged.sum())} of {converged.size} points ok\n"
             f"  variables: {', '.join(map(str, self.ds.data_vars))}>"
         )
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:

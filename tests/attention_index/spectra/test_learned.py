@@ -152,10 +152,26 @@ def test_plot_shows_theory_atom_and_experiment(spectrum: LearnedSpectrum) -> Non
     ax = spectrum.plot(histogram=values)
     labels = ax.get_legend_handles_labels()[1]
     if spectrum.kind == "factorized":
-        assert labels == [f"theory, at zero: {spectrum.atom:.3f}", "experiment, at zero: 0.300"]
+        assert labels == ["theory", "experiment, at zero: 0.300"]
         assert "singular value" in ax.get_xlabel()
+        assert [text.get_text() for text in ax.texts] == [f"mass {spectrum.atom:.3g} at zero"]
+        # The mass is no density: nothing on the axes of densities has its height.
+        assert all(np.ptp(np.asarray(line.get_xdata())) > 0 for line in ax.lines)
     else:
         assert labels == ["theory", "experiment"]
+        assert not ax.texts
         assert "eigenvalue" in ax.get_xlabel()
     assert "eigenvalue" in spectrum.plot(singular_values=False).get_xlabel()
+    plt.close("all")
+
+
+def test_laws_on_one_axes_have_their_own_colours_and_labels() -> None:
+    spectrum = CASES["one bulk"]
+    ax = spectrum.plot(label="first", linewidth=3)
+    assert spectrum.plot(ax=ax, label="second", color="crimson") is ax
+    assert [line.get_label() for line in ax.lines] == ["first", "second"]
+    assert ax.lines[0].get_linewidth() == 3
+    assert ax.lines[1].get_color() == "crimson"
+    assert [text.get_color() for text in ax.texts] == [line.get_color() for line in ax.lines]
+    assert spectrum.plot(ax=ax).lines[2].get_color() not in ("crimson", ax.lines[0].get_color())
     plt.close("all")

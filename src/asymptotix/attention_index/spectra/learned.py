@@ -7,6 +7,7 @@ Sigmahat/mhat = 1/scale, in front and in the argument, which is one only for van
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ from .convolution import Convolution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 KINDS = ("factorized", "full")
 ZEROS_BELOW = 0.1
 """Singular values of W/(m d)^{1/4} below this, eigenvalues below its square, count as zeros not quite reached."""
+ATOM = "atom at zero"
+"""What the label of an atom is known by on its axes."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,19 @@ class LearnedSpectrum:
         """The law as it was printed, eq. (13) with scale = 1; right for vanishing weight decay below interpolation."""
         return dataclasses.replace(self, scale=1.0)
 
-    def plot(self, histogram: Any = None, ax: Axes | None = None, singular_values: bool = True) -> Axes:
-        """Draw the density, the atom at zero as a stem, and an experiment as a histogram.
+    def plot(
+        self,
+        histogram: Any = None,
+        ax: Axes | None = None,
+        singular_values: bool = True,
+        *,
+        color: Any = None,
+        label: str | None = None,
+        **line: Any,
+    ) -> Axes:
+        """Draw the density, the zeros as an arrow with their mass, and an experiment as a histogram.
+
+        The atom at zero is a mass and no density: its arrow has no length on the axis of densities.
 
         Parameters
         ----------
@@ -135,26 +150,32 @@ class LearnedSpectrum:
             Values of an experiment, of the kind that is drawn. Zeros (singular values below 0.1) are left out of the
             bars, which are normalised by all values, and their fraction is in the legend.
         ax : matplotlib axes, optional
-            A new figure if None.
+            A new figure if None. On axes with lines on them the next colours are taken.
         singular_values : bool
             Draw the singular values of W/(m d)^{1/4}, or the eigenvalues of S; always the latter for kind "full".
+        color : colour, optional
+            Of the density and the arrow.
+        label : str, optional
+            What the legend calls the density; "theory" by default.
+        **line
+            Whatever else a line of matplotlib takes.
         """
-        from ...core.plot import PALETTE, axes_or_new, style, with_legend
+        from ...core.plot import axes_or_new, next_colour, style, with_legend
 
         of_w = singular_values and self.kind == "factorized"
         with style():
             ax = axes_or_new(ax)
-            peak, label = 0.0, f"theory, at zero: {self.atom:.3f}" if self.atom > 0 else "theory"
-            for k, (x, density) in enumerate(self._curves(of_w)):
-                ax.plot(x, density, color=PALETTE[0], label=label if k == 0 else None)
-                peak = max(peak, float(np.quantile(density, 0.98)))
+            color = next_colour(ax) if color is None else color
+            drawn = [ax.plot(x, y, **({"color": color} | line))[0] for x, y in self._curves(of_w)]
+            for curve in drawn[:1]:
+                curve.set_label(label or "theory")
             if self.atom > 0:
-                self._draw_atom(ax, peak, PALETTE[0])
+                self._draw_atom(ax, color)
             if histogram is not None:
-                self._draw_histogram(ax, checks.finite_grid("histogram", histogram), of_w, PALETTE[1])
+                self._draw_histogram(ax, checks.finite_grid("histogram", histogram), of_w, next_colour(ax))
             ax.set_xlabel(r"singular value $\rho$ of $W/(md)^{1/4}$" if of_w else r"eigenvalue $s$ of $S$")
             ax.set_ylabel("density")
-            ax.set_ylim(0, 1.45 * peak)  # room for the legend
+            ax.set_ylim(0, max(1.3 * _height(drawn), ax.get_ylim()[1] if len(ax.lines) > len(drawn) else 0.0))
             return with_legend(ax)
 
     def _refuse_full(self, name: str) -> None:
@@ -178,9 +199,24 @@ class LearnedSpectrum:
             curves.append((x, density(x)))
         return curves
 
-    def _draw_atom(self, ax: Axes, height: float, color: str) -> None:
-        ax.plot([0, 0], [0, height], color=color)
-        ax.plot([0], [height], "o", color=color)
+    def _draw_atom(self, ax: Axes, color: Any) -> None:
+        """An arrow from the axis up, as a point mass is drawn, with its mass beside it."""
+        there = [text for text in ax.texts if text.get_gid() == ATOM]
+        # Above the density; a second law on the same axes has its mass below the first one's.
+        top = 0.93 - 0.08 * len(there)
+        arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+        mass = ax.annotate(
+            f"mass {self.atom:.3g} at zero",
+            (0, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, top),
+            textcoords=("data", "axes fraction"),
+            color=color,
+            fontsize=9,
+            va="center",
+            arrowprops=arrow,
+        )
+        mass.set_gid(ATOM)
 
     def _draw_histogram(self, ax: Axes, values: np.ndarray, of_w: bool, color: str) -> None:
         kept, label = values, "experiment"
@@ -189,3 +225,8 @@ class LearnedSpectrum:
             label = f"experiment, at zero: {1 - len(kept) / len(values):.3f}"
         counts, ends = np.histogram(kept, bins=max(10, round(np.sqrt(2 * len(values)))))
         ax.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, alpha=0.35, color=color, label=label)
+
+
+def _height(curves: Sequence[Line2D]) -> float:
+    """The height of densities without a peak at their edge, which may be infinite."""
+    return max((float(np.quantile(np.asarray(curve.get_ydata()), 0.98)) for curve in curves), default=1.0)

@@ -56,7 +56,7 @@ def earlier_outcomes(
     swept = [name for name, values in wanted.items() if values.ndim or name in resume.ds.dims]
     _check_same_work(resume, fixed, algorithm, settings, swept)
     _check_labels(resume, rows)
-    return _outcomes_at(resume, wanted, shape, rows)
+    return [o if o is None or _is_known(o) else None for o in outcomes_at(resume, wanted, shape, rows)]
 
 
 def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -69,10 +69,13 @@ def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, A
     return values
 
 
-def _outcomes_at(
+def outcomes_at(
     resume: Result, wanted: Mapping[str, np.ndarray], shape: Mapping[str, int], rows: Rows
 ) -> list[Outcome | None]:
-    """The outcomes of the earlier call at the points of this one, which it may have in part only."""
+    """The outcomes of the earlier call at the points of this one, which it may have in part only.
+
+    None where it has no such point; one that gave nothing is an outcome too, and says why.
+    """
     ds = in_rows(resume.ds, {dim: rows.labels for dim in INDEX_DIMENSIONS if rows.labels and dim in resume.ds.dims})
     at: dict[str, np.ndarray] = {}
     for name, values in wanted.items():
@@ -114,10 +117,13 @@ def is_finished(outcome: Outcome | None) -> bool:
     return outcome is not None and not outcome.interrupted
 
 
-def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome | None:
+def _is_known(outcome: Outcome) -> bool:
+    """Whether a point gave any number."""
+    return not all(_is_missing(np.asarray(value)) for value in outcome.values.values())
+
+
+def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
-    if not known:
-        return None
     status = Status.from_code(code)
     # Of a finished point what is not a number stays so; of a run that goes on it only filled the place of one to come.
     return Outcome(values if status.finished else known, status, words=str(words))

@@ -1,0 +1,119 @@
+"""Entries of an observable's own dimensions told by their names: ``overlap.sel(index="layer 2")``.
+
+A result and its file keep labels beside the dimensions, as ``index_label``, where nothing that counts positions sees
+them. What is read from a result has them as the coordinates of its dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import xarray as xr
+from xarray.core.indexing import IndexSelResult
+from xarray.indexes import PandasIndex
+
+from ..definitions.observable import with_attributes
+from ..problem import Problem
+from .rows import INDEX_DIMENSIONS, label_name, row_key
+
+
+class LabelIndex(PandasIndex):
+    """Finds entries by their labels, and still by their positions from 0, as without labels."""
+
+    def sel(self, labels: dict[Any, Any], method: Any = None, tolerance: Any = None) -> IndexSelResult:
+        """Positions of labels, of positions, or of several of them. How numbers are matched does not concern words."""
+        ((_, wanted),) = labels.items()
+        if isinstance(wanted, slice):
+            return IndexSelResult({self.dim: self._slice(wanted)})
+        given = wanted.values if isinstance(wanted, xr.DataArray | xr.Variable) else np.asarray(wanted)
+        if given.dtype.kind == "b":
+            return IndexSelResult({self.dim: given})
+        found = np.array([self._position(one) for one in given.ravel().tolist()], dtype=int).reshape(given.shape)
+        if isinstance(wanted, xr.DataArray | xr.Variable):  # selects along its own dimensions
+            return IndexSelResult({self.dim: wanted.copy(data=found)})
+        return IndexSelResult({self.dim: int(found) if found.ndim == 0 else found})
+
+    def _slice(self, wanted: slice) -> slice:
+        """As pandas has it, words include their end and positions do not."""
+        ends = (wanted.start, wanted.stop)
+        start, stop = (None if end is None else self._position(end, of_slice=True) for end in ends)
+        return slice(start, stop + 1 if isinstance(wanted.stop, str) and stop is not None else stop, wanted.step)
+
+    def _position(self, wanted: Any, *, of_slice: bool = False) -> int:
+        known = [str(label) for label in self.index]
+        if isinstance(wanted, int):
+            if of_slice or -len(known) <= wanted < len(known):
+                return wanted
+            raise KeyError(f"{self.dim} has positions 0 to {len(known) - 1}, got {wanted}")
+        if wanted in known:
+            return known.index(wanted)
+        # "layer 2" is "layer 2 row 1" where that layer has one row, and only there.
+        keys = [row_key(label) for label in known if isinstance(wanted, str)]
+        rows = sum(label.startswith(f"{wanted} ") for label in known)
+        if rows < 2 and keys.count(row_key(str(wanted))) == 1:
+            return keys.index(row_key(str(wanted)))
+        raise KeyError(f"{self.dim} has no {wanted!r}; it has {', '.join(map(repr, known))}")
+
+
+Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
+
+
+def labelled(values: Labelled, problem: Any) -> Labelled:
+    """The numbers with the names of the entries along their own dimensions as coordinates, where they are known."""
+    for dim in map(str, values.dims):
+        # A dimension without a coordinate has one when it is asked for: its positions.
+        if is_grid(values, dim):
+            continue
+        labels = entry_labels(values, problem, dim)
+        if labels is not None and len(set(labels)) == len(labels):
+            variable = xr.Variable((dim,), np.asarray(labels, dtype=str))
+            index = LabelIndex.from_variables({dim: variable}, options={})
+            values = values.drop_vars(dim, errors="ignore").assign_coords(
+                xr.Coordinates({dim: variable}, indexes={dim: index})
+            )
+    return values
+
+
+def unlabelled(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset as a result and its file keep it: labels beside the dimensions."""
+    return ds.drop_vars([name for name, index in ds.xindexes.items() if isinstance(index, LabelIndex)])
+
+
+def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
+    """The dataset with ``path_label`` beside ``path``, and alike for all that the problem has names of.
+
+    What it has names of is a dimension ``path`` if it has a method ``path_labels()``. Those of ``index`` were put there
+    with the numbers: they may change from point to point.
+    """
+    given: dict[str, Any] = {}
+    for dim in map(str, ds.dims):
+        known = () if dim in INDEX_DIMENSIONS else _labels_of(problem, dim.removesuffix("_other"))
+        if len(known) == ds.sizes[dim] and label_name(dim) not in ds.coords:
+            given[label_name(dim)] = (dim, list(known))
+    if not given:
+        return ds
+    told = with_attributes(xr.Dataset(coords=given), problem.observables())
+    return ds.assign_coords({name: told[name] for name in given})
+
+
+def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> list[str] | None:
+    """What the entries along a dimension are called; None where nobody knows."""
+    if (name := label_name(dim)) in values.coords and values[name].dims == (dim,):
+        return [str(label) for label in values[name].values]
+    own = _labels_of(problem, dim.removesuffix("_other"))  # a file of an earlier version
+    return list(own) if own and len(own) == values.sizes[dim] else None
+
+
+def _labels_of(problem: Any, dim: str) -> Sequence[str]:
+    method: Any = getattr(problem, f"{dim}_labels", None)
+    if not callable(method):
+        return ()
+    labels: Any = method()  # pyright takes whatever is callable to return an object
+    return [str(label) for label in labels]
+
+
+def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:
+    """Whether a dimension is one that a control, a size or a seed has given: its coordinate is of numbers."""
+    return dim in values.coords and values.coords[dim].dtype.kind not in "UO"

@@ -1,0 +1,1 @@
+"""What all plots share: which colours and labels are taken on some axes, kinks of curves, labels of thresholds."""

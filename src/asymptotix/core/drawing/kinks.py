@@ -1,0 +1,55 @@
+"""Points that thresholds add to a theory's curve, so that its kinks stand where they are and not beside a grid point.
+
+No number is made up: below the first threshold that concerns it an observable keeps the value that it has with nothing
+learned, and above exact recovery the one that it has with all learned. Where the grid shows that constant, it holds up
+to the threshold itself. Anything else is left as the grid has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+#: An observable is constant if it varies by less than this share of what it varies by on the whole grid: the eye's.
+CONSTANT = 0.01
+
+
+def with_kinks(
+    x: np.ndarray, y: np.ndarray, *, from_here: Sequence[float], until_there: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A curve with the points that follow from thresholds, and the places of these.
+
+    Parameters
+    ----------
+    x, y
+        Ascending grid, and the values there.
+    from_here
+        Thresholds at which something begins to be learned.
+    until_there
+        Thresholds from which on all is learned.
+    """
+    finite = np.isfinite(y)
+    if finite.sum() < 2:
+        return x, y, np.array([])
+    near = CONSTANT * float(np.ptp(y[finite]))
+    added: dict[float, float] = {}
+    for threshold in sorted(_inside(from_here, x), reverse=True):
+        before = y[x <= threshold]
+        if np.isfinite(before).all() and np.ptp(before) <= near < abs(y[finite][-1] - before[-1]):
+            added[threshold] = float(before[-1])
+            break
+    for threshold in sorted(_inside(until_there, x)):
+        after = y[x >= threshold]
+        if np.isfinite(after).all() and np.ptp(after) <= near < abs(y[finite][0] - after[0]):
+            added[threshold] = float(after[0])
+            break
+    places = np.array([place for place in added if not np.isclose(x, place, rtol=1e-9, atol=0).any()])
+    together = np.concatenate([x, places])
+    order = np.argsort(together, kind="stable")
+    values = np.concatenate([y, [added[place] for place in places]])
+    return together[order], values[order], places
+
+
+def _inside(thresholds: Sequence[float], x: np.ndarray) -> list[float]:
+    return [float(t) for t in thresholds if np.isfinite(t) and x[0] < t < x[-1]]

@@ -1,0 +1,1 @@
+"""HTML for notebooks: its parts, and descriptions as tables. Nothing here knows a result."""

@@ -1,0 +1,1 @@
+"""Results as people look at them: cards of a notebook, tables of pandas."""

@@ -1,0 +1,78 @@
+"""Results as tables of pandas: a row per point, or a row per entry of one observable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from ..dataset.assemble import RESERVED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
+    """One row per point: controls, every number of every observable, and how the point ended.
+
+    A number along an observable's own dimensions has a column that says which it is: ``overlap[layer 1, layer 2]``.
+    Traces have a row per iteration and are left to :func:`table_of_entries`.
+    """
+    import pandas as pd
+
+    grid = [str(dim) for dim in ds["status"].dims]
+    columns = _controls(ds, grid)
+    for name, values in ds.data_vars.items():
+        if name in RESERVED or "iteration" in values.dims:
+            continue
+        own = [str(dim) for dim in values.dims if dim not in grid]
+        flat = xr.broadcast(values, ds["status"])[0].transpose(*grid, *own).values
+        flat = flat.reshape(ds["status"].size, -1)
+        for place, at in enumerate(np.ndindex(*(values.sizes[dim] for dim in own))):
+            columns[_column(str(name), values, dict(zip(own, at, strict=True)))] = flat[:, place]
+    for name in RESERVED:
+        columns[name] = ds[name].values.ravel()
+    return pd.DataFrame(columns)
+
+
+def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
+    """One row per point and entry of one observable: controls, which entry, the number, its error, the status."""
+    import pandas as pd
+
+    values = ds[name]
+    grid = [str(dim) for dim in ds["status"].dims]
+    own = [str(dim) for dim in values.dims if dim not in grid]
+    whole = xr.broadcast(values, ds["status"])[0].transpose(*grid, *own)
+    columns = {control: np.repeat(given, _entries(whole, own)) for control, given in _controls(ds, grid).items()}
+    places = np.indices(whole.shape).reshape(whole.ndim, -1)
+    for dim in own:
+        columns[dim] = _names(values, dim)[places[whole.dims.index(dim)]]
+    columns[name] = whole.values.ravel()
+    if f"{name}_err" in ds:
+        columns[f"{name}_err"] = xr.broadcast(ds[f"{name}_err"], whole)[0].transpose(*whole.dims).values.ravel()
+    columns["status"] = np.repeat(ds["status"].values.ravel(), _entries(whole, own))
+    return pd.DataFrame(columns)
+
+
+def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
+    """The values of the controls at every point, those that are fixed too."""
+    fixed = {str(name): coord.item() for name, coord in ds.coords.items() if not coord.ndim}
+    found = {name: np.full(ds["status"].size, value) for name, value in fixed.items() if not name.endswith("_label")}
+    positions = np.indices(ds["status"].shape).reshape(len(grid), -1) if grid else np.zeros((0, 1), int)
+    return {dim: ds[dim].values[positions[k]] for k, dim in enumerate(grid)} | found
+
+
+def _column(name: str, values: xr.DataArray, at: dict[str, int]) -> str:
+    return f"{name}[{', '.join(str(_names(values, dim)[i]) for dim, i in at.items())}]" if at else name
+
+
+def _names(values: xr.DataArray, dim: str) -> np.ndarray:
+    """What the entries along a dimension are called: their labels, or their numbers from one."""
+    if dim in values.coords:
+        return values[dim].values
+    return np.arange(1, values.sizes[dim] + 1)
+
+
+def _entries(whole: xr.DataArray, own: list[str]) -> int:
+    return int(np.prod([whole.sizes[dim] for dim in own], dtype=int))
