@@ -6,8 +6,9 @@ EXTRAS ?= cpu-fast,test,lint
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+DOCS = $(VENV)/.installed-docs
 
-.PHONY: help env demo test test-slow test-full lint bench clean
+.PHONY: help env demo test test-slow test-full lint docs wheel bench clean
 
 help:
 	@echo "make env        create $(VENV) with the package and its tools, at the versions in constraints.txt"
@@ -16,6 +17,8 @@ help:
 	@echo "make test-slow  the slow tests: reference numbers, theory against simulation"
 	@echo "make test-full  all tests, also those that repeat another's proof at greater length: before a release"
 	@echo "make lint       ruff, pyright, and which room may import which"
+	@echo "make docs       the documentation site, into build/docs"
+	@echo "make wheel      a wheel, into dist, installed into a fresh environment elsewhere and checked there"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove $(VENV) and all caches"
 	@echo ""
@@ -49,6 +52,24 @@ lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo --no-cache
+
+# Warnings are errors: a link that leads nowhere, an equation that cannot be drawn, a tutorial that fails.
+docs: $(DOCS)
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--no-build-isolation --editable '.[docs]'
+	@touch $(DOCS)
+
+# The wheel's own dependencies only, in an environment outside the clone that is thrown away.
+wheel: $(STAMP)
+	rm -rf dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@set -e; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; \
+	$(PYTHON) -m venv "$$there"; \
+	"$$there/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/asymptotix-*.whl; \
+	check=$$(pwd)/tests/check_wheel.sh; cd "$$there"; sh "$$check" "$$there/bin"
 
 bench: $(STAMP)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

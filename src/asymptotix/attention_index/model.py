@@ -49,6 +49,13 @@ class AttentionIndex(Specification):
         Observe y, or y x. The same in the limit, since x x^T / d -> I; at d = 60 they differ by one or two percent.
     centring : "trace" or "empirical"
         Subtract Tr S, or the mean of x x^T over the training set in its place. The same in the limit.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> task = asx.AttentionIndex(tokens=3, target=asx.MarchenkoPastur(0.5), noise=0.5)
+    >>> task.visible_directions, task.signal, task.noisy_signal
+    (5, 1.5, 1.75)
     """
 
     tokens: int = 2

@@ -128,6 +128,15 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
     Returns
     -------
     array (paths, paths), or (paths, C, paths, C) for C outputs
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> rng = np.random.default_rng(0)
+    >>> weights = asx.Weights(rng.standard_normal((8, 4)), [rng.standard_normal((2, 8, 8))], rng.standard_normal(8))
+    >>> asx.empirical_order_parameter(weights).shape                     # one layer of two heads: two paths
+    (2, 2)
     """
     checks.one_of("scaling", scaling, SCALINGS)
     checked = checked_weights(weights)

@@ -70,6 +70,19 @@ class PathPosterior(Problem):
     A point of :func:`solve` is converged where ``order_parameter_err`` is at most ``tolerance`` times the largest entry
     of U. ``gradient_norm`` is the gradient of the action at the end of the search, max |U^1/2 (dS/dU) U^1/2|: the
     search goes on until it is below 1e-8, or below ``tolerance`` where that is smaller, or until rounding stops it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> data = asx.tasks.hidden_markov(examples=20, seed=0)
+    >>> problem = asx.PathPosterior(data.network, data.inputs, data.labels, temperature=0.01)
+    >>> theory = asx.solve(problem, width=[10, np.inf], progress=False)
+    >>> bool((theory.order_parameter.sel(width=np.inf) == np.eye(4)).all())     # a Gaussian process
+    True
+    >>> mean, variance = theory.sel(width=10).predict(data.test_inputs[:3])
+    >>> mean.shape
+    (3,)
     """
 
     controls: ClassVar[tuple[str, ...]] = ("width",)

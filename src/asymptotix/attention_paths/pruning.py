@@ -57,6 +57,12 @@ def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
     -------
     The same kind as ``whole``
         A result and a trained network record the pairs in ``settings["pruned"]``, counted as in the whole network.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> asx.prune(asx.AttentionPaths(layers=2, heads=4), [(0, 2), (1, 0), (1, 3)]).heads
+    (3, 2)
     """
     checks.one_of("rescale", rescale, (True, False))
     if not rescale and not isinstance(whole, Weights | TrainedPaths):

@@ -50,6 +50,16 @@ class Comparison:
         What was compared.
     by
         None, or "iteration".
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> theory = asx.solve(problem, alpha=[0.1, 2.0], progress=False)
+    >>> runs = asx.simulate(problem, asx.GAMP(), alpha=2.0, dim=100, seeds=2, progress=False)
+    >>> found = asx.compare(theory, runs)
+    >>> int(found.ds.overlap_runs.squeeze()), isinstance(found.table(), str)
+    (2, True)
     """
 
     ds: xr.Dataset
@@ -137,6 +147,16 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     ------
     ValueError
         If the two are of different problems, naming the field, or share no observable.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> theory = asx.solve(problem, alpha=[0.1, 2.0], progress=False)
+    >>> runs = asx.simulate(problem, asx.GAMP(), alpha=2.0, dim=100, seeds=2, progress=False)
+    >>> found = asx.compare(theory, runs)
+    >>> float(found.ds.overlap_theory.squeeze()), "overlap" in found.names
+    (1.0, True)
     """
     _check_pair(theory, experiment)
     if by not in (None, "iteration"):

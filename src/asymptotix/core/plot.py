@@ -3,6 +3,13 @@
 Theory is a line with a band of its numerical error, an experiment is points with the standard error over its
 seeds, a threshold is a vertical line with its name. Points that did not converge are crossed out, not hidden.
 Every function here takes the axes to draw on and returns them, so that plots can be combined.
+
+>>> import asymptotix as asx
+>>> theory = asx.solve(asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2)), alpha=[0.1, 0.3, 2.0], progress=False)
+>>> with asx.plot.style():
+...     ax = asx.plot.plot_curve(theory, "overlap")
+>>> len(ax.get_lines()) > 0
+True
 """
 
 from __future__ import annotations

@@ -100,6 +100,21 @@ class Problem(Specification, abc.ABC):
         What :func:`solve` needs besides the description, such as ``("alpha",)``.
     readouts
         Methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import asymptotix as asx
+    >>> @dataclass(frozen=True)
+    ... class Shrinkage(asx.Problem):
+    ...     noise: float = 0.5
+    ...     controls = ("alpha",)
+    ...     def solve_points(self, points, *, start, tolerance, progress):
+    ...         for position, point in enumerate(points):
+    ...             yield position, asx.Outcome({"test_error": self.noise / (self.noise + point["alpha"])})
+    >>> asx.solve(Shrinkage(), alpha=[0.5, 1.5], noise=[0.5, 1.0], progress=False).test_error.values
+    array([[0.5       , 0.66666667],
+           [0.25      , 0.4       ]])
     """
 
     controls: ClassVar[tuple[str, ...]] = ()
@@ -200,6 +215,22 @@ class Algorithm(Specification, abc.ABC):
     runs_together
         Whether what is said of one run of a point rests on the others (R-hat over chains): where one of them is left
         to do, all of them are given to :meth:`resume_points`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> @dataclass(frozen=True)
+    ... class Guess(asx.Algorithm):
+    ...     def run_points(self, problem, points, *, dim, seeds, progress):
+    ...         for i, point in enumerate(points):
+    ...             for j, seed in enumerate(seeds):
+    ...                 draw = np.random.default_rng([seed, dim]).standard_normal(dim)
+    ...                 yield i, j, asx.Outcome({"mean": draw.mean()})
+    >>> model = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> asx.simulate(model, Guess(), alpha=[0.5, 1.0], dim=100, seeds=3, progress=False).mean.shape
+    (2, 3)
     """
 
     needs_dim: ClassVar[bool] = True

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 
 class ConvergenceWarning(UserWarning):
-    """Some points of a result did not converge; ``result.status`` says how each ended."""
+    """Some points of a result did not converge; ``result.status`` says how each ended.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import asymptotix as asx
+    >>> warnings.simplefilter("error", asx.ConvergenceWarning)           # stop where a point did not converge
+    """
 
 
 class Result:
@@ -53,6 +60,16 @@ class Result:
         How it was solved: start, tolerance.
     provenance
         Versions, device, date, commit, wall seconds.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> theory = asx.solve(problem, alpha=[0.1, 2.0], progress=False)
+    >>> theory.ok, theory.status_code.values.tolist()
+    (True, ['converged', 'exact_recovery'])
+    >>> float(theory.sel(alpha=2.0).overlap.squeeze())
+    1.0
     """
 
     def __init__(
@@ -213,6 +230,14 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
     ValueError
         If the file is truncated, damaged (its checksums say), no netCDF, not from asymptotix or from a newer version of
         it, or if ``problem`` is not the one that was saved. The message names the path.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> asx.solve(problem, alpha=[0.1, 2.0], progress=False).save("curve.nc")
+    >>> asx.load("curve.nc").overlap.values.ravel()
+    array([0., 1.])
     """
     return loaded_for(path, problem)
 

@@ -30,7 +30,18 @@ SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
 
 
 class Specification:
-    """Base of all descriptions. A subclass is registered under its class name, third-party ones included."""
+    """Base of all descriptions. A subclass is registered under its class name, third-party ones included.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import asymptotix as asx
+    >>> @dataclass(frozen=True)
+    ... class Coin(asx.Specification):
+    ...     bias: float = 0.5
+    >>> Coin(bias=0.3)
+    Coin(bias=0.3)
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

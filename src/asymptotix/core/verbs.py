@@ -64,6 +64,14 @@ def solve(
         the problem, and every variable says what it means in its ``attrs``: ``result.overlap.attrs["description"]``.
         A point that failed stays, with its status. Where a swept field changes the indices, every number lies under
         its own ``index_label``, and a point without that index has NaN there.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> theory = asx.solve(problem, alpha=[0.1, 2.0], progress=False)
+    >>> theory.overlap.dims, theory.overlap.values.ravel()
+    (('alpha', 'index', 'index_other'), array([0., 1.]))
     """
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
@@ -161,6 +169,14 @@ def simulate(
         With dimensions (grids in the order given, ``dim`` if several, ``seed``, the observable's own). Its variables
         have the names of the theory's, and mean the same at finite size; the algorithm's own are listed in its
         docstring, and all say what they mean in their ``attrs``.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> runs = asx.simulate(problem, asx.GAMP(), alpha=[1.5, 2.0], dim=100, seeds=3, progress=False)
+    >>> runs.overlap.dims, runs.overlap.shape
+    (('alpha', 'seed', 'index', 'index_other'), (2, 3, 1, 1))
     """
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
@@ -288,6 +304,14 @@ def thresholds(
         Of Bayes-optimal learning with an AttentionIndex only ``exact_recovery``. Of training, as the weight decay
         vanishes, ``interpolation``: largest alpha at which all data are fitted (without noise the one from which on the
         interpolator is unique), and ``exact_recovery``: smallest alpha at which the target is found without noise.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> limits = asx.thresholds(problem, tokens=[2, 3], progress=False)
+    >>> limits.weak_recovery.values.ravel().round(4)                     # 1/6 and 1/12
+    array([0.1667, 0.0833])
     """
     _check_problem(problem)
     which = _names_of_thresholds(problem, which)

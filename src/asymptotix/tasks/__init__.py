@@ -1,4 +1,10 @@
-"""Ready-made tasks: training data and test data that belong together, and a network where the task has one."""
+"""Ready-made tasks: training data and test data that belong together, and a network where the task has one.
+
+>>> import asymptotix as asx
+>>> data = asx.tasks.hidden_markov(examples=10, seed=0)
+>>> data.inputs.shape, data.labels.shape, data.network.heads
+((10, 31, 231), (10,), (2, 2))
+"""
 
 from .hidden_markov import HiddenMarkovTask, hidden_markov
 from .one_shot import ImageSequences, OneShotTask, one_shot

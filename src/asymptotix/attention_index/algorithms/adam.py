@@ -81,6 +81,14 @@ class Adam(AlgorithmOnSamples):
 
     On an accelerator seeds run together as far as that is of use; beside others a run differs by rounding from the
     run alone.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.RiskMinimization(asx.AttentionIndex(tokens=2, noise=0.5), weight_decay=0.1)
+    >>> runs = asx.simulate(problem, asx.Adam(steps=100), alpha=1.0, dim=10, seeds=2, progress=False)
+    >>> runs.test_error.dims, runs.eigenvalues.shape
+    (('seed',), (2, 10))
     """
 
     steps: int = 700

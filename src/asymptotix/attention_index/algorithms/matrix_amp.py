@@ -70,6 +70,14 @@ class MatrixAMP(AlgorithmOnSamples):
     and the traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d, and ``test_error``,
     ``estimation_error``, ``eigenvalues`` and ``rank`` as for :class:`Adam`; for training also ``train_error`` and
     ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over the posterior.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.RiskMinimization(asx.AttentionIndex(tokens=2, noise=0.5), weight_decay=0.1)
+    >>> runs = asx.simulate(problem, asx.MatrixAMP(iterations=5), alpha=1.0, dim=20, seeds=2, progress=False)
+    >>> runs.q_trace.dims, runs.q_trace.shape
+    (('seed', 'iteration'), (2, 5))
     """
 
     iterations: int = 40

@@ -89,6 +89,13 @@ class Atoms(_Discrete):
         Eigenvalues, non-negative and not all zero.
     weights : tuple of float, optional
         Fraction of the eigenvalues at each value, positive and summing to one; by default equal.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> target = asx.Atoms((0.0, 1.0, 2.0), weights=(0.5, 0.25, 0.25))
+    >>> target.zero_mass, target.mean, target.mean_square
+    (0.5, 0.75, 1.25)
     """
 
     values: tuple[float, ...]
@@ -120,6 +127,15 @@ class Empirical(_Discrete):
     ----------
     spectrum : tuple of float or array
         Eigenvalues of a positive semi-definite matrix, not all zero; kept as a tuple.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> W = np.random.default_rng(0).standard_normal((40, 10))
+    >>> target = asx.Empirical(np.linalg.eigvalsh(W @ W.T / 20).clip(0))
+    >>> round(target.zero_mass, 3)
+    0.75
     """
 
     spectrum: tuple[float, ...] | np.ndarray

@@ -29,6 +29,13 @@ class MarchenkoPastur(Target):
     ----------
     kappa0 : float
         Rank ratio m_0 / d > 0, above one too. The mean is sqrt(kappa0), the mean square 1 + kappa0.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> target = asx.MarchenkoPastur(0.25)          # rank d/4
+    >>> target.zero_mass, target.mean, target.mean_square
+    (0.75, 0.5, 1.25)
     """
 
     kappa0: float = 0.5

@@ -43,6 +43,13 @@ class PowerLaw(Target):
         Fraction of positive eigenvalues, in (0, 1].
     mean_square : float
         Q_0.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> target = asx.PowerLaw(exponent=3.0, cutoff=100.0)
+    >>> round(target.largest / target.smallest), round(target.mean_square, 6)
+    (100, 1.0)
     """
 
     exponent: float

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class Target(Specification, abc.ABC):
-    """Law mu_0 of the eigenvalues of the positive semi-definite target S_0, an atom at zero included."""
+    """Law mu_0 of the eigenvalues of the positive semi-definite target S_0, an atom at zero included.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> asx.MarchenkoPastur(0.5).eigenvalues(4).round(3)      # a matrix of dimension 4 with this spectrum
+    array([0.   , 0.   , 0.634, 2.366])
+    """
 
     @property
     @abc.abstractmethod

@@ -26,6 +26,16 @@ class AttendedInputs(Specification):
     attention : sequence of arrays (examples, H_l, T, T)
         A_l[mu, h, s, t] = Om^{l,h}_{st} of example mu, first layer first; s is the key, t the query. Every column
         sums to one over the keys: sum_s Om_{st} = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> tokens = np.random.default_rng(0).standard_normal((5, 3, 4))     # 5 examples of 3 tokens of 4 features
+    >>> uniform = np.full((5, 2, 3, 3), 1 / 3)                           # 2 heads that look at all tokens alike
+    >>> inputs = asx.AttendedInputs(tokens, [uniform])
+    >>> asx.AttentionPaths(layers=1, heads=2).attended(inputs).shape     # examples, paths, features
+    (5, 2, 4)
     """
 
     tokens: np.ndarray

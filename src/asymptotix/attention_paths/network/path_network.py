@@ -60,6 +60,17 @@ class AttentionPaths(Specification):
         H_1, ..., H_L.
     query_key : tuple of arrays or None
     readout : "mean" or int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> rng = np.random.default_rng(0)
+    >>> network = asx.AttentionPaths(query_key=[rng.standard_normal((2, 4, 4)), rng.standard_normal((3, 4, 4))])
+    >>> network.heads, network.paths
+    ((2, 3), 6)
+    >>> network.attended(rng.standard_normal((5, 7, 4))).shape           # examples, paths, features
+    (5, 6, 4)
     """
 
     layers: int

@@ -24,6 +24,15 @@ class Weights(NamedTuple):
         Values V^{l,h}, one array per layer; rows are outputs. Unequal widths fit too: (H_l, N_{l+1}, N_l).
     a : array (N,) or (C, N)
         Readout, of one output or of C.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> rng = np.random.default_rng(0)
+    >>> weights = asx.Weights(rng.standard_normal((8, 4)), [rng.standard_normal((2, 8, 8))], rng.standard_normal(8))
+    >>> asx.empirical_order_parameter(weights).shape                     # one layer of two heads: two paths
+    (2, 2)
     """
 
     V0: np.ndarray

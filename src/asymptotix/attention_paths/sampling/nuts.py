@@ -58,6 +58,16 @@ class NUTS(Algorithm):
     point), ``effective_samples`` (smallest over the entries), ``divergences``, ``step_size``, ``leapfrog_steps`` (mean
     per iteration) and ``cpu_seconds`` (of all threads, without compilation); of weights also ``path_weights_draws``,
     w^pi with f(x) = sum_pi w^pi . xi^pi(x).
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> data = asx.tasks.hidden_markov(examples=8, seed=0)
+    >>> problem = asx.PathPosterior(data.network, data.inputs, data.labels, temperature=0.1)
+    >>> asx.NUTS(draws=2000).check(problem)                              # raises where it does not fit
+    >>> runs = asx.simulate(problem, asx.NUTS(), width=10, seeds=4)      # doctest: +SKIP
+    >>> runs.order_parameter_draws.dims                                  # doctest: +SKIP
+    ('seed', 'draw', 'path', 'path_other')
     """
 
     space: str = "collapsed"

@@ -129,6 +129,17 @@ def train(
     ConvergenceWarning
         Where the loss grew beyond all numbers and the best weights until then are returned; without any, a
         FloatingPointError is raised.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> rng = np.random.default_rng(0)
+    >>> inputs, labels = rng.standard_normal((24, 5, 6)), np.where(np.arange(24) % 2, 1.0, -1.0)
+    >>> small = {"width": 8, "key_size": 3, "batch": 8, "steps": 20, "progress": False}
+    >>> trained = asx.train(asx.AttentionPaths(layers=2, heads=2), (inputs, labels), **small)
+    >>> trained.predict(inputs).shape
+    (24,)
     """
     refuse_after_fork()
     require_optax()

@@ -45,6 +45,17 @@ class TrainedPaths:
         How it was trained; ``steps_done`` of ``steps``, and ``kept_step``, the step whose weights these are.
     provenance : mapping
         Versions, device, date, commit, wall seconds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> rng = np.random.default_rng(0)
+    >>> inputs, labels = rng.standard_normal((24, 5, 6)), np.where(np.arange(24) % 2, 1.0, -1.0)
+    >>> small = {"width": 8, "key_size": 3, "batch": 8, "steps": 20, "progress": False}
+    >>> trained = asx.train(asx.AttentionPaths(layers=2, heads=2), (inputs, labels), **small)
+    >>> trained.finished, trained.network.paths, sorted(trained.evaluate(inputs, labels))
+    (True, 4, ['accuracy', 'test_error'])
     """
 
     trained: Trainable

@@ -85,6 +85,14 @@ class GAMP(AlgorithmOnSamples):
 
     Seeds run together, in single precision: beside others a run sums in another order, and its numbers differ by
     rounding from those of the run alone.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> runs = asx.simulate(problem, asx.GAMP(), alpha=2.0, dim=100, seeds=2, progress=False)
+    >>> runs.overlap.values.ravel().round(2)                             # everything is known
+    array([1., 1.])
     """
 
     start: str = "auto"

@@ -58,6 +58,14 @@ class RelaxedBP(AlgorithmOnSamples):
     Notes
     -----
     A run with the seed, dim and alpha of a GAMP run has its data. Up to dim = 300.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2), side_information=0.1)
+    >>> runs = asx.simulate(problem, asx.RelaxedBP(iterations=3), alpha=0.5, dim=30, seeds=1, progress=False)
+    >>> runs.overlap.shape
+    (1, 1, 1)
     """
 
     iterations: int = 10

@@ -77,6 +77,14 @@ class SGD(AlgorithmOnSamples):
     error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then. Seeds run
     together in single precision: beside others a run differs by rounding, 1e-7 at first, from the run
     alone, and by what training makes of that.
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> problem = asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2))
+    >>> runs = asx.simulate(problem, asx.SGD(epochs=10), alpha=15, dim=50, seeds=2, progress=False)
+    >>> runs.overlap.dims
+    ('seed', 'index', 'index_other')
     """
 
     epochs: int = 1700

@@ -67,6 +67,9 @@ class AttentionClassifier:
 
     Examples
     --------
+    >>> import asymptotix as asx
+    >>> asx.AttentionClassifier.printed().score_scale == 1 / 128
+    True
     >>> tasks = [asx.tasks.trec(seed=seed) for seed in range(8)]              # doctest: +SKIP
     >>> runs = asx.AttentionClassifier.released().train(tasks, epochs=40)     # doctest: +SKIP
     >>> runs.history.similarity.mean("seed").plot(hue="layer")                # doctest: +SKIP

@@ -82,6 +82,13 @@ class DeepAttention(Specification):
     The row-stochastic matrix multiplies the token axis from the left, and there is no skip in the last layer.
     Written with the matrix on the other side the model is a different one (its plug-in error at zero overlap is
     0.3907 instead of 0.3869 for two layers, two tokens, skip 1).
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> model = asx.DeepAttention(layers=2, tokens=2, rank=(1, 2), skip=1.0)
+    >>> model.indices, model.row_labels
+    (3, ('layer 1', 'layer 2 row 1', 'layer 2 row 2'))
     """
 
     layers: int

@@ -55,6 +55,13 @@ class InfiniteDepthAttention(Specification):
         The limit above, or its first order in 1/beta, B = I + E_Z[R(Z^T Z)]/beta, which is no limit of the model at
         finite beta: its rows sum to 1 + 1/beta (softmax), where those of the limit sum to exp(1/beta).
     activation : "softmax" or "linear"
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> model = asx.InfiniteDepthAttention(tokens=2, beta=2.0)
+    >>> model.mixing.sum(axis=1).round(4)                                # e^(1/beta)
+    array([1.6487, 1.6487])
     """
 
     tokens: int

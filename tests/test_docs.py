@@ -1,0 +1,114 @@
+"""The site says what there is: public names with examples that run, pages that lead somewhere, short tutorials."""
+
+import doctest
+import inspect
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import asymptotix as asx
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+THEORY = ("sequence_index", "attention_index", "attention_paths")
+
+#: Public names whose docstring has no example yet. It may only become shorter: one that has got an example must go.
+WITHOUT_EXAMPLE: set[str] = set()
+#: Names that are no classes or functions of ours.
+NOT_EXPLAINED = {"__version__"}
+NAMES = sorted(set(asx.__all__) - NOT_EXPLAINED)
+
+
+def examples_of(name: str) -> list[doctest.Example]:
+    """What the docstring of a public name shows and does not skip."""
+    found = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(asx, name)) or "")
+    return [example for example in found if not example.options.get(doctest.SKIP)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_name_has_an_example(name):
+    doc = inspect.getdoc(getattr(asx, name)) or ""
+    assert doc.strip(), f"{name} has no docstring"
+    if name in WITHOUT_EXAMPLE:
+        assert not examples_of(name), f"{name} has got an example: take it off the list WITHOUT_EXAMPLE"
+    else:
+        assert examples_of(name), f"{name} has no example that runs"
+        assert inspect.ismodule(getattr(asx, name)) or re.search(r"^Examples\n-+$", doc, re.MULTILINE), name
+
+
+def test_the_list_names_public_names():
+    assert set(NAMES) >= WITHOUT_EXAMPLE
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_EXAMPLE])
+def test_example_runs(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(warnings, "filters", warnings.filters[:])  # an example may change them
+    found = getattr(asx, name)
+    names = {"asx": asx, **vars(inspect.getmodule(found))}
+    test = doctest.DocTestParser().get_doctest(inspect.getdoc(found) or "", names, name, None, 0)
+    said: list[str] = []
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
+    assert result.failed == 0, "".join(said)
+
+
+def test_every_public_name_is_in_the_reference():
+    reference = "".join(text for page, text in PAGES.items() if page.startswith("api/"))
+    documented = set(re.findall(r"auto\w+:: asymptotix\.(\w+)\n", reference))
+    assert documented == set(NAMES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    here = (DOCS / page).parent
+    for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        path = link.partition("#")[0]
+        assert link.startswith("http") or not path or (here / path).exists(), link
+    for target in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`", PAGES[page]):
+        assert (here / f"{target}.md").exists(), target
+    for target in re.findall(r"\{(?:literal)?include\} (\S+)", PAGES[page]):
+        assert (here / target).exists(), target
+
+
+@pytest.mark.parametrize("theory", THEORY)
+def test_every_equation_says_what_computes_it(theory):
+    """Between a numbered equation and the one after the next: two may share a sentence."""
+    parts = re.split(r"```\{math\}\n:label: (\S+)\n", PAGES[f"theory/{theory}.md"])
+    labels, texts = parts[1::2], parts[2::2]
+    assert len(labels) > 8
+    for position, label in enumerate(labels):
+        assert re.search(r"\{(func|class|meth|attr)\}`~?asymptotix\.", "".join(texts[position : position + 2])), label
+    assert "## Symbols" in PAGES[f"theory/{theory}.md"]
+    assert "## Translation" in PAGES[f"theory/{theory}.md"]
+
+
+@pytest.mark.parametrize("tutorial", ["deep_attention", "training", "attention_paths"])
+def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
+    text = PAGES[f"tutorials/{tutorial}.md"]
+    cells = re.findall(r"```\{code-cell\} python3\n(.*?)```", text, re.DOTALL)
+    shown = [cell for cell in cells if "remove-cell" not in cell]
+    lines = [line for cell in shown for line in cell.splitlines() if line.strip()]
+    assert 10 < len(lines) <= 40
+    assert "plt.show()" in text
+    assert text.rindex("## ") == text.index("## Now change this")
+
+
+def test_every_status_is_explained():
+    missing = [status.code for status in asx.Status if f"| `{status.code}` |" not in PAGES["debugging.md"]]
+    assert not missing
+
+
+def test_every_example_and_benchmark_is_shown():
+    examples = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "examples").rglob("*.*"))]
+    examples = [path for path in examples if path.endswith((".py", ".toml"))]
+    assert len(examples) > 10
+    assert [path for path in examples if f"../{path}" not in PAGES["examples.md"]] == []
+    benchmarks = [f"benchmarks/{path.name}" for path in sorted((ROOT / "benchmarks").glob("*.py"))]
+    assert [path for path in benchmarks if f"`{path}`" not in PAGES["performance.md"]] == []
