@@ -42,6 +42,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress is for who waits
 math_number_all = False
 numfig = False
 

@@ -9,7 +9,6 @@ from sphinx.application import Sphinx
 
 #: Where a link of the repository leads on the site, from a page in docs/.
 ON_THE_SITE = {
-    "../README.md#papers": "papers.md",
     "../README.md": "index.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",

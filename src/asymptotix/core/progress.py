@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable
@@ -121,7 +122,9 @@ def _bars_are_possible() -> bool:
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.is_jupyter or (sys.stderr.isatty() and not console.is_dumb_terminal)
+    if console.is_jupyter:  # a notebook draws them with a package that need not be there
+        return importlib.util.find_spec("ipywidgets") is not None
+    return sys.stderr.isatty() and not console.is_dumb_terminal
 
 
 class _Bar:
