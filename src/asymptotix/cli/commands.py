@@ -252,7 +252,7 @@ def plot(
         first, *others = [load(file) for file in files]
         if name not in first.ds:
             raise ValueError(f"{files[0]} has no {name!r}; it has {', '.join(map(str, first.ds.data_vars))}")
-        figure = first.plot(name, reference=others).get_figure()
+        figure = first.plot(name, reference=others).figure.get_figure(root=True)
         assert figure is not None
         figure.savefig(out)
         print(f"written to {out}")
