@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from asymptotix import AttentionPaths, BayesOptimal, PathPosterior, cli, compare
+from asymptotix import AttentionPaths, BayesOptimal, MultiIndex, PathPosterior, cli, compare
 from asymptotix.core.result import Result, load
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression, ToyRun
@@ -244,6 +244,7 @@ def test_a_function_is_named_by_its_module(toml, tmp_path):
     assert_one_sentence(run("solve", file), "my_links", "--allow-imports")
     problem, _ = cli.read_problem(file, "solve", allow_imports=True)
     assert isinstance(problem, BayesOptimal)
+    assert isinstance(problem.model, MultiIndex)
     assert problem.model.link([2.0, 3.0]) == 6.0
     other = toml(LINK, replace=("product", "number"))
     assert_one_sentence(run("solve", other, "--allow-imports"), "'my_links:number'", "holds 3")
