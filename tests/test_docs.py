@@ -112,3 +112,12 @@ def test_every_example_and_benchmark_is_shown():
     assert [path for path in examples if f"../{path}" not in PAGES["examples.md"]] == []
     benchmarks = [f"benchmarks/{path.name}" for path in sorted((ROOT / "benchmarks").glob("*.py"))]
     assert [path for path in benchmarks if f"`{path}`" not in PAGES["performance.md"]] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "theory"),
+    [("BayesOptimal", "sequence_index"), ("RiskMinimization", "attention_index"), ("PathPosterior", "attention_paths")],
+)
+def test_problems_cite_the_page_of_their_equations(name, theory):
+    assert f"docs/theory/{theory}.md" in (inspect.getdoc(getattr(asx, name)) or "")
+    assert f"~asymptotix.{name}`" in PAGES[f"theory/{theory}.md"]

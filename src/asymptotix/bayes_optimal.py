@@ -80,7 +80,8 @@ class BayesOptimal(Problem):
     - ``q``: Tr(S^2)/d; ``estimation_error``: |S - S_0|_F^2/d; ``test_error``: squared error of the mean label.
     - ``qhat``: the posterior is that of S_0 seen through noise of variance 1/qhat.
 
-    Thresholds are listed in :func:`thresholds`.
+    Thresholds are listed in :func:`thresholds`. The equations, each with the function that computes it, are in
+    docs/theory/sequence_index.md, those of an AttentionIndex in docs/theory/attention_index.md.
 
     Examples
     --------

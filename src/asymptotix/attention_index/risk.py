@@ -92,6 +92,8 @@ class RiskMinimization(Problem):
     replicon of one or more, jumps of the proximal map on a thousandth of the data, and a learned rank above
     ``width_ratio`` are "not valid".
 
+    The equations, each with the function that computes it, are in docs/theory/attention_index.md.
+
     Examples
     --------
     >>> import asymptotix as asx

@@ -71,6 +71,8 @@ class PathPosterior(Problem):
     of U. ``gradient_norm`` is the gradient of the action at the end of the search, max |U^1/2 (dS/dU) U^1/2|: the
     search goes on until it is below 1e-8, or below ``tolerance`` where that is smaller, or until rounding stops it.
 
+    The equations, each with the function that computes it, are in docs/theory/attention_paths.md.
+
     Examples
     --------
     >>> import numpy as np
