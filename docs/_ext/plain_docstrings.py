@@ -6,6 +6,7 @@ in running text are no markup.
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -65,6 +66,14 @@ def restore(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
+def own_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
+    """Of a class whose ``__new__`` takes anything, what its constructor takes."""
+    if what == "class" and signature and signature.startswith("(*"):
+        shown = str(inspect.signature(obj.__init__)).replace("(self, ", "(").replace("(self)", "()")
+        return re.sub(r" -> \S+$", "", shown), returns
+    return None
+
+
 def left_as_text(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
     """Docstrings may name what has no entry here (another module, a method of xarray): that stays text.
 
@@ -76,5 +85,6 @@ def left_as_text(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", process, priority=1)  # before napoleon
     app.connect("autodoc-process-docstring", restore, priority=900)  # and after it
+    app.connect("autodoc-process-signature", own_signature)
     app.connect("missing-reference", left_as_text)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

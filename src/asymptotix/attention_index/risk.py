@@ -68,6 +68,7 @@ class RiskMinimization(Problem):
     error of ``<name>``. S_0 is the target, Q_0 = Tr(S_0^2)/d.
 
     - ``test_error``: E|y - A|_F^2 on fresh data, noise included; ``train_error``: the same per training sample.
+      With another loss both are that loss, and of two losses they cannot be compared; ``estimation_error`` can.
     - ``train_loss``: L/d^2, penalty included. ``estimation_error``: |S - S_0|_F^2/d = Q_0 - 2m + q.
     - ``rank``: share of the eigenvalues of S that are not zero (in an experiment: beyond 0.01).
     - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; their conjugate fields ``mhat``, ``Sigmahat``,

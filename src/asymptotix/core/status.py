@@ -78,8 +78,8 @@ class Status(enum.Enum):
 
 _ADVICE = {
     Status.INACCURATE: "the number is right to its <name>_err: use that, or accept it with a larger tolerance",
-    Status.NOT_CONVERGED: "an experiment needs more iterations, epochs or steps; a theory a start nearby (start=) or a "
-    "larger tolerance",
+    Status.NOT_CONVERGED: "an experiment needs more iterations, epochs or steps, or a larger dim; a theory another "
+    "alpha, a start nearby (start=) or a larger tolerance",
     Status.AT_BOUND: "what is sought lies beyond: widen the bounds",
     Status.NOT_VALID: "take the number for a conjecture, and check it by an experiment",
     Status.WEAK_SAMPLE: "run more draws or chains (seeds)",

@@ -52,26 +52,32 @@ class SizeTrend:
 
     @property
     def falls(self) -> bool | None:
-        """Whether the distance falls from the smallest to the largest size; None where no distance is seen."""
-        if not any(self.seen):
-            return None
+        """Whether the distance falls from the smallest to the largest size; None where that cannot be told.
+
+        It does not where the largest size shows a distance that is no smaller. One that is seen at some sizes and is
+        within noise at the largest may fall or not.
+        """
         apart = _APART * np.hypot(self.errors[0], self.errors[-1])
-        return bool(self.seen[0] and self.distances[0] - self.distances[-1] > apart)
+        if self.seen[0] and self.distances[0] - self.distances[-1] > apart:
+            return True
+        return False if self.seen[-1] else None
 
     @property
     def words(self) -> str:
         """The distances, and what they tell."""
-        if self.falls is None:
+        if not any(self.seen):
             return f"no bias of finite size is seen beyond noise from dim {self.sizes[0]} to {self.sizes[-1]}"
         columns = zip(self.sizes, self.distances, self.errors, self.seen, strict=True)
         found = ", ".join(
-            f"{format_number(distance, error)} at dim {size}" if seen else f"within noise at dim {size}"
+            f"{format_number(distance, error)} at dim {size}" + ("" if seen else " (within noise)")
             for size, distance, error, seen in columns
         )
         return f"distance from theory {found}: {self._verdict}"
 
     @property
     def _verdict(self) -> str:
+        if self.falls is None:
+            return "more seeds would tell whether it falls with dim"
         if not self.falls:
             return "it does not visibly fall with dim, so that finite size alone does not explain it"
         power, error = self.exponent

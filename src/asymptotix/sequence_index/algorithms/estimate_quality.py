@@ -31,7 +31,7 @@ def settled(overlap: np.ndarray, tolerance: float, share: float = 1.0) -> tuple[
     moving = float(abs(np.diff(np.einsum("tpp->tp", overlap[-_LAST:]), axis=0)).max()) / share
     if moving < tolerance:
         return Status.CONVERGED, Status.CONVERGED.sentence
-    return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration"
+    return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration after {len(overlap)} of them"
 
 
 def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
