@@ -75,7 +75,10 @@ def test_what_is_there_is_not_made_again(toys):
     assert said[-1] == "training/toy: there already"
 
 
-@pytest.mark.parametrize(("file", "damage"), [("theory.nc", "flipped"), ("runs.nc", "cut"), ("squares.nc", "flipped")])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("theory.nc", "flipped"), pytest.param("runs.nc", "cut", marks=pytest.mark.slow), ("squares.nc", "flipped")],
+)
 def test_a_damaged_part_is_computed_anew_and_said(toys, file, damage):
     said, out = toys
     reproduce.reproduce("training/toy", out=out, say=said.append)

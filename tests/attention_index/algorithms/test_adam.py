@@ -102,7 +102,7 @@ def test_pre_activations_of_the_target_have_the_variance_of_the_limit(noise):
     assert abs(R.mean(0)).max() < 4 * np.sqrt(2 * model.noisy_signal / 20_000)
 
 
-@pytest.mark.parametrize("tokens", [2, 3])
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_labels_are_the_softmax_of_the_targets_pre_activations(tokens):
     model = replace(MODEL, tokens=tokens, noise=0.0, target_beta=1.7)
     x, y = tokens_and_labels(data.draw_samples(model, DIM, SAMPLES, 0), SAMPLES)
@@ -131,7 +131,7 @@ compiled = jax.jit(training.loss_and_gradient, static_argnums=4)
         pytest.param("softmax", 3, "label", "empirical", ("full",), marks=pytest.mark.slow),
         pytest.param("softmax", 3, "sequence", "trace", ("factorized", "full"), marks=pytest.mark.slow),
         pytest.param("linear", 2, "sequence", "trace", ("full",), marks=pytest.mark.slow),
-        ("linear", 3, "label", "empirical", ("full",)),
+        pytest.param("linear", 3, "label", "empirical", ("full",), marks=pytest.mark.slow),
     ],
 )
 def test_gradient_is_that_of_the_loss_as_written(rng, activation, tokens, output, centring, kinds):

@@ -133,6 +133,7 @@ def test_linear_attention_in_closed_form(tokens):
         assert ours == pytest.approx(theirs, rel=3e-3)  # second moments of 2^12 Sobol normals
 
 
+@pytest.mark.slow
 def test_a_softmax_loss_in_jax():
     """Cross-checks the averages of the generic path, signs and normalisation included."""
     arguments = (1.75, 1.3, 1.4, 1.5)

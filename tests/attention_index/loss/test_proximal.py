@@ -62,7 +62,7 @@ def test_two_tokens_have_the_odd_and_the_even_coordinate():
 
 
 @pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("beta", "Sigma"), [(1.0, 0.1), (1.0, 10.0), (2.0, 3.0)])
+@pytest.mark.parametrize(("beta", "Sigma"), [(1.0, 0.1), pytest.param(1.0, 10.0, marks=pytest.mark.slow), (2.0, 3.0)])
 def test_no_descent_of_scipy_ends_lower(tokens, beta, Sigma):
     """Also beyond Sigma = 1.04/beta^2, where the objective is not convex."""
     z0, z = draw(tokens, 25)

@@ -76,6 +76,7 @@ def test_hardmax_obeys_the_nishimori_identity(q, spread):
     assert abs(right.mean() - expected) < 4 * right.std() / np.sqrt(n)
 
 
+@pytest.mark.slow
 def test_hardmax_error_at_the_published_point():
     found = solve(0.295, activation="hardmax")
     assert float(found.estimation_error) == pytest.approx(0.380, abs=5e-4)  # public code gives 0.633 here

@@ -34,7 +34,7 @@ def closed_form(xi, labels, layers, temperature, prior_variance, width):
     return found.x
 
 
-@pytest.mark.parametrize("heads", [(3,), (2, 2), (3, 1), (2, 2, 2)])
+@pytest.mark.parametrize("heads", [(3,), (2, 2), (3, 1), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
 def test_plain_steps_never_raise_the_action(heads):
     action = problem(heads, temperature=0.02, width=3.0)
     root = np.random.default_rng(2).standard_normal((action.paths, action.paths))

@@ -78,6 +78,7 @@ def test_eliminated_order_parameters_are_stationary(heads, outputs, ratios, scal
             assert abs(slope) < 1e-6 * (1 + abs(entropy(U, inner, layers)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heads", "outputs", "ratios"), CASES)
 def test_plain_steps_never_raise_the_action(heads, outputs, ratios):
     action = random_action(heads, outputs, ratios, width=3.0, temperature=0.05)

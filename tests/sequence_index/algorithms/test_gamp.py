@@ -359,7 +359,7 @@ def test_spectral_start_of_two_directions_against_theory():
     assert abs(found.eigenvalue / expected.eigenvalue - 1) < 0.2  # the lesser of two that scatter by 2/sqrt(D)
 
 
-@pytest.mark.parametrize("seed", [3, 11])
+@pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.slow), 11])
 def test_a_surplus_of_one_sign_hides_no_direction(seed):
     """Without the term A a surplus of y = 1 in sign(z_1 z_2) lifts the bulk of one direction above the other."""
     channel, alpha, dim = channel_of(MultiIndex(lambda z: jnp.sign(z[0] * z[1]), indices=2)), 5.0, 300

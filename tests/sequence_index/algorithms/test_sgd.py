@@ -93,6 +93,7 @@ def test_batches_come_in_order_and_the_last_may_be_smaller():
     np.testing.assert_allclose(outcome.values["published_cosine"][1], published, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_online_batches_are_new_and_the_others_come_again():
     def losses(online: bool) -> np.ndarray:
         options = SGD(epochs=2, batch=8, reuse=2, learning_rate=1e-12, online=online)
@@ -103,6 +104,7 @@ def test_online_batches_are_new_and_the_others_come_again():
     assert len(np.unique(new)) == 6
 
 
+@pytest.mark.slow
 def test_layer_2_is_learned_first():
     problem = BayesOptimal(TWO_LAYERS)
     with warnings.catch_warnings():  # one may still move a little

@@ -36,6 +36,7 @@ def test_tokens_do_not_depend_on_the_blocks(tiles):
     assert rows[-1].stop == SAMPLES
 
 
+@pytest.mark.slow
 def test_normals_are_those_of_jax():
     keys = [jax.random.key(seed) for seed in (0, 7)]
     found = normals(np.array([jax.random.key_data(key) for key in keys]), np.uint32(3), (50, 2, 7))

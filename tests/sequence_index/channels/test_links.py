@@ -78,6 +78,7 @@ def test_one_index_against_roots_and_cut_gaussians(link) -> None:
         assert worst_error(channel(link).posterior(y, omega, V), expected, V).max() < 1e-8
 
 
+@pytest.mark.slow
 def test_far_tails_and_single_precision_are_no_trouble() -> None:
     omega, V = np.array([[[-3.0]], [[3.0]]]), np.array([[1e-4]])
     found = channel(sign).posterior(np.ones((2, 1)), omega, V)

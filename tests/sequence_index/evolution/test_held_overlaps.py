@@ -144,6 +144,7 @@ def test_held_at_its_own_overlap_gives_the_rest_back(two_layers, curve):
     assert found.status.item() == "converged: nothing else is learned"
 
 
+@pytest.mark.slow
 def test_first_layer_held_at_zero_above_its_threshold(two_layers):
     # On this branch alpha(q) = q/((1-q) h(q)), h = E|g_2|^2, here on other nodes; free, both layers would be recovered.
     alpha = 1.2

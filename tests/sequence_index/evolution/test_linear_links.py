@@ -42,7 +42,7 @@ def test_solved_to_its_free_entropy():
     assert float(found.free_entropy_err) < 1e-8
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_averages_are_those_of_samples(noise):
     mixing = np.random.default_rng(5).standard_normal((3, 2, 2))
     channel = channel_of(SequenceIndex(lambda Z: (mixing * Z).sum((1, 2)) + 1.0, 2, 2, noise))

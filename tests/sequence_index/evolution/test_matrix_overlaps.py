@@ -122,7 +122,9 @@ def test_perceptron(alpha):
     assert not found.exact
 
 
-@pytest.mark.parametrize("alpha", [0.4, 0.8, pytest.param(1.2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "alpha", [pytest.param(0.4, marks=pytest.mark.slow), 0.8, pytest.param(1.2, marks=pytest.mark.slow)]
+)
 def test_phase_retrieval_along_a_direction(alpha):
     found = StateEvolution(Square(U)).uninformed(alpha, tolerance=TOLERANCE)
     assert_overlap(found, phase_retrieval(alpha) * np.outer(U, U))

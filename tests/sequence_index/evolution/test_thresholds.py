@@ -317,6 +317,7 @@ def test_progress_names_the_step_and_moves_on(monkeypatch):
     assert len(set(texts)) > 0.5 * len(texts)  # most of them say something new
 
 
+@pytest.mark.slow
 def test_progress_names_blocks_and_error():
     texts: list[str] = []
     next_index(StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.9], diagonal=True)), 0, 1e-3, texts.append)
