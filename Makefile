@@ -40,7 +40,7 @@ demo: $(STAMP)
 	$(BIN)/asymptotix demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not full and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/slow -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not full and not gpu"
