@@ -53,7 +53,8 @@ def test_the_command_line_writes_what_is_finished_and_says_how_it_ended(number, 
     problem, out = tmp_path / "curve.toml", tmp_path / "curve.nc"
     problem.write_text(CURVE)
     command = [sys.executable, "-c", COMMAND_LINE, "solve", str(problem), "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    wide = {**os.environ, "COLUMNS": "1000"}  # one table: a row for every point
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=wide) as process:
         wait_for(out)
         for _ in range(times):
             process.send_signal(number)
