@@ -55,6 +55,6 @@ def test_own_link(capsys):
     printed = capsys.readouterr().out
     assert "learned above alpha = 0.5000, exactly above 1.1" in printed  # exact: 1/2, and between 1.10 and 1.13(4)
     assert "stable above 1.000" in printed
-    scores = [float(line.split()[-1]) for line in printed.splitlines() if "overlap[0, 0]" in line]
+    scores = [float(line.split()[-1]) for line in printed.splitlines() if "overlap[index 1]" in line]
     assert len(scores) == 3
     assert max(map(abs, scores)) < 4  # standard errors of four runs
