@@ -193,12 +193,13 @@ def _of_networks(networks: Sequence[Pruned]) -> str:
 
 def history_panel(axis: Axes, history: xr.Dataset, published: float | None) -> None:
     """Training: accuracy on fresh batches and on validation characters; the published test accuracy as a line."""
-    axis.plot(history.step, 100 * history.train_accuracy, "-", color=BLUE, label="training batches")
-    axis.plot(history.step, 100 * history.validation_accuracy, "-", color=ORANGE, label="validation characters")
+    steps = history.step / 1000
+    axis.plot(steps, 100 * history.train_accuracy, "-", color=BLUE, label="training batches")
+    axis.plot(steps, 100 * history.validation_accuracy, "-", color=ORANGE, label="validation characters")
     best = history.validation_accuracy.argmax("step")
-    axis.plot(history.step[best], 100 * history.validation_accuracy[best], "o", color=ORANGE, label="kept")
+    axis.plot(steps[best], 100 * history.validation_accuracy[best], "o", color=ORANGE, label="kept")
     if published is not None:
         axis.axhline(published, color=PUBLISHED, ls="--", lw=1.1, label=f"published, test: {published}")
-    axis.set(xlabel="step", ylabel="accuracy  (%)")
+    axis.set(xlabel="step  (thousands)", ylabel="accuracy  (%)")
     axis.legend(fontsize=8.5)
     axis.set_title("gradient descent", fontsize=11)
