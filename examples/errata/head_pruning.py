@@ -23,7 +23,7 @@ def main(steps: int = 41_240, networks: int = 3) -> None:
             asx.AttentionPaths(heads=[8, 8], readout="mean"), task.sequences, key_size=64, steps=steps, seed=seed,
             validation=(task.validation_inputs, task.validation_labels), validate_every=max(1, min(1000, steps // 10)),
         )  # fmt: skip
-        problem = asx.PathPosterior(trained.network, *task.sequences.examples(600, 0), temperature=0.5)
+        problem = asx.PathPosterior(trained.network, task.inputs, task.labels, temperature=0.5)
         scores = asx.head_scores(asx.solve(problem, width=10.0, progress=False)).values.reshape(2, 8)
         least = [(int(k) // 8, int(k) % 8) for k in np.argsort(scores, axis=None)[:4]]
         before, after = (

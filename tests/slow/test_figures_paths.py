@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+import sys
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import asymptotix as asx
 from asymptotix.figures import paths
+from data_stand_ins import write_stand_in
+
+ERRATA = Path(__file__).parents[2] / "examples" / "errata"
 
 pytestmark = pytest.mark.slow
 
@@ -27,3 +37,22 @@ def test_narrow_networks_choose_their_paths():
     assert len(made.findings.agreements) == 3
     assert made.findings.agreements[0].points <= 1
     assert len(made.figure.axes) == 6
+
+
+@pytest.mark.filterwarnings("ignore:width 10 is below")
+def test_the_script_on_pruning_trains_scores_and_prunes(tmp_path, monkeypatch, capsys):
+    """On stand-ins of the images and a narrow network: the whole way, not the numbers."""
+    images = write_stand_in(tmp_path / "data")
+    few = asx.tasks.one_shot(60, validation_examples=40, test_examples=60, directory=images, verify=False)
+    monkeypatch.setattr(asx.tasks, "one_shot", lambda *_, **__: few)
+    monkeypatch.setattr(asx, "train", partial(asx.train, width=16, progress=False))
+    monkeypatch.setattr(sys, "argv", ["head_pruning.py", "20", "1"])
+    runpy.run_path(str(ERRATA / "head_pruning.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    found = re.search(r"network 0: ([\d.]+) % with all heads, ([\d.]+) % without 4 of 16", told)
+    assert found is not None, told
+    lost = float(found[1]) - float(found[2])
+    # One of 60 answers is 1.7 points; both percentages and the loss are rounded to a tenth.
+    average = re.search(r"a loss of (-?[\d.]+) points", told)
+    assert average is not None
+    assert abs(float(average[1]) - lost) < 0.16
