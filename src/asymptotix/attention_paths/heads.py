@@ -89,7 +89,8 @@ def head_scores(
     -------
     DataArray (..., layer, head)
         With coordinates ``layer`` and ``head``, both counted from one: ``scores.sel(layer=1, head=2)``. nan for heads
-        that a layer does not have. :func:`prune` counts from zero: its pair for that head is (0, 1).
+        that a layer does not have. :func:`prune` takes that head as "layer 1 head 2", or as the pair of
+        positions from 0, (0, 1).
 
     Examples
     --------
