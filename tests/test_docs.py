@@ -3,9 +3,11 @@
 import doctest
 import inspect
 import re
+import runpy
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import asymptotix as asx
@@ -98,6 +100,22 @@ def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     assert 10 < len(lines) <= 40
     assert "plt.show()" in text
     assert text.rindex("## ") == text.index("## Now change this")
+
+
+def test_trained_weights_enter_the_theory(capsys):
+    """The example prints what its page shows, as far as training does not depend on the machine, of one network."""
+    names = runpy.run_path(str(DOCS / "own" / "weights.py"), run_name="__main__")
+    shown = PAGES["own/weights.md"].split("It prints")[1].split("```")[1].strip()
+    printed = capsys.readouterr().out.strip()
+    number = r"\d+\.(?:\d+)?"
+    assert re.sub(rf"{number}\s*", "", printed) == re.sub(rf"{number}\s*", "", shown)
+    found, expected = (np.array(re.findall(number, text), float) for text in (printed, shown))
+    np.testing.assert_allclose(found, expected, atol=0.03)  # single precision, 300 steps: the last digits differ
+    weights, tokens = names["weights"], names["test"][:20]
+    roots = {name: np.sqrt(weights[name].shape[-1]) for name in ("embedding", "value", "readout")}
+    V0, V, a = (root * weights[name] for name, root in roots.items())
+    outputs = names["network"].forward(asx.Weights(V0, [V], a), tokens)
+    np.testing.assert_allclose(outputs, names["output"](weights, tokens), atol=1e-5)  # single precision of JAX
 
 
 def test_every_status_is_explained():

@@ -18,10 +18,9 @@ from ..core.result import Result
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from .network.path_network import AttentionPaths
-from .network.weights import Weights, checked_weights, path_products
+from .network.weights import SCALINGS, Weights, checked_weights, path_products
 
 RULES = ("both", "either")
-SCALINGS = ("order one", "fan_in")
 
 
 def path_heads(heads: Sequence[int]) -> np.ndarray:
