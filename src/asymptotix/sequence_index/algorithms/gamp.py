@@ -68,7 +68,8 @@ class GAMP(AlgorithmOnSamples):
         and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
         half of the memory. The data are the same in either case.
     tolerance : float
-        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations.
+        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations,
+        nor drifted by more than this over the last eight, beyond the noise of the drift.
 
     Notes
     -----
