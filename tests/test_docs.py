@@ -118,6 +118,15 @@ def test_trained_weights_enter_the_theory(capsys):
     np.testing.assert_allclose(outputs, names["output"](weights, tokens), atol=1e-5)  # single precision of JAX
 
 
+def test_signs_have_one_colour_everywhere():
+    """No picture of signed numbers chooses colours of its own: red would be positive in one and negative in another."""
+    scripts = [path for folder in ("examples", "src") for path in sorted((ROOT / folder).rglob("*.py"))]
+    sources = [*PAGES.values(), *(path.read_text(encoding="utf-8") for path in scripts)]
+    chosen = [word for text in sources for word in re.findall(r"\bRdBu\w*", text)]
+    assert chosen == [asx.plot.SIGNED_COLOURS]  # where it is defined
+    assert sum("SIGNED_COLOURS" in text for text in sources) >= 4
+
+
 def test_every_status_is_explained():
     missing = [status.code for status in asx.Status if f"| `{status.code}` |" not in PAGES["debugging.md"]]
     assert not missing
