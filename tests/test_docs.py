@@ -91,6 +91,36 @@ def test_every_equation_says_what_computes_it(theory):
     assert "## Translation" in PAGES[f"theory/{theory}.md"]
 
 
+def file_of(name: str) -> Path:
+    """The file in which what a page refers to is defined; of a public name, the one that the package takes it from."""
+    parts = name.split(".")
+    if parts[1] in NAMES:
+        parts = getattr(asx, parts[1]).__module__.split(".")
+    paths = [(ROOT / "src").joinpath(*parts[:n]).with_suffix(".py") for n in range(len(parts), 0, -1)]
+    return next(path for path in paths if path.exists())
+
+
+CITES = re.compile(r"[Ee]quations? ([\w, \n-]+) of\s+docs/theory/(\w+)\.md\.")
+CITED = {
+    path: [(set(re.split(r",\s+", labels)), page) for labels, page in CITES.findall(path.read_text(encoding="utf-8"))]
+    for path in sorted((ROOT / "src").rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("theory", THEORY)
+def test_files_cite_the_equations_that_they_compute(theory):
+    """Page and file lead to each other: an equation names a file that cites it, what a file cites is on the page."""
+    parts = re.split(r"```\{math\}\n:label: (\S+)\n", PAGES[f"theory/{theory}.md"])
+    labels, texts = parts[1::2], parts[2::2]
+    for position, label in enumerate(labels):
+        after = "".join(texts[position : position + 2])
+        files = {file_of(name) for name in re.findall(r"\{\w+\}`~?(asymptotix\.[\w.]+)`", after)}
+        assert any(label in known and page == theory for file in files for known, page in CITED[file]), label
+    cited = [(path.name, known) for path, found in CITED.items() for known, page in found if page == theory]
+    assert len(cited) > 8
+    assert [(name, known - set(labels)) for name, known in cited if known - set(labels)] == []
+
+
 @pytest.mark.parametrize("tutorial", ["deep_attention", "training", "attention_paths"])
 def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     text = PAGES[f"tutorials/{tutorial}.md"]

@@ -2,6 +2,8 @@
 
 Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights, and section 4.2 (head pruning) for the
 score, which has no number. Where the print is read in two ways, "both" is its formula and "either" its released code.
+
+Equations ap-meaning, ap-score of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

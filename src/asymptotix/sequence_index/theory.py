@@ -1,4 +1,7 @@
-"""Bayes-optimal learning of sequence multi-index models, as the verbs want it."""
+"""Bayes-optimal learning of sequence multi-index models, as the verbs want it.
+
+Equation si-estimation of docs/theory/sequence_index.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Tiberi et al., arXiv:2405.15926, eqs. (1) to (4), in full eqs. (14) to (18); written in attention paths eqs. (5) to (7),
 in full eqs. (20) to (23). The print lists query and key weights of shape G x N; they act on the input and are G x N0.
+
+Equations ap-network, ap-attended, ap-kernel of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 In the limit of large D these are the order parameter Q and the errors of theory: Troiani et al., arXiv:2502.00901,
 eq. (11) for the prediction and the line after it for the estimation error.
+
+Equation si-estimation of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Algorithm 1 of Troiani et al., arXiv:2502.00901, derived in Appendix D.3 there, with side information in D.4; the start
 in stages and the prescribed variances are ours.
+
+Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations
