@@ -204,11 +204,16 @@ def test_arrays_come_from_a_file_beside(toml, tmp_path):
         "layer_1": rng.standard_normal((2, 4, 4)),
     }
     np.savez(tmp_path / "data.npz", **arrays)
-    assert run("solve", toml(PATHS), "--out", tmp_path / "curve.nc").exit_code == 0
+    found = run("solve", toml(PATHS), "--out", tmp_path / "curve.nc")
+    assert found.exit_code == 0
     network = AttentionPaths(query_key=[arrays["layer_1"]], readout=0)
     problem = PathPosterior(network, arrays["tokens"], arrays["labels"], temperature=0.1)
     expected = solve(problem, width=[10, np.inf], progress=False)
     np.testing.assert_array_equal(load(tmp_path / "curve.nc").order_parameter, expected.order_parameter)
+    entries = [column for column in expected.to_dataframe() if column.startswith("order_parameter[")]
+    assert len(entries) == 4
+    assert entries[1] == "order_parameter[1, 2]"  # heads, which count from one
+    assert [entry for entry in entries if entry not in found.stdout] == []
 
 
 @pytest.mark.parametrize(
@@ -260,6 +265,7 @@ def test_a_table_is_written_where_the_suffix_asks_for_one(toml, tmp_path):
     header, *rows = (tmp_path / "curve.csv").read_text().splitlines()
     assert "alpha" in header
     assert len(rows) >= 4
+    assert '"overlap[index 1, index 2]"' in header  # the column of a number has the name that the printed table has
     assert_one_sentence(run("solve", toml(), "--out", tmp_path / "curve.txt"), "must end in .nc", "curve.txt")
 
 
@@ -284,7 +290,7 @@ def test_table_has_a_row_per_point_with_errors_and_status(toml):
     assert "ToyLearning" in lines[0]
     headers = [line for line in lines if "status" in line]
     assert all("alpha" in header for header in headers)
-    for name in ("overlap[0,0]", "overlap[1,1]", "test_error"):
+    for name in ("overlap[index 1, index 1]", "overlap[index 2, index 2]", "test_error"):
         assert sum(name in header for header in headers) == 1
     assert max(map(len, lines[1:])) <= 120  # of a pipe, which has no width of its own
     row = next(line for line in lines if re.match(r"│ +0\.5 ", line))
@@ -313,7 +319,7 @@ def test_status_of_every_point_is_shown_and_warnings_take_one_line(toml, tmp_pat
 
 def test_single_point_is_a_list_of_quantities(toml):
     lines = run("thresholds", toml()).stdout.splitlines()
-    assert any(re.search(r"│ weak_recovery\[1\] +│ +0\.3 │", line) for line in lines)
+    assert any(re.search(r"│ weak_recovery\[index 2\] +│ +0\.3 │", line) for line in lines)
     assert any(re.search(r"│ exact_recovery +│ +inf │", line) for line in lines)
     assert any(re.search(r"│ status +│ +converged │", line) for line in lines)
 

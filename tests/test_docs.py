@@ -3,9 +3,11 @@
 import doctest
 import inspect
 import re
+import runpy
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import asymptotix as asx
@@ -89,6 +91,36 @@ def test_every_equation_says_what_computes_it(theory):
     assert "## Translation" in PAGES[f"theory/{theory}.md"]
 
 
+def file_of(name: str) -> Path:
+    """The file in which what a page refers to is defined; of a public name, the one that the package takes it from."""
+    parts = name.split(".")
+    if parts[1] in NAMES:
+        parts = getattr(asx, parts[1]).__module__.split(".")
+    paths = [(ROOT / "src").joinpath(*parts[:n]).with_suffix(".py") for n in range(len(parts), 0, -1)]
+    return next(path for path in paths if path.exists())
+
+
+CITES = re.compile(r"[Ee]quations? ([\w, \n-]+) of\s+docs/theory/(\w+)\.md\.")
+CITED = {
+    path: [(set(re.split(r",\s+", labels)), page) for labels, page in CITES.findall(path.read_text(encoding="utf-8"))]
+    for path in sorted((ROOT / "src").rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("theory", THEORY)
+def test_files_cite_the_equations_that_they_compute(theory):
+    """Page and file lead to each other: an equation names a file that cites it, what a file cites is on the page."""
+    parts = re.split(r"```\{math\}\n:label: (\S+)\n", PAGES[f"theory/{theory}.md"])
+    labels, texts = parts[1::2], parts[2::2]
+    for position, label in enumerate(labels):
+        after = "".join(texts[position : position + 2])
+        files = {file_of(name) for name in re.findall(r"\{\w+\}`~?(asymptotix\.[\w.]+)`", after)}
+        assert any(label in known and page == theory for file in files for known, page in CITED[file]), label
+    cited = [(path.name, known) for path, found in CITED.items() for known, page in found if page == theory]
+    assert len(cited) > 8
+    assert [(name, known - set(labels)) for name, known in cited if known - set(labels)] == []
+
+
 @pytest.mark.parametrize("tutorial", ["deep_attention", "training", "attention_paths"])
 def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     text = PAGES[f"tutorials/{tutorial}.md"]
@@ -98,6 +130,31 @@ def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     assert 10 < len(lines) <= 40
     assert "plt.show()" in text
     assert text.rindex("## ") == text.index("## Now change this")
+
+
+def test_trained_weights_enter_the_theory(capsys):
+    """The example prints what its page shows, as far as training does not depend on the machine, of one network."""
+    names = runpy.run_path(str(DOCS / "own" / "weights.py"), run_name="__main__")
+    shown = PAGES["own/weights.md"].split("It prints")[1].split("```")[1].strip()
+    printed = capsys.readouterr().out.strip()
+    number = r"\d+\.(?:\d+)?"
+    assert re.sub(rf"{number}\s*", "", printed) == re.sub(rf"{number}\s*", "", shown)
+    found, expected = (np.array(re.findall(number, text), float) for text in (printed, shown))
+    np.testing.assert_allclose(found, expected, atol=0.03)  # single precision, 300 steps: the last digits differ
+    weights, tokens = names["weights"], names["test"][:20]
+    roots = {name: np.sqrt(weights[name].shape[-1]) for name in ("embedding", "value", "readout")}
+    V0, V, a = (root * weights[name] for name, root in roots.items())
+    outputs = names["network"].forward(asx.Weights(V0, [V], a), tokens)
+    np.testing.assert_allclose(outputs, names["output"](weights, tokens), atol=1e-5)  # single precision of JAX
+
+
+def test_signs_have_one_colour_everywhere():
+    """No picture of signed numbers chooses colours of its own: red would be positive in one and negative in another."""
+    scripts = [path for folder in ("examples", "src") for path in sorted((ROOT / folder).rglob("*.py"))]
+    sources = [*PAGES.values(), *(path.read_text(encoding="utf-8") for path in scripts)]
+    chosen = [word for text in sources for word in re.findall(r"\bRdBu\w*", text)]
+    assert chosen == [asx.plot.SIGNED_COLOURS]  # where it is defined
+    assert sum("SIGNED_COLOURS" in text for text in sources) >= 4
 
 
 def test_every_status_is_explained():

@@ -307,12 +307,16 @@ def test_draws_are_pruned_and_what_is_missing_stays_so(theory):
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        ([(0, 0), (0, 1)], "heads must leave layer 0 at least one head, got all 2 of them"),
-        ([(2, 0)], r"heads must name layers from 0 to 1, got the pair \(2, 0\)"),
+        ([(0, 0), (0, 1)], r"heads must leave layer 0 \(in words layer 1\) at least one head, got all 2 of them"),
+        ([(2, 0)], r"heads must name layers from 0 to 1 \(in words 1 to 2\), got the pair \(2, 0\)"),
+        (["layer 3 head 1"], r"heads must name layers from 0 to 1 .* in words 'layer 3 head 1'"),
+        (["layer 1 head 0"], "heads must name heads from 0 to 1 in layer 0"),
+        (["layer 1"], "words such as 'layer 1 head 2', both counted from one"),
+        ("layer 1 head 1", "heads must be a sequence of pairs"),
         ([(-1, 0)], "heads must name layers from 0 to 1"),
         ([(0, 2)], "heads must name heads from 0 to 1 in layer 0"),
         ([(0, 1.5)], "heads must be an integer"),
-        ((0, 1), r"heads must be a sequence of pairs \(layer, head\), got \(0, 1\)"),
+        ((0, 1), r"heads must be a sequence of pairs \(layer, head\), both counted from 0, or .* got \(0, 1\)"),
         ([(0, 1, 2)], "heads must be a sequence of pairs"),
         (None, "heads must be a sequence of pairs"),
     ],
@@ -326,6 +330,13 @@ def test_bad_heads_to_prune(theory, heads, message):
             prune(whole, heads)
     with pytest.raises((ValueError, TypeError), match=message.replace("heads must", "without must", 1)):
         remaining_heads(HEADS, heads, name="without")
+
+
+def test_words_count_heads_from_one():
+    words = [f"layer {layer + 1} head {head + 1}" for layer, head in GONE]
+    expected = remaining_heads(HEADS, GONE)
+    for found in (remaining_heads(HEADS, words), remaining_heads(HEADS, [words[0], *GONE[1:]])):
+        assert [keep.tolist() for keep in found] == [keep.tolist() for keep in expected]
 
 
 def test_what_cannot_be_pruned():

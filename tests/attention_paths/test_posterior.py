@@ -99,7 +99,7 @@ def test_what_is_taken_out_and_what_is_left_add_up():
     [
         ([(2, 0)], "without must name layers from 0 to 1"),
         ([(0, 2)], "without must name heads from 0 to 1 in layer 0"),
-        ([(0, 0), (0, 1)], "without must leave layer 0 at least one head"),
+        ([(0, 0), (0, 1)], r"without must leave layer 0 \(in words layer 1\) at least one head"),
         ([(0, 0.5)], "without must be an integer"),
         ([0, 1], "without must be a sequence of pairs"),
     ],

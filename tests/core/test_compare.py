@@ -7,6 +7,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from asymptotix.core.compare import compare
+from asymptotix.core.comparison.size_trend import SizeTrend
 from asymptotix.core.problem import Outcome
 from asymptotix.core.verbs import simulate, solve, thresholds
 from toy import ToyLearning, ToyRegression, ToyRun
@@ -263,6 +264,21 @@ def test_zeros_of_symmetry_are_listed_where_the_runs_contradict_them():
     assert shown.table(every=True).count("[index 2, index 1]") == 1
 
 
+@pytest.mark.parametrize(
+    ("distances", "errors", "falls"),
+    [
+        ((0.2, 0.1), (0.01, 0.01), True),
+        ((0.1, 0.1), (0.01, 0.01), False),
+        ((0.026, 0.011), (0.008, 0.003), None),  # within errors it may stay, or fall as 1/dim
+        ((0.0, 0.02), (0.026, 0.005), None),  # nothing is known of the smaller size
+    ],
+)
+def test_a_distance_that_may_fall_or_not_is_not_blamed(distances, errors, falls):
+    trend = SizeTrend((20, 40), distances, errors, (distances[0] > 2 * errors[0], True))
+    assert trend.falls is falls
+    assert ("finite size alone does not explain it" in repr(trend)) == (falls is False)
+
+
 @dataclass(frozen=True)
 class BiasedBySize(ToyRun):
     """A bias of ``shift`` at dim 100 that goes as a power of the size."""
@@ -288,10 +304,12 @@ def test_bias_of_finite_size_is_named_apart_from_noise(shift, power, words):
     options = {"alpha": [0.2, 0.5], "dim": [400, 100, 1600], "seeds": 8, "progress": False}
     comparison = compare(THEORY, simulate(PROBLEM, BiasedBySize(shift=shift, power=power), **options))
     assert words in repr(comparison)
+    assert repr(comparison).splitlines()[0].endswith("with theory: 2 values of alpha, 3 values of dim; 8 seeds")
     trend = comparison.size_trend("overlap")
     assert trend is not None
     assert trend.falls == {(1.0, 1.0): True, (1.0, 0.0): False, (0.0, 0.0): None}[shift, power]
     assert trend.sizes == (100, 400, 1600)
+    assert repr(trend) == f"<asymptotix size trend: {trend.words}>"
     if shift == 1.0:
         exponent, error = trend.exponent
         assert 0 < error < 0.05

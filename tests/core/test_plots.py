@@ -122,8 +122,11 @@ def test_only_thresholds_of_the_same_problem_are_points_of_a_curve(theory):
     assert len(np.asarray(informed.plot("overlap", reference=own).lines[0].get_xdata())) == len(GRID)
 
 
-def test_labels_of_thresholds_cross_no_curve(theory):
+@pytest.mark.parametrize("beside", [False, True])
+def test_labels_of_thresholds_cross_no_curve(theory, beside):
     ax = theory.plot("overlap", reference=asx.thresholds(PROBLEM))
+    if beside:  # makes the axes narrower, and so what is beside a line
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     ax.figure.draw_without_rendering()
     curves = [ax.transData.transform(np.asarray(line.get_xydata())) for line in ax.lines[:2]]
     assert len(ax.texts) == 3

@@ -64,7 +64,7 @@ def checked(page: str) -> list[str]:
 def test_a_result_shows_its_points_its_variables_and_a_picture():
     page = asx.solve(PROBLEM, alpha=[0.2, 0.5, 1.5], noise=0.0)._repr_html_()
     assert "img" in checked(page)
-    for words in ("theory of ToyLearning", "alpha 3", "noise = 0", "✓ converged", "test_error", "1e-06"):
+    for words in ("theory of ToyLearning", "3 values of alpha", "noise = 0", "✓ converged", "test_error", "1e-06"):
         assert words in page, words
     assert len(re.findall("base64,[^\"]*", page)[0]) <= MOST_BYTES + len("base64,")
 

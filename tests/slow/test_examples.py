@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asymptotix import load
+from asymptotix import ConvergenceWarning, load
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +25,16 @@ def test_gradient_descent(capsys, monkeypatch, tmp_path):
     printed = capsys.readouterr().out
     assert printed.startswith("layer 2: cosine 0.9")  # the second layer is learned at once, the first later
     assert (tmp_path / "gradient_descent.png").stat().st_size > 10_000
+
+
+def test_hidden_markov(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(ConvergenceWarning, match="raise draws"):  # few, on purpose
+        runpy.run_path(str(EXAMPLES / "hidden_markov.py"))["main"](tasks=2, draws=40, widths=(10, 100))
+    found = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(found) == 2
+    assert min(found) > 5  # the prior's is 1: the good path grows
+    assert (tmp_path / "hidden_markov.png").stat().st_size > 10_000
 
 
 def test_large_systems(capsys, monkeypatch, tmp_path):

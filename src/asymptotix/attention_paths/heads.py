@@ -2,6 +2,8 @@
 
 Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights, and section 4.2 (head pruning) for the
 score, which has no number. Where the print is read in two ways, "both" is its formula and "either" its released code.
+
+Equations ap-meaning, ap-score of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations
@@ -18,10 +20,9 @@ from ..core.result import Result
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from .network.path_network import AttentionPaths
-from .network.weights import Weights, checked_weights, path_products
+from .network.weights import SCALINGS, Weights, checked_weights, path_products
 
 RULES = ("both", "either")
-SCALINGS = ("order one", "fan_in")
 
 
 def path_heads(heads: Sequence[int]) -> np.ndarray:
@@ -89,7 +90,8 @@ def head_scores(
     -------
     DataArray (..., layer, head)
         With coordinates ``layer`` and ``head``, both counted from one: ``scores.sel(layer=1, head=2)``. nan for heads
-        that a layer does not have. :func:`prune` counts from zero: its pair for that head is (0, 1).
+        that a layer does not have. :func:`prune` takes that head as "layer 1 head 2", or as the pair of
+        positions from 0, (0, 1).
 
     Examples
     --------

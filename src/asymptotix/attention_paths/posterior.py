@@ -31,6 +31,7 @@ from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
 from .network.given_arrays import labels_of_examples
 from .network.path_network import AttentionPaths
 from .path_definitions import PATH_DEFINITIONS
+from .pruning import Heads
 from .theory.action import Action, checked_ratios, checked_variances, required_bytes
 from .theory.order_parameter import OrderParameter, minimise
 from .theory.single_path import SinglePath
@@ -229,7 +230,7 @@ class PathPosterior(Problem):
         self,
         result: Result,
         inputs: Inputs,
-        without: Sequence[tuple[int, int]] | None = None,
+        without: Heads | None = None,
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """Mean and variance of the output at new inputs, for every point of the result.
 
@@ -240,9 +241,10 @@ class PathPosterior(Problem):
         Parameters
         ----------
         inputs : array (examples, tokens, features) or AttendedInputs
-        without : sequence of (layer, head), optional
-            Heads taken out after learning, counted from zero, without learning anew: mean and variance are those of
-            the remaining paths' share of f, f = sum over all paths, under the posterior of the whole network.
+        without : sequence of pairs (layer, head), or of words such as "layer 1 head 2", optional
+            Heads taken out after learning, without learning anew: mean and variance are those of the remaining paths'
+            share of f, f = sum over all paths, under the posterior of the whole network. Pairs count from 0, words from
+            one, as in :func:`prune`: "layer 1 head 2" is (0, 1).
 
         Returns
         -------
@@ -255,7 +257,7 @@ class PathPosterior(Problem):
         result: Result,
         inputs: Inputs,
         labels: np.ndarray,
-        without: Sequence[tuple[int, int]] | None = None,
+        without: Heads | None = None,
     ) -> xr.Dataset:
         """Accuracy, mean squared error of the mean and mean variance, for every point of the result.
 

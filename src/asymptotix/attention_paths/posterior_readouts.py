@@ -6,7 +6,7 @@ Every point of a result, of its grid and of its seeds, has a predictor of its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Protocol, Self
 
@@ -21,7 +21,7 @@ from .network.given_arrays import labels_of_examples
 from .network.path_network import AttentionPaths
 from .predictors.draws_average import DrawsPredictor
 from .predictors.gaussian_process import NoPrediction, Predictor
-from .pruning import remaining_paths
+from .pruning import Heads, remaining_paths
 
 #: Attended inputs of test examples that are held at a time, in bytes.
 _CHUNK_BYTES = 2**28
@@ -64,7 +64,7 @@ class LearnedPosterior(Protocol):
 
 
 def predict(
-    problem: LearnedPosterior, result: Result, inputs: Inputs, without: Sequence[tuple[int, int]] | None
+    problem: LearnedPosterior, result: Result, inputs: Inputs, without: Heads | None
 ) -> tuple[xr.DataArray, xr.DataArray]:
     """Mean and variance of the output at new inputs; see :meth:`PathPosterior.predict`."""
     removed = ~remaining_paths(problem.network.heads, () if without is None else without, "without")
@@ -93,7 +93,7 @@ def evaluate(
     result: Result,
     inputs: Inputs,
     labels: np.ndarray,
-    without: Sequence[tuple[int, int]] | None,
+    without: Heads | None,
 ) -> xr.Dataset:
     """Accuracy, squared error and variance of the predictions; see :meth:`PathPosterior.evaluate`."""
     labels = labels_of_examples(labels, len(tokens_of(inputs)))

@@ -6,6 +6,7 @@ Tiberi et al., arXiv:2405.15926, section 4.2 (head pruning): heads are left out 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -20,14 +21,15 @@ from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights
 from .training.trained_paths import TrainedPaths
 
-Pairs = Iterable[tuple[int, int]]
+#: Heads as pairs (layer, head), both from 0, or in words, which count from one: "layer 1 head 2" is (0, 1).
+Heads = Iterable[tuple[int, int] | str]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, TrainedPaths, Result)
 
 #: What a result says of the whole network: its search, its chains, and its weights, fitted together with what is cut.
 _OF_THE_WHOLE = ("action", "gradient_norm", "chain_state", "path_weights_draws")
 
 
-def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
+def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
     """Leave heads out.
 
     A network, its data and its weights lose the heads: what is left is a network of its own, which divides the sum of
@@ -48,21 +50,24 @@ def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
     whole : AttentionPaths, AttendedInputs, Weights, TrainedPaths or Result
         A network that does not compute its own attention is left with fewer heads per layer, and expects data pruned
         alike. A result is one of a PathPosterior problem, solved or sampled.
-    heads : sequence of pairs (layer, head)
-        What to leave out, both counted from 0. A layer must keep one head at least.
+    heads : sequence of pairs (layer, head), or of words such as "layer 1 head 2"
+        What to leave out. In a pair both are positions and count from 0; in words both count from one, as in the
+        labels of results and in :func:`head_scores`: "layer 1 head 2" is (0, 1). A layer must keep one head at least.
     rescale : bool
         Whether the sum of a layer is divided by the heads that remain; False is for Weights and TrainedPaths.
 
     Returns
     -------
     The same kind as ``whole``
-        A result and a trained network record the pairs in ``settings["pruned"]``, counted as in the whole network.
+        A result and a trained network record the pairs in ``settings["pruned"]``, from 0 as in the whole network.
 
     Examples
     --------
     >>> import asymptotix as asx
     >>> asx.prune(asx.AttentionPaths(layers=2, heads=4), [(0, 2), (1, 0), (1, 3)]).heads
     (3, 2)
+    >>> asx.prune(asx.AttentionPaths(layers=2, heads=4), ["layer 1 head 3", "layer 2 head 1"]).heads
+    (3, 3)
     """
     checks.one_of("rescale", rescale, (True, False))
     if not rescale and not isinstance(whole, Weights | TrainedPaths):
@@ -88,30 +93,37 @@ def prune(whole: Prunable, heads: Pairs, *, rescale: bool = True) -> Prunable:
     )
 
 
-def remaining_heads(counts: Sequence[int], heads: Pairs, name: str = "heads") -> list[np.ndarray]:
+def remaining_heads(counts: Sequence[int], heads: Heads, name: str = "heads") -> list[np.ndarray]:
     """Which heads of every layer stay, one boolean array (H_l,) per layer; ``name`` is that of ``heads`` in errors."""
     kept = [np.ones(H, bool) for H in counts]
     for layer, head in _pairs(name, heads):
+        got = f"got the pair {(layer, head)}, in words 'layer {layer + 1} head {head + 1}'"
         if not 0 <= layer < len(counts):
-            raise ValueError(f"{name} must name layers from 0 to {len(counts) - 1}, got the pair {(layer, head)}")
+            raise ValueError(
+                f"{name} must name layers from 0 to {len(counts) - 1} (in words 1 to {len(counts)}), {got}"
+            )
         if not 0 <= head < counts[layer]:
             raise ValueError(
-                f"{name} must name heads from 0 to {counts[layer] - 1} in layer {layer}, got the pair {(layer, head)}"
+                f"{name} must name heads from 0 to {counts[layer] - 1} in layer {layer} "
+                f"(in words 1 to {counts[layer]} in layer {layer + 1}), {got}"
             )
         kept[layer][head] = False
     for layer, keep in enumerate(kept):
         if not keep.any():
-            raise ValueError(f"{name} must leave layer {layer} at least one head, got all {len(keep)} of them")
+            raise ValueError(
+                f"{name} must leave layer {layer} (in words layer {layer + 1}) at least one head, got all "
+                f"{len(keep)} of them"
+            )
     return kept
 
 
-def remaining_paths(counts: Sequence[int], heads: Pairs, name: str = "heads") -> np.ndarray:
+def remaining_paths(counts: Sequence[int], heads: Heads, name: str = "heads") -> np.ndarray:
     """Which paths pass through none of the named heads, (paths,)."""
     kept = remaining_heads(counts, heads, name)
     return np.all([keep[h] for keep, h in zip(kept, path_heads(counts).T, strict=True)], axis=0)
 
 
-def _network(network: AttentionPaths, heads: Pairs) -> AttentionPaths:
+def _network(network: AttentionPaths, heads: Heads) -> AttentionPaths:
     kept = remaining_heads(network.heads, heads)
     if network.query_key is None:
         return AttentionPaths(heads=[int(keep.sum()) for keep in kept], readout=network.readout)
@@ -119,7 +131,7 @@ def _network(network: AttentionPaths, heads: Pairs) -> AttentionPaths:
     return AttentionPaths(query_key=query_key, readout=network.readout)
 
 
-def _result(result: Result, heads: Pairs) -> Result:
+def _result(result: Result, heads: Heads) -> Result:
     pruned = tuple(sorted({*_pairs("heads", result.settings.get("pruned", ())), *_pairs("heads", heads)}))
     kept = remaining_paths(network_of(result).heads, pruned)
     ds = result.ds.drop_vars(_OF_THE_WHOLE, errors="ignore")
@@ -139,7 +151,17 @@ def _result(result: Result, heads: Pairs) -> Result:
 
 def _pairs(name: str, heads: Any) -> list[tuple[int, int]]:
     try:
-        pairs = [(layer, head) for layer, head in heads]
+        pairs = [(layer, head) for layer, head in (_from_words(one) if isinstance(one, str) else one for one in heads)]
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a sequence of pairs (layer, head), got {heads!r}") from None
+        raise TypeError(
+            f"{name} must be a sequence of pairs (layer, head), both counted from 0, or of words such as "
+            f"'layer 1 head 2', both counted from one, got {heads!r}"
+        ) from None
     return [(checks.integer(name, layer), checks.integer(name, head)) for layer, head in pairs]
+
+
+def _from_words(head: str) -> tuple[int, int]:
+    found = re.fullmatch(r"layer (\d+) head (\d+)", head)
+    if found is None:
+        raise ValueError(head)
+    return int(found[1]) - 1, int(found[2]) - 1

@@ -29,7 +29,7 @@ def show(result: Result) -> None:
     console.print(_plain(_title(result)), style="bold")
     point_dims = result.status.dims
     shown, left_out = _variables(result, MAX_COLUMNS_PER_VARIABLE if point_dims else MAX_ROWS_PER_VARIABLE)
-    headers = [*map(str, point_dims), *(label for name in shown for label in _labels(result, name)), "status"]
+    headers = [*map(str, point_dims), *(column for name in shown for column in _columns(result, name)), "status"]
     positions = itertools.product(*map(range, result.status.shape))
     rows = [_cells(result, position, shown) for position in positions]
     if point_dims:
@@ -114,7 +114,7 @@ def _fitting_groups(
 def _plain(text: str) -> Text:
     from rich.text import Text
 
-    return Text(text)  # a string would be read as markup: "overlap[0,0]" would lose its brackets
+    return Text(text)  # a string would be read as markup: "overlap[layer 1]" would lose its brackets
 
 
 def _title(result: Result) -> str:
@@ -136,10 +136,11 @@ def _variables(result: Result, limit: int) -> tuple[list[str], list[str]]:
     return shown, left_out
 
 
-def _labels(result: Result, name: str) -> list[str]:
-    own = [dim for dim in result.ds[name].dims if dim not in result.status.dims]
-    entries = itertools.product(*(result.ds[dim].values for dim in own))
-    return [f"{name}[{','.join(map(str, entry))}]" if own else name for entry in entries]
+def _columns(result: Result, name: str) -> list[str]:
+    from ..core.showing.frame import entry_columns
+
+    values = result[name]
+    return entry_columns(values, [str(dim) for dim in values.dims if dim not in result.status.dims])
 
 
 def _cells(result: Result, position: tuple[int, ...], shown: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from .showing.notebook import comparison_html
 from .specification import describe, differing, numeric_fields, value_at, with_fields
 from .status import Status
 from .verbs import solve
+from .words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +110,7 @@ class Comparison:
         An entry is beyond noise where its z is, in view of how many entries were compared. Where several ``dim`` were
         run the distance is followed with them: what finite size does falls, and what stays is something else.
         """
-        sizes = ", ".join(f"{name} {length}" for name, length in self.ds.sizes.items()) or "one point"
+        sizes = counted({name: length for name, length in self.ds.sizes.items() if name in self.ds.coords})
         algorithm, seeds = self.experiment.algorithm, self.experiment.ds.sizes.get("seed", 1)
         head = f"comparison of {type(algorithm).__name__} with theory: {sizes}; {seeds} seed{'s' * (seeds != 1)}"
         lines = ComparisonInWords(self.ds, self.names).sentences(self.theory.settings.get("tolerance"))

@@ -27,7 +27,7 @@ from .definitions.common_names import COMMON
 from .definitions.observable import definition, label_of
 from .drawing.kinks import with_kinks
 from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
-from .drawing.threshold_labels import add_label, settle_labels
+from .drawing.threshold_labels import add_label
 from .specification import Specification, differing
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart with any common colour blindness; without yellow, lost on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Of matrices whose entries have a sign, such as order parameters: red is positive, blue negative, zero white.
+SIGNED_COLOURS = "RdBu_r"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 STYLE: dict[str, Any] = {
@@ -148,7 +150,7 @@ def plot_curve(
                 _draw(ax, other, name, _Look(None, None, {"linestyle": "--"}, like=True))
         for other in limits:
             mark_thresholds(other, ax)
-        return _finished(ax)
+        return with_legend(ax)
 
 
 def mark_thresholds(
@@ -199,7 +201,7 @@ def mark_thresholds(
             add_label(ax, value, "\n".join(words), color)
         if not ax.get_xlabel():
             ax.set_xlabel(axis_label("alpha"))
-        return _finished(ax)
+        return with_legend(ax)
 
 
 def plot_comparison(
@@ -240,7 +242,7 @@ def plot_comparison(
             _draw_lines(ax, result, ds[f"{name}_theory"].rename(name).assign_attrs(mean.attrs), control, look)
         _draw_points(ax, result, mean.rename(name), ds[f"{name}_sem"], control, look)
         _describe_axes(ax, mean[control].values, control)
-        return _finished(ax)
+        return with_legend(ax)
 
 
 def style() -> AbstractContextManager[None]:
@@ -342,14 +344,6 @@ def _line_options(given: Mapping[str, Any]) -> dict[str, Any]:
     from matplotlib.lines import Line2D
 
     return normalize_kwargs(dict(given), Line2D)
-
-
-def _finished(ax: Axes) -> Axes:
-    """The axes with a legend, and with the labels of thresholds beside the curves and beside it."""
-    settle_labels(ax)
-    with_legend(ax)
-    settle_labels(ax)
-    return ax
 
 
 def _draw(ax: Axes, result: HasDataset, name: str, look: _Look) -> None:

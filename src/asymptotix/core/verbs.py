@@ -22,7 +22,7 @@ def solve(
     *,
     start: Any = "uninformed",
     tolerance: float = 1e-3,
-    fixed: Mapping[int, float] | None = None,
+    fixed: Mapping[int, float] | Mapping[str, float] | None = None,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
     checkpoint: CheckpointOption = None,
@@ -40,11 +40,13 @@ def solve(
         Numerical error aimed at in the observables.
     fixed
         For Bayes-optimal learning of sequence multi-index models, attention of any depth among them: overlaps in [0, 1]
-        at which indices are held, by their number along ``index``. ``fixed={0: 0.0}`` is learning of the other layers
-        of rank-one attention while the first stays unlearned. State evolution moves the others only; a held index has
-        no overlap with them, whatever ``start`` says, and 1 is taken as 1 - 1e-6. All observables are those at that
-        overlap: the free entropy is the one that the others maximise with the held ones where they are. Exact recovery
-        is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The result notes it in its settings.
+        at which indices are held, by their label as the result has it, ``fixed={"layer 2": 0.9}``, or by their position
+        along ``index``, counted from 0: ``fixed={0: 0.0}`` is ``fixed={"layer 1": 0.0}`` for attention of rank one,
+        learning of the other layers while the first stays unlearned. State evolution moves the others only; a held
+        index has no overlap with them, whatever ``start`` says, and 1 is taken as 1 - 1e-6. All observables are those
+        at that overlap: the free entropy is the one that the others maximise with the held ones where they are. Exact
+        recovery is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The result notes it in its
+        settings.
     progress
         None shows it where the work takes long, True always, False never.
     resume

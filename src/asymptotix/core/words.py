@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 
 def format_number(value: float, error: float = math.nan) -> str:
@@ -17,3 +19,13 @@ def format_number(value: float, error: float = math.nan) -> str:
     if decimals > 9:
         return f"{value:.9g} ± {error:.1e}"
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def counted(lengths: Mapping[Any, int]) -> str:
+    """How many values every control of a grid has; a bare "dim 2" would be read as a dimension of two.
+
+    >>> counted({"alpha": 3, "dim": 1}), counted({})
+    ('3 values of alpha, 1 value of dim', 'one point')
+    """
+    words = (f"{length} value{'s' * (length != 1)} of {name}" for name, length in lengths.items())
+    return ", ".join(words) or "one point"

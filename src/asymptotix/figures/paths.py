@@ -15,6 +15,7 @@ import xarray as xr
 
 import asymptotix as asx
 
+from ..core.plot import SIGNED_COLOURS
 from .making.drawing import BLUE, GREEN, ORANGE, PINK, panels
 from .making.parts import Parts
 from .making.record import Agreement, Claim, Findings, number_claim
@@ -243,7 +244,7 @@ def _order_parameter(axis: Axes, values: xr.DataArray, title: str, names: Sequen
     """The matrix over pairs of paths as colours and numbers; the identity is what no learning would give."""
     U, error = values.mean("task").values, _error(values).values
     reach = abs(U).max()
-    axis.imshow(U, cmap="RdBu_r", vmin=-reach, vmax=reach)
+    axis.imshow(U, cmap=SIGNED_COLOURS, vmin=-reach, vmax=reach)
     axis.grid(visible=False)
     for i, j in np.ndindex(*U.shape):
         color = "white" if abs(U[i, j]) > 0.55 * reach else "black"
@@ -323,7 +324,7 @@ def _kernel(axis: Axes, values: xr.DataArray, title: str) -> AxesImage:
     """Centred and scaled, as the structure counts: examples of the first class come first."""
     K = values.values - values.values.mean()
     reach = np.quantile(abs(K), 0.99)
-    image = axis.imshow(K / reach, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    image = axis.imshow(K / reach, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
     axis.grid(visible=False)
     half = len(K) / 2 - 0.5
     axis.axhline(half, color="black", lw=0.7)

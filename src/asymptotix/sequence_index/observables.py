@@ -1,6 +1,8 @@
 """What is read off the overlap: prediction errors and the free entropy.
 
 Troiani et al., arXiv:2502.00901, Theorem 2.1, eqs. (10) and (11).
+
+Equations si-free-entropy, si-test, si-plugin of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

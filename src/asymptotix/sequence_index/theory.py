@@ -1,4 +1,7 @@
-"""Bayes-optimal learning of sequence multi-index models, as the verbs want it."""
+"""Bayes-optimal learning of sequence multi-index models, as the verbs want it.
+
+Equation si-estimation of docs/theory/sequence_index.md.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ..core.dataset.rows import label_position
 from ..core.definitions.observable import Observable
-from ..core.problem import Outcome
+from ..core.problem import Outcome, index_name
 from ..core.progress import Progress
 from ..core.specification import Specification
 from ..numerics import checks
@@ -67,7 +71,8 @@ class SequenceIndexTheory:
         return checks.positive_grid(name, values)
 
     def check_fixed(self, fixed: Any) -> Mapping[int, float]:
-        return held_overlaps(fixed, self.channel.indices)
+        given = self.index_labels()
+        return held_overlaps(fixed, [index_name(given, position) for position in range(self.channel.indices)])
 
     def solve_points(
         self,
@@ -192,20 +197,33 @@ def _solved(
     return evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
 
 
-def held_overlaps(fixed: Any, indices: int) -> dict[int, float]:
-    """What ``fixed`` holds, by index in ascending order; keys may be digits, as those of files are."""
+def held_overlaps(fixed: Any, labels: Sequence[str]) -> dict[int, float]:
+    """What ``fixed`` holds, by position from 0 in ascending order; ``labels`` is what the indices are called."""
     if not isinstance(fixed, Mapping):
-        raise TypeError(f"fixed must be a mapping from indices to overlaps, such as {{0: 0.0}}, got {fixed!r}")
+        such = f"{{{labels[0]!r}: 0.0}} or {{0: 0.0}}"
+        raise TypeError(f"fixed must be a mapping from indices to overlaps, such as {such}, got {fixed!r}")
     held: dict[int, float] = {}
     for key, overlap in fixed.items():
-        index = int(key) if isinstance(key, str) and key.isdecimal() else key
-        index = checks.integer("every index of fixed", index, minimum=0, maximum=indices - 1)
+        index = _held_index(key, labels)
         if index in held:
             raise ValueError(f"fixed must name every index once, got {fixed!r}")
         held[index] = float(checks.probability(f"fixed[{index}]", overlap, closed=True))
-    if len(held) == indices:
-        raise ValueError(f"fixed must leave at least one of the {indices} indices free, got {fixed!r}")
+    if len(held) == len(labels):
+        raise ValueError(f"fixed must leave at least one of the {len(labels)} indices free, got {fixed!r}")
     return dict(sorted(held.items()))
+
+
+def _held_index(key: Any, labels: Sequence[str]) -> int:
+    """The position that a key of ``fixed`` means: itself, in digits too, as the keys of files are, or a label's."""
+    meant = label_position(key, labels) if isinstance(key, str) and not key.isdecimal() else key
+    known = ", ".join(map(repr, labels))
+    if meant is None:
+        raise ValueError(
+            f"every index of fixed must be a position, from 0 to {len(labels) - 1}, or one of the labels {known}, "
+            f"got {key!r}"
+        )
+    name = f"every index of fixed that is not one of the labels {known}"
+    return checks.integer(name, int(meant) if isinstance(meant, str) else meant, minimum=0, maximum=len(labels) - 1)
 
 
 def _is_overlap(Q: np.ndarray) -> bool:

@@ -145,16 +145,18 @@ def test_other_inputs_must_have_the_same_features():
         AttentionPaths(heads=(2,)).path_kernels(inputs, short)
 
 
-def test_network_from_queries_and_keys():
+@pytest.mark.parametrize("scaling", ["order one", "fan_in"])
+def test_network_from_queries_and_keys(scaling):
     rng = np.random.default_rng(4)
     queries = [rng.standard_normal((2, 3, 5)), rng.standard_normal((1, 7, 5))]
     keys = [rng.standard_normal((2, 3, 5)), rng.standard_normal((1, 7, 5))]
-    network, tokens = AttentionPaths.from_queries_and_keys(queries, keys, readout=-1), 3 * random_tokens()
+    network = AttentionPaths.from_queries_and_keys(queries, keys, readout=-1, scaling=scaling)
+    tokens, root = random_tokens(), math.sqrt(5) if scaling == "order one" else 1.0
     assert (network.heads, network.readout) == ((2, 1), -1)
     for A, WQ, WK in zip(network.attention(tokens), queries, keys, strict=True):
-        # Scores q . k / sqrt(G) of the weights W/sqrt(N0), heads one by one.
+        # Scores q . k / sqrt(G) of the weights W/sqrt(N0), or of w itself, heads one by one.
         for h in range(len(WQ)):
-            q, k = tokens @ WQ[h].T / math.sqrt(5), tokens @ WK[h].T / math.sqrt(5)
+            q, k = tokens @ WQ[h].T / root, tokens @ WK[h].T / root
             weight = np.exp(np.einsum("bsg,btg->bst", k, q) / math.sqrt(WQ.shape[1]))
             np.testing.assert_allclose(A[:, h], weight / weight.sum(axis=1, keepdims=True), atol=ROUNDING)
 
@@ -174,6 +176,12 @@ def test_network_from_queries_and_keys():
 def test_bad_queries_and_keys(queries, keys, message):
     with pytest.raises((ValueError, TypeError), match=message):
         AttentionPaths.from_queries_and_keys(queries, keys)
+
+
+def test_a_scaling_that_is_none():
+    given = [np.ones((2, 3, 5))]
+    with pytest.raises(ValueError, match=r"scaling must be one of .*'order one'.*'fan_in', got 'torch'"):
+        AttentionPaths.from_queries_and_keys(given, given, scaling="torch")
 
 
 def test_reprs_are_short():

@@ -174,6 +174,8 @@ def test_settings_say_what_is_held(tmp_path):
     for other in ({1: 0.4}, {0: 0.3}, None, {}):
         with pytest.raises(ValueError, match=r"resume must be made with the same settings.*fixed"):
             solve(FIRST, alpha=0.2, fixed=other, resume=loaded, progress=False)
+    named = solve(FIRST, alpha=[0.2, 0.4], fixed={"index 2": 0.3}, resume=loaded, progress=False)
+    assert named.settings["fixed"] == {"1": 0.3}
     assert "fixed" not in solve(FIRST, alpha=0.2, fixed={}, progress=False).settings
 
 
@@ -185,10 +187,11 @@ def test_settings_say_what_is_held(tmp_path):
     [
         ([0.0], TypeError, "fixed must be a mapping"),
         (0.0, TypeError, "fixed must be a mapping"),
-        ({2: 0.0}, ValueError, "every index of fixed must be an integer of at least 0 and at most 1, got 2"),
+        ({2: 0.0}, ValueError, "'layer 1', 'layer 2' must be an integer of at least 0 and at most 1, got 2"),
         ({-1: 0.0}, ValueError, "every index of fixed"),
         ({0.5: 0.0}, ValueError, "every index of fixed"),
-        ({"layer 1": 0.0}, TypeError, "every index of fixed"),
+        ({"layer 3": 0.0}, ValueError, "from 0 to 1, or one of the labels 'layer 1', 'layer 2', got 'layer 3'"),
+        ({"layer 1": 0.0, 0: 0.2}, ValueError, "fixed must name every index once"),
         ({True: 0.0}, TypeError, "every index of fixed"),
         ({0: 1.1}, ValueError, r"fixed\[0\] must be in \[0, 1\], got 1.1"),
         ({0: -0.1}, ValueError, r"fixed\[0\]"),

@@ -2,6 +2,8 @@
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (2), (3) and (20), the last with a penalty times d, minimised as in Appendix
 E.
+
+Equation ai-loss of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ under rotations, and S_0 may be taken diagonal.
 
 The data of Boncoraglio et al., arXiv:2509.24914, eqs. (4), (5). Where learners are centred by the training set, eqs.
 (1) and (19), a T x T matrix is subtracted.
+
+Equation ai-model of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

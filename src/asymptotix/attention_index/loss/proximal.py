@@ -10,6 +10,8 @@ another, and the lowest end is kept.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (11), without the direction that a softmax does not see; eqs. (56), (58) and
 (59) have a further sqrt2 in the arguments of the softmax, which is a misprint.
+
+Equation ai-prox of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ T(T+1)/2 numbers of equal variance. The softmax of its rows does not change unde
 dimensions orthogonal to v holds all that the softmax sees.
 
 Boncoraglio et al., arXiv:2509.24914, Appendix C, eqs. (60)-(63); in eq. (61) logarithms of the outputs are missing.
+
+Equation ai-loss of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

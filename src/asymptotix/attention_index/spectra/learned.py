@@ -2,6 +2,8 @@
 
 Boncoraglio et al., arXiv:2509.24914, eq. (13), corrected: the density of singular values there lacks the factor
 Sigmahat/mhat = 1/scale, in front and in the argument, which is one only for vanishing weight decay below interpolation.
+
+Equation ai-spectrum of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ direction, z_0 | z ~ N(z, Q_0' - q).
 
 The equations are those of "Bayes optimal learning of attention-indexed models" (Boncoraglio, Troiani, Erba, Zdeborova,
 2025), with which Boncoraglio et al., arXiv:2509.24914, Figure 3, compare training.
+
+Equation ai-bayes of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ against the dimension of what fits. kappa0 is the share of non-zero eigenvalues 
 Boncoraglio et al., arXiv:2509.24914, Corollary 1, eqs. (16)-(18), where a bare c is the root. The paper's eq. (16) is
 0/0 without noise, its eq. (17) divides by zero at full rank, and its threshold 1/2 for a symmetric matrix, eq. (68),
 counts one visible direction in the place of N.
+
+Equations ai-interpolation, ai-recovery, ai-bayes of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

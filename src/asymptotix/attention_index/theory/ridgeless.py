@@ -11,6 +11,8 @@ With the learner's temperature 1/beta and the target's 1/beta_0 the estimate is 
 Boncoraglio et al., arXiv:2509.24914, eqs. (57), (63), (64) and, for linear attention, (65). There lambda-tilde in front
 of the derivative of J in eps is a misprint for one, and Q_0 in the last line for Q_0'. The full case corrects eq. (68),
 whose 1 - 2 alpha is 1 - 2 N alpha.
+
+Equation ai-ridgeless of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

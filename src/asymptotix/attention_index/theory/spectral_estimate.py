@@ -13,6 +13,8 @@ The second is E tr(S S_0)/d: what the noise contributes to E t x is delta^2 time
 divergence is a single integral, the double one being the Hilbert transform 2 Re g.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (39), (43), (44), with the penalty divided by d, where the paper prints d^2.
+
+Equations ai-penalty, ai-denoiser, ai-matrix, ai-full of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

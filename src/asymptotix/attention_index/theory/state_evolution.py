@@ -15,6 +15,8 @@ is stationary at the fixed point, where it equals the training loss L/d^2.
 Boncoraglio et al., arXiv:2509.24914: Phi is eq. (7), of which the fixed point is a saddle, not the minimum of Claim 1;
 the equations are (43), (55) and (66), where divisions by Sigma are printed as such by Sigmahat in eq. (43) and in the
 last line of eq. (55), and Q_0 stands for Q_0' = Q_0 + noise/2 in all denominators.
+
+Equations ai-fields, ai-potential, ai-replicon of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Boncoraglio et al., arXiv:2509.24914, Claim 1: errors from eq. (12) and its counterpart at the proximal points, the
 spectrum by delta, eps and scale, eq. (13), replica stability by eq. (10).
+
+Equation ai-errors of docs/theory/attention_index.md.
 """
 
 from __future__ import annotations

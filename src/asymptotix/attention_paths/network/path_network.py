@@ -2,6 +2,8 @@
 
 Tiberi et al., arXiv:2405.15926, eqs. (1) to (4), in full eqs. (14) to (18); written in attention paths eqs. (5) to (7),
 in full eqs. (20) to (23). The print lists query and key weights of shape G x N; they act on the input and are G x N0.
+
+Equations ap-network, ap-attended, ap-kernel of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ...numerics.memory import refuse_beyond_memory
 from .attended_inputs import AttendedInputs, Inputs, tokens_of
 from .attending import attend, attend_bare, attention_matrices
 from .given_arrays import checked_tokens, count_of, kind_of, per_layer, require_entries, shapes_of
-from .weights import Weights, checked_weights, path_products
+from .weights import SCALINGS, Weights, checked_weights, path_products
 
 #: Beyond any network; what memory holds of the order parameter decides long before.
 MOST_LAYERS, MOST_HEADS = 1000, 2**31
@@ -99,18 +101,36 @@ class AttentionPaths(Specification):
         object.__setattr__(self, "readout", _readout(readout))
 
     @classmethod
-    def from_queries_and_keys(cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean") -> Self:
-        """Network whose attention comes from separate query and key weights of order one.
-
-        The scores are (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t, that is W^{l,h} = WK^T WQ / (N0 sqrt(G)).
+    def from_queries_and_keys(
+        cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean", *, scaling: str = "order one"
+    ) -> Self:
+        """Network whose attention comes from separate query and key weights, such as those of a trained transformer.
 
         Parameters
         ----------
         queries, keys : sequences of arrays (H_l, G, N0)
-            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Weights w = W/sqrt(N0) of a trained
-            network, whose scores are q . k / sqrt(G), are to be multiplied by sqrt(N0).
+            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Rows are outputs: one
+            ``torch.nn.Linear.weight`` per head, which is stored as (out, in), stacks to it as it is; one matrix for all
+            heads, (H G, N0), is reshaped to (H, G, N0). There are no biases: give the tokens a feature that is 1.
         readout : "mean" or int
+        scaling : "order one" or "fan_in"
+            How large the entries are. "order one" is that of the paper: the scores are
+            (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t, where queries and keys are each divided by the square root of their
+            fan-in N0. "fan_in" is that of trained networks, w = W/sqrt(N0): queries w_Q x_t and keys w_K x_s as they
+            are, with scores q . k / sqrt(G), that is W^{l,h} = w_K^T w_Q / sqrt(G).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import asymptotix as asx
+        >>> rng = np.random.default_rng(0)
+        >>> queries, keys = rng.standard_normal((2, 1, 2, 8, 16))        # one layer, two heads, G = 8, N0 = 16
+        >>> paper = asx.AttentionPaths.from_queries_and_keys(queries, keys)
+        >>> own = asx.AttentionPaths.from_queries_and_keys(queries / 4, keys / 4, scaling="fan_in")
+        >>> bool(np.allclose(own.query_key[0], paper.query_key[0]))
+        True
         """
+        checks.one_of("scaling", scaling, SCALINGS)
         shape = "(heads, G, features)"
         WQ, WK = per_layer("queries", queries, shape), per_layer("keys", keys, shape)
         if len(WQ) != len(WK):
@@ -120,7 +140,8 @@ class AttentionPaths(Specification):
             q = checks.array_of_shape(f"queries[{layer}]", given_q, (None, None, None))
             require_entries(f"queries[{layer}]", q)
             k = checks.array_of_shape(f"keys[{layer}]", given_k, q.shape)
-            matrices.append(k.swapaxes(-1, -2) @ q / (q.shape[2] * math.sqrt(q.shape[1])))
+            fan_in = q.shape[2] if scaling == "order one" else 1
+            matrices.append(k.swapaxes(-1, -2) @ q / (fan_in * math.sqrt(q.shape[1])))
         return cls(query_key=matrices, readout=readout)
 
     def __repr__(self) -> str:

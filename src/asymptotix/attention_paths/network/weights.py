@@ -12,6 +12,10 @@ from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .given_arrays import count_of, kind_of, per_layer, require_entries
 
+#: How large given weights are: W with entries of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
+#: training, where the layer itself divides by nothing.
+SCALINGS = ("order one", "fan_in")
+
 
 class Weights(NamedTuple):
     """Weights of the network, each of order one: the network itself divides by the square roots of the fan-in.

@@ -11,6 +11,8 @@ The mean is linear in the attended inputs, mean^c = sum_pi w^{pi c} . xi^pi(x).
 
 Tiberi et al., arXiv:2405.15926, eqs. (9) and (10), with the variance eqs. (29) to (31), at one output. The factor s_0
 of the kernel is missing in print, where every prior variance is one.
+
+Equation ap-predict of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ where N_l is at least its number m of rows, and an m x N_l matrix of normal entr
 
 At large N this prior is exp(-N S_0 / 2) with the entropy of Tiberi et al., arXiv:2405.15926, eqs. (32) and (33); the
 exact form is ours.
+
+Equation ap-wishart of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The weights' posterior is Tiberi et al., arXiv:2405.15926, eq. (8), sampled there by the same method (appendix F); the
 posterior of the order parameters, all weights integrated out at any width, is ours.
+
+Equation ap-wishart of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ With C outputs U acts on paths x outputs and K on examples x outputs; nothing el
 
 Tiberi et al., arXiv:2405.15926, eqs. (10) to (12), in full eqs. (31) to (34), for equal widths, heads and variances.
 The factor s_0 of the kernel is missing in print, where every prior variance is one.
+
+Equations ap-action, ap-gp of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ geodesics, traces are convex on them and ln det is linear. So the eliminated ord
 
 Tiberi et al., arXiv:2405.15926, eqs. (32) and (33), whose S_0 = -L(u) - sum_l L(U^(l) (I (x) U^(l+1))^-1), at equal
 widths, heads and variances. The elimination in closed form is ours: the print minimises over all layers by gradients.
+
+Equations ap-entropy, ap-riccati of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

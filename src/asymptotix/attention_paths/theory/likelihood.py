@@ -9,6 +9,8 @@ linear in U, so that the derivative with respect to U is a contraction of this m
 
 The kernel is that of Tiberi et al., arXiv:2405.15926, eq. (10), with the factor s_0 that the print leaves out; that Y
 is Gaussian given U holds at any width.
+
+Equation ap-kernel of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Newton's with the curvature of `curvature`, for as long as they succeed.
 
 The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11); the print finds it by Adam (appendix E), which may
 leave the cone of positive definite matrices.
+
+Equation ap-step of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

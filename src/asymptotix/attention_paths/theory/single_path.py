@@ -16,6 +16,8 @@ layers share it and pay for U^{1/(L+1)} each, so that it makes U far too small w
 In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1 and components q_i of the labels,
 
     S(U) = S_0(U) + (1/N) sum_i [ ln(U kappa_i + T) + q_i^2 / (U kappa_i + T) ].
+
+Equation ap-single of docs/theory/attention_paths.md.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ from .scores import chance_bound, common_z
 
 #: Standard errors by which two distances must differ to be told apart.
 _APART = 2.0
+#: The slowest fall with the dimension that is expected of finite size, distance ~ dim^-p.
+_SLOWEST = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SizeTrend:
     """The distance from theory at every size.
 
@@ -38,6 +40,9 @@ class SizeTrend:
     errors: tuple[float, ...]
     seen: tuple[bool, ...]
 
+    def __repr__(self) -> str:
+        return f"<asymptotix size trend: {self.words}>"
+
     @property
     def exponent(self) -> tuple[float, float]:
         """The p of distance ~ dim^-p and its error, from the sizes at which one is seen; NaN of fewer than two."""
@@ -54,13 +59,17 @@ class SizeTrend:
     def falls(self) -> bool | None:
         """Whether the distance falls from the smallest to the largest size; None where that cannot be told.
 
-        It does not where the largest size shows a distance that is no smaller. One that is seen at some sizes and is
-        within noise at the largest may fall or not.
+        It does not where the largest size shows more than dim^-1/2 would leave of the distance at the smallest, beyond
+        the errors of both. Otherwise, and within noise at the largest size, it may fall or not.
         """
         apart = _APART * np.hypot(self.errors[0], self.errors[-1])
         if self.seen[0] and self.distances[0] - self.distances[-1] > apart:
             return True
-        return False if self.seen[-1] else None
+        left = (self.sizes[0] / self.sizes[-1]) ** _SLOWEST
+        beyond = self.distances[-1] - left * self.distances[0]
+        if self.seen[-1] and beyond > _APART * np.hypot(left * self.errors[0], self.errors[-1]):
+            return False
+        return None
 
     @property
     def words(self) -> str:

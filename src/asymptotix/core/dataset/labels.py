@@ -16,7 +16,7 @@ from xarray.indexes import PandasIndex
 
 from ..definitions.observable import with_attributes
 from ..problem import Problem
-from .rows import INDEX_DIMENSIONS, label_name, row_key
+from .rows import INDEX_DIMENSIONS, label_name, label_position
 
 
 class LabelIndex(PandasIndex):
@@ -47,13 +47,9 @@ class LabelIndex(PandasIndex):
             if of_slice or -len(known) <= wanted < len(known):
                 return wanted
             raise KeyError(f"{self.dim} has positions 0 to {len(known) - 1}, got {wanted}")
-        if wanted in known:
-            return known.index(wanted)
-        # "layer 2" is "layer 2 row 1" where that layer has one row, and only there.
-        keys = [row_key(label) for label in known if isinstance(wanted, str)]
-        rows = sum(label.startswith(f"{wanted} ") for label in known)
-        if rows < 2 and keys.count(row_key(str(wanted))) == 1:
-            return keys.index(row_key(str(wanted)))
+        position = label_position(wanted, known) if isinstance(wanted, str) else None
+        if position is not None:
+            return position
         raise KeyError(f"{self.dim} has no {wanted!r}; it has {', '.join(map(repr, known))}")
 
 

@@ -76,6 +76,16 @@ def row_key(label: str) -> str:
     return " ".join(re.sub(r"\b[^\W\d]+ 1\b", "", label).split())
 
 
+def label_position(wanted: str, known: Sequence[str]) -> int | None:
+    """Which of the labels is meant; None where none is, or several may be."""
+    if wanted in known:
+        return list(known).index(wanted)
+    # "layer 2" is "layer 2 row 1" where that layer has one row, and only there.
+    keys = [row_key(label) for label in known]
+    rows = sum(label.startswith(f"{wanted} ") for label in known)
+    return keys.index(row_key(wanted)) if rows < 2 and keys.count(row_key(wanted)) == 1 else None
+
+
 def in_rows(ds: xr.Dataset, labels: Mapping[str, Sequence[str]]) -> xr.Dataset:
     """A dataset with other entries along dimensions that have labels: NaN where it has none of that label."""
     for dim, wanted in labels.items():

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 #: Room that a label keeps from curves and from the ends of the axes, in shares of their height.
 ROOM = 0.025
-#: Axes shrink when their labels get their place, after the labels here got theirs.
-SHRINKING = 1.15
-
 #: Between a line and its label, in points.
 OFFSET = 3
 
@@ -23,8 +20,11 @@ _LABELS: WeakKeyDictionary[Axes, list[Annotation]] = WeakKeyDictionary()
 
 
 def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
-    """Write beside the vertical line at ``x``; :func:`settle_labels` finds the place."""
-    label = ax.annotate(
+    """Write beside the vertical line at ``x``; :func:`settle_labels` finds the place, whenever the axes are drawn."""
+    from .drawn_label import DrawnLabel  # matplotlib is imported by who draws
+
+    label = DrawnLabel(
+        settle_labels,
         words,
         (x, 0.98),
         xycoords=("data", "axes fraction"),
@@ -37,6 +37,7 @@ def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
         color=color,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
     )
+    ax.add_artist(label)
     _LABELS.setdefault(ax, []).append(label)
 
 
@@ -49,7 +50,7 @@ def settle_labels(ax: Axes) -> None:
     lines = [_across(ax, label) for label in labels]
     for label, at in zip(labels, lines, strict=True):
         extent, gap = label.get_window_extent(), OFFSET * ax.figure.dpi / 72
-        height, reach = SHRINKING * extent.height / ax.bbox.height, extent.width + 2 * gap
+        height, reach = extent.height / ax.bbox.height, extent.width + 2 * gap
         sides = {"right": (at - reach, at), "left": (at, at + reach)}  # how the text is aligned, and what it covers
         found = {
             side: _free_top(sorted(_occupied(curves, span, ax) + _behind_legend(span, ax)), height)

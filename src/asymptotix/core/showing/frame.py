@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +31,8 @@ def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
         own = [str(dim) for dim in values.dims if dim not in grid]
         flat = xr.broadcast(values, ds["status"])[0].transpose(*grid, *own).values
         flat = flat.reshape(ds["status"].size, -1)
-        for place, at in enumerate(np.ndindex(*(values.sizes[dim] for dim in own))):
-            columns[_column(str(name), values, dict(zip(own, at, strict=True)))] = flat[:, place]
+        for place, column in enumerate(entry_columns(values, own)):
+            columns[column] = flat[:, place]
     for name in RESERVED:
         columns[name] = ds[name].values.ravel()
     return pd.DataFrame(columns)
@@ -63,8 +65,12 @@ def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
     return {dim: ds[dim].values[positions[k]] for k, dim in enumerate(grid)} | found
 
 
-def _column(name: str, values: xr.DataArray, at: dict[str, int]) -> str:
-    return f"{name}[{', '.join(str(_names(values, dim)[i]) for dim, i in at.items())}]" if at else name
+def entry_columns(values: xr.DataArray, own: Sequence[str]) -> list[str]:
+    """What the columns of an observable are called, one for each number along its own dimensions, in their order."""
+    if not own:
+        return [str(values.name)]
+    entries = itertools.product(*(_names(values, dim) for dim in own))
+    return [f"{values.name}[{', '.join(map(str, entry))}]" for entry in entries]
 
 
 def _names(values: xr.DataArray, dim: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from ..dataset.labels import is_grid, labelled
 from ..markup.cards import card, folded, line, or_plain, picture, table
 from ..plot import HasBothSides, HasDataset, plot_comparison, plot_curve, style
 from ..status import Status
-from ..words import format_number
+from ..words import counted, format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def comparison_html(comparison: ComparisonToShow, entries: Callable[[], str]) ->
 
 def _result(result: HasDataset) -> str:
     ds = labelled(result.ds, result.problem)
-    sizes = ", ".join(f"{dim} {ds.sizes[dim]}" for dim in ds["converged"].dims) or "one point"
+    sizes = counted({dim: ds.sizes[dim] for dim in ds["converged"].dims})
     names = _observables(ds) if set(map(str, ds["converged"].dims)) - {"seed", "dim"} else []
     drawn = _picture([lambda ax, name=name: plot_curve(result, name, ax) for name in names])
     return card(

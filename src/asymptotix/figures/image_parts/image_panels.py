@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
+from ...attention_paths.heads import path_names
+from ...core.plot import SIGNED_COLOURS
 from ..making.drawing import BLUE, GREEN, ORANGE, PINK, PUBLISHED
 from .at_widths import OMNIGLOT, Chosen, accuracy, right_in
 
@@ -81,18 +82,18 @@ def temperature_panel(axis: Axes, numbers: Chosen, published: Mapping[float, flo
 def order_parameter_panel(axis: Axes, U: np.ndarray, heads: Sequence[int], title: str) -> None:
     """The matrix in units of its largest entry; lines part the paths that begin in different heads."""
     reach = abs(U).max()
-    axis.imshow(U / reach, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    axis.imshow(U / reach, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
     axis.grid(visible=False)
     block = len(U) // heads[0]
     for edge in range(1, heads[0]):
         axis.axhline(edge * block - 0.5, color="black", lw=0.6)
         axis.axvline(edge * block - 0.5, color="black", lw=0.6)
-    names = ["".join(str(head + 1) for head in path) for path in itertools.product(*map(range, heads))]
+    names = path_names(heads)
     size = 7.5 if len(names) <= 16 else 5.5
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
     axis.set_yticks(range(len(names)), names, fontsize=size)
     axis.tick_params(length=0)
-    axis.set_xlabel(rf"path $(h_1 \ldots h_{len(heads)})$;  largest entry {reach:.3g}")
+    axis.set_xlabel(rf"path $h_1$-…-$h_{len(heads)}$;  largest entry {reach:.3g}")
     axis.set_title(title, fontsize=11)
 
 

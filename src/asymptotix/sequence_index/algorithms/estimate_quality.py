@@ -2,6 +2,8 @@
 
 In the limit of large D these are the order parameter Q and the errors of theory: Troiani et al., arXiv:2502.00901,
 eq. (11) for the prediction and the line after it for the estimation error.
+
+Equation si-estimation of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations
@@ -18,20 +20,50 @@ from ..channels.protocol import Channel
 
 #: Iterations at the end of a run over which it must stand still.
 _LAST = 4
+#: Iterations at the end over which a drift is looked for, and the fewest that show its noise.
+_DRIFTING, _FEWEST = 8, 4
+#: Standard errors that a drift must exceed: chance does so in one run of forty.
+_BEYOND_NOISE = 3.0
 
 
 def settled(overlap: np.ndarray, tolerance: float, share: float = 1.0) -> tuple[Status, str]:
     """Whether a run stands still, and the sentence, from its finite overlaps (T, P, P) after every iteration.
 
-    It does where no diagonal overlap moved by ``tolerance`` in one of the last iterations; with damping, had they been
-    taken in full and not by a ``share``.
+    It does where no diagonal overlap moved by ``tolerance`` in one of the last iterations, nor drifted by that over
+    more of them and beyond its noise; with damping, had they been taken in full and not by a ``share``.
     """
     if len(overlap) < 2:
         return Status.NOT_CONVERGED, "one iteration cannot show whether the overlaps still move"
-    moving = float(abs(np.diff(np.einsum("tpp->tp", overlap[-_LAST:]), axis=0)).max()) / share
-    if moving < tolerance:
-        return Status.CONVERGED, Status.CONVERGED.sentence
-    return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration after {len(overlap)} of them"
+    q = np.einsum("tpp->tp", overlap)
+    moving = float(abs(np.diff(q[-_LAST:], axis=0)).max()) / share
+    if moving >= tolerance:
+        return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration after {len(overlap)} of them"
+    recent = q[-_DRIFTING:]
+    drift = _drift(recent) / share
+    if (len(recent) - 1) * drift >= tolerance:
+        return Status.NOT_CONVERGED, (
+            f"still moving: a drift of {drift:.1e} per iteration, beyond its noise, over the last {len(recent)} of "
+            f"{len(overlap)}; raise iterations, or dim if it ended before"
+        )
+    return Status.CONVERGED, Status.CONVERGED.sentence
+
+
+def _drift(q: np.ndarray) -> float:
+    """The largest drift per iteration of overlaps (T, P) that stands out of its noise and goes on to the end, or 0."""
+    if len(q) < _FEWEST:
+        return 0.0
+    slope, error = _line(q)
+    late, _ = _line(q[len(q) // 2 :])
+    goes_on = (abs(slope) > _BEYOND_NOISE * error) & (slope * late > 0)
+    return float(np.where(goes_on, np.minimum(abs(slope), abs(late)), 0.0).max())
+
+
+def _line(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slope (P,) of a line through overlaps (T, P), and its standard error by their scatter about it."""
+    t = np.arange(len(q)) - 0.5 * (len(q) - 1)
+    slope = t @ q / (t @ t)
+    scatter = q - q.mean(axis=0) - np.outer(t, slope)
+    return slope, np.sqrt((scatter**2).sum(axis=0) / max(len(q) - 2, 1) / (t @ t))
 
 
 def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 Algorithm 1 of Troiani et al., arXiv:2502.00901, derived in Appendix D.3 there, with side information in D.4; the start
 in stages and the prescribed variances are ours.
+
+Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class GAMP(AlgorithmOnSamples):
         and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
         half of the memory. The data are the same in either case.
     tolerance : float
-        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations.
+        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations,
+        nor drifted by more than this over the last eight, beyond the noise of the drift.
 
     Notes
     -----

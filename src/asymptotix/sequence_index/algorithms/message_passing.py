@@ -7,6 +7,8 @@ This is Algorithm 1 of Troiani et al., arXiv:2502.00901 (their eq. (103)), with 
 information S = sqrt(l) W* + sqrt(1-l) noise. The reaction term takes g of the step before and C of the present one, as
 in Algorithm 1; eq. (99) there prints C of the step before. The side information enters exactly, by the prior of eq.
 (105) there; eq. (108), derived for small l, has a factor A beside S that does not belong there.
+
+Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

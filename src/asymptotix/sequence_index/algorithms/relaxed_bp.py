@@ -53,7 +53,8 @@ class RelaxedBP(AlgorithmOnSamples):
     variances : "state_evolution" or "empirical"
         As for GAMP: A is prescribed by state evolution, or measured on the data.
     tolerance : float
-        As for GAMP: a run is converged where no overlap moved by more than this in one of its last four iterations.
+        As for GAMP: a run is converged where no overlap moved by more than this in one of its last four iterations,
+        nor drifted by more than this over the last eight, beyond the noise of the drift.
 
     Notes
     -----

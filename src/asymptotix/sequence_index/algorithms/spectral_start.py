@@ -15,6 +15,8 @@ the samples on the weights, which fluctuates by 1/sqrt(D) and moves outliers and
 of one sign lifts all eigenvalues along w_1 + w_2 and lowers those along w_1 - w_2, until the bulk of the former hides
 the outlier of the latter. Therefore the matrix has A of the data less its limit added, which leaves eigenvalues where
 they are in the limit of large D.
+
+Equation si-spectral of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The state evolution of message passing (Troiani et al., arXiv:2502.00901, eq. (14)) with scores that are linear in the
 fields, as they are around zero overlap.
+
+Equation si-spectral of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

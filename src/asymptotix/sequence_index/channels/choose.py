@@ -1,6 +1,8 @@
 """Which channel a model gets, and why: the one file that knows them all.
 
 A new model is a new file in ``models`` and one line in the table at the end.
+
+What a channel computes: equations si-evidence, si-gout, si-jacobian of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

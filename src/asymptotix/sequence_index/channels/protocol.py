@@ -8,6 +8,8 @@ the posterior covariance of Z in one pass. Everything else follows without diffe
 Troiani et al., arXiv:2502.00901, eqs. (9) and (89); their eq. (12) prints E[Z|y], another normalisation.
 
 Channels work in a token basis of their own choice (an orthonormal rotation of iid Gaussian tokens changes nothing).
+
+Equations si-evidence, si-gout, si-jacobian of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ alpha lambda > 1, lambda its largest eigenvalue, and what grows from an isotropi
 matrix on the leading eigenspace, which is positive too.
 
 Troiani et al., arXiv:2502.00901, Theorem 2.3, eqs. (15) and (16).
+
+Equations si-operator, si-weak of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, Lemma 2.2, eq. (14). The state is the
 matrix of logits on the learned subspace, the logarithm of Qhat; it is diagonal where each row of the weights may change
 its sign.
+
+Equations si-se, si-side, si-exact of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A softmax saturates: from its rounded output the indices cannot be found again. log y_ij - log y_ii, computed from the
 logits, is equivalent to it and does not. All functions take arrays with leading batch axes, NumPy or JAX.
+
+Equation si-attention of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

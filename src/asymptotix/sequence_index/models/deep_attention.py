@@ -2,6 +2,8 @@
 
 Troiani et al., arXiv:2502.00901: tied layers, eqs. (2) to (7), with the row-stochastic matrix on the other side; untied
 layers, (19) to (24); the output sequence, (25) and (26); several heads, (27) to (36), with the factor 1/H of (28).
+
+Equation si-attention of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sequence multi-index models with a link of the user's own: Troiani et al., arXiv:2502.00901, eq. (1)."""
+"""Sequence multi-index models with a link of the user's own: Troiani et al., arXiv:2502.00901, eq. (1).
+
+Equation si-model of docs/theory/sequence_index.md.
+"""
 
 from __future__ import annotations
 

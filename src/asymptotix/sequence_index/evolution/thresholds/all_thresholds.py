@@ -1,4 +1,7 @@
-"""All thresholds of a channel, as the verb reports them."""
+"""All thresholds of a channel, as the verb reports them.
+
+Equation si-second of docs/theory/sequence_index.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The smallest alpha at which the dynamics from nothing ends at full overlap in every visible direction."""
+"""The smallest alpha at which the dynamics from nothing ends at full overlap in every visible direction.
+
+Equation si-exact of docs/theory/sequence_index.md.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ On the branch where index a has overlap q,
 
 Evaluating f_l at q = 1 instead, as if the first index were known exactly, gives 1/(M(M+1)) whatever the model: the
 condition must be self-consistent. (Troiani et al., arXiv:2502.00901, Appendix E.2, prints it otherwise.)
+
+Equation si-second of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,26 @@
+"""A label that finds its place when it is drawn: only then is known how large its axes are and what is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.text import Annotation
+
+
+class DrawnLabel(Annotation):
+    """An annotation that calls ``settle`` with its axes before it is drawn.
+
+    A legend that is put beside the axes, or a colour bar, makes them smaller after all has been plotted.
+    """
+
+    def __init__(self, settle: Callable[[Axes], None], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._settle = settle
+
+    def draw(self, renderer: RendererBase) -> None:
+        if isinstance(self.axes, Axes):
+            self._settle(self.axes)
+        super().draw(renderer)
