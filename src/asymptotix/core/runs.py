@@ -117,7 +117,7 @@ class AlgorithmOnSamples(Algorithm):
         for samples, values in equal.items():
             if len(values) > 1:
                 text = f"alpha = {', '.join(values)} all give {samples} samples at dim={dim}: their runs are the same"
-                warnings.warn(text, UserWarning, stacklevel=3)  # past this method and the verb
+                warnings.warn(text, UserWarning, stacklevel=4)  # past this method, the work and the verb
 
     def _runs(self, points: Sequence[Mapping[str, float]], dim: int, seeds: Sequence[int]) -> Iterator[PointRuns]:
         unit = dim**self.samples_power
