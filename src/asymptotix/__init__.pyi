@@ -51,3 +51,7 @@ from .sequence_index.models.deep_attention import DeepAttention as DeepAttention
 from .sequence_index.models.infinite_depth import InfiniteDepthAttention as InfiniteDepthAttention
 from .sequence_index.models.link import MultiIndex as MultiIndex
 from .sequence_index.models.link import SequenceIndex as SequenceIndex
+from .sweeps.collecting import collect as collect
+from .sweeps.standing import Standing as Standing
+from .sweeps.sweeping import sweep as sweep
+from .sweeps.sweeping import sweep_status as sweep_status

@@ -59,7 +59,7 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
     Nothing of HDF5 touches the disk: after an error there it writes again when it is closed, and ends the process. What
     was made is read once before it is written, so that a file that could not be read is never in the place of another.
     """
-    data = _serialised(saved)
+    data = serialised(saved)
     try:
         _parsed(path, _opened(data))
     except ValueError as error:
@@ -67,7 +67,8 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
     write_whole(path, data)
 
 
-def _serialised(saved: Saved) -> memoryview:
+def serialised(saved: Saved) -> memoryview:
+    """The bytes that :func:`write` writes."""
     arrays: dict[str, np.ndarray] = {}
     algorithm = None if saved.algorithm is None else describe(saved.algorithm, arrays=arrays)
     attributes = {

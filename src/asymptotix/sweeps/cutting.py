@@ -1,0 +1,68 @@
+"""A part cut into chunks: what is there already stays as it was cut, and only the rest is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
+
+from .part import Chunk, Namer, Part, unit
+
+Item = TypeVar("Item")
+#: Size of the system -> points of theory, or runs, of one chunk.
+SizeOfChunks = Callable[[int | None], int]
+
+
+def missing_chunks(name: str, part: Part, covered: Collection[tuple], size: SizeOfChunks) -> list[Chunk]:
+    """The chunks of all points and runs that none of the ``covered`` units is.
+
+    Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of
+    an experiment is a block of seeds at one point and size; where blocks are larger than that, at several points.
+    """
+    namer, found = Namer(part), []
+    for fixed in part.lines():
+        values = [None] if part.along is None else part.values_of(part.along)
+        # Where the entries of index change along it, chunks end: each has one set of them.
+        for _, same in itertools.groupby(values, key=lambda value, fixed=fixed: part.labels(fixed, value)):
+            own = list(same)
+            for dim in part.dim:
+                for points, seeds in _blocks(part, fixed, own, dim, covered, size(dim)):
+                    chunk = Chunk(name, fixed, tuple(v for v in points if v is not None), dim, seeds)
+                    found.append(namer.named(chunk))
+    return found
+
+
+def _blocks(
+    part: Part, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
+) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
+    """Values along the part and seeds of every chunk of a line."""
+    if part.verb != "simulate":
+        left = [value for value in values if unit(fixed, part.along, value, dim, None) not in covered]
+        yield from ((points, ()) for points in _cut(left, size))
+        return
+    assert part.algorithm is not None
+    lacking = [(value, _seeds_left(part, fixed, value, dim, covered)) for value in values]
+    for seeds, same in itertools.groupby(lacking, key=lambda pair: pair[1]):
+        points = [value for value, _ in same]
+        if not seeds:
+            continue
+        if part.algorithm.runs_together or size >= len(seeds):
+            yield from ((some, seeds) for some in _cut(points, max(1, size // len(seeds))))
+        else:
+            yield from (([value], tuple(block)) for value in points for block in _cut(seeds, size))
+
+
+def _seeds_left(
+    part: Part, fixed: dict[str, float], value: float | None, dim: int | None, covered: Collection[tuple]
+) -> tuple[int, ...]:
+    left = tuple(seed for seed in part.seeds if unit(fixed, part.along, value, dim, seed) not in covered)
+    # What is said of one run may rest on the others: then all of them are run again.
+    assert part.algorithm is not None
+    return tuple(part.seeds) if left and part.algorithm.runs_together else left
+
+
+def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Into as few pieces of at most this size as possible, of about equal lengths."""
+    pieces = -(-len(items) // size)
+    edges = [round(k * len(items) / pieces) for k in range(pieces + 1)] if pieces else [0]
+    return [items[first:last] for first, last in itertools.pairwise(edges)]

@@ -1,0 +1,170 @@
+"""Who is working on what: claims that hold while their owner lives, on any file system that several machines share.
+
+A claim is a file that exactly one process manages to create; its owner writes it anew every few seconds, with a number
+that grows. Nobody trusts a clock: whoever finds a claim that has not changed for the length of a lease by its own
+monotonic clock takes it for dead, and so does at once who finds that its process, on the same machine, is gone. Two
+owners of one claim are unlikely and do no harm: what they compute is the same, and the store takes it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+#: After this long without a sign of life a claim is dead; signs come four times as often.
+LEASE_SECONDS = 60.0
+
+
+class Lease:
+    """A claim that this process holds, renewed in a thread until it is released.
+
+    Parameters
+    ----------
+    path : Path
+        Of the claim.
+    seconds : float
+        Length of the lease.
+    """
+
+    def __init__(self, path: Path, seconds: float = LEASE_SECONDS) -> None:
+        self.path, self._seconds = path, seconds
+        self._token, self._beats = secrets.token_hex(8), 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.is_held():
+            self.path.unlink(missing_ok=True)
+
+    def is_held(self) -> bool:
+        """Whether the claim is still ours: somebody who thought us dead may have taken it."""
+        return (read_claim(self.path) or {}).get("token") == self._token
+
+    def create(self) -> bool:
+        """Create the claim; False where there is one. The file is whole when it appears, on NFS too: it is a link."""
+        temporary = self.path.with_name(f".{self._token}.claim")
+        try:
+            temporary.write_text(self._text())
+            os.link(temporary, self.path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._seconds / 4):
+            self._beats += 1
+            # A disk that is full for a while costs a beat, not the work.
+            with contextlib.suppress(OSError):
+                if not self.is_held():
+                    return
+                temporary = self.path.with_name(f".{self._token}.claim")
+                temporary.write_text(self._text())
+                os.replace(temporary, self.path)
+
+    def _text(self) -> str:
+        return json.dumps(
+            {"token": self._token, "beat": self._beats, "machine": this_machine(), "process": os.getpid(),
+             "begun": _begun(os.getpid()), "seconds": self._seconds}
+        )  # fmt: skip
+
+
+class Watch:
+    """What was seen of the claims of others, and when: what has not changed for a lease is dead."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[str, float]] = {}
+
+    def claim(self, path: Path, seconds: float = LEASE_SECONDS) -> Lease | None:
+        """A lease on what nobody living holds; None where somebody does."""
+        lease = Lease(path, seconds)
+        if lease.create():
+            return lease
+        if not self.is_dead(path) or not _removed(path):
+            return None
+        return lease if lease.create() else None
+
+    def is_dead(self, path: Path) -> bool:
+        claim = read_claim(path)
+        if claim is None:  # released just now, or a file that no process wrote whole
+            return not path.exists() or self._unchanged(path, "", LEASE_SECONDS)
+        if claim.get("machine") == this_machine() and not _lives(claim):
+            return True
+        return self._unchanged(path, f"{claim.get('token')} {claim.get('beat')}", float(claim.get("seconds", 0.0)))
+
+    def _unchanged(self, path: Path, sign: str, seconds: float) -> bool:
+        before, when = self._seen.get(path, ("", 0.0))
+        if path not in self._seen or before != sign:
+            self._seen[path] = sign, time.monotonic()
+            return False
+        return time.monotonic() - when > seconds
+
+
+def read_claim(path: Path) -> dict[str, Any] | None:
+    """What a claim says; None where it is gone or is no claim."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def this_machine() -> str:
+    """A few characters that tell this machine, as it was started last, from others; never its name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    # Containers share the machine's boot, not its processes: they differ in their namespace.
+    with contextlib.suppress(OSError):
+        boot += os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {boot}".encode()).hexdigest()[:16]
+
+
+def _lives(claim: dict[str, Any]) -> bool:
+    process = claim.get("process")
+    if not isinstance(process, int):
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return _begun(process) == claim.get("begun")  # its number may have been given to another
+
+
+def _begun(process: int) -> str:
+    """When a process was started, in ticks of its machine; "" where that cannot be told. A zombie counts as ended."""
+    try:
+        after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if after_name[0] in ("Z", "X") else after_name[19]
+
+
+def _removed(path: Path) -> bool:
+    """Remove a dead claim; True for the one of several who does."""
+    aside = path.with_name(f".{secrets.token_hex(8)}.dead")
+    try:
+        os.rename(path, aside)
+    except OSError:
+        return False
+    aside.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,202 @@
+"""One piece of a sweep's work: a verb on one problem over a grid, described so that another process can do it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .._version import __version__
+from ..core.driver.run import Work
+from ..core.driver.works import experiment_work, theory_work, threshold_work
+from ..core.problem import Algorithm, Problem
+from ..core.result import Result
+from ..core.specification import describe, encode, with_fields
+from ..core.verbs import simulate, solve, thresholds
+
+#: Verb -> what may be said to it besides the grid, with its default.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "solve": {"start": "uninformed", "tolerance": 1e-3, "fixed": None},
+    "simulate": {},
+    "thresholds": {"which": None, "tolerance": 1e-3},
+}
+#: Characters of a chunk's name: half of a SHA-256, which no two chunks share.
+NAME_LENGTH = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A verb on one problem over a grid.
+
+    Attributes
+    ----------
+    verb : str
+        "solve", "simulate" or "thresholds".
+    problem : Problem
+    grid : dict of str to number or list
+        Controls and fields with their values; a list becomes a dimension of the result.
+    algorithm, dim, seeds
+        Of an experiment; ``dim`` is a list, [None] where the problem fixes the size.
+    options : dict
+        Of the verb.
+    one_size : bool
+        Whether the size was given as a number, which is no dimension then.
+    """
+
+    verb: str
+    problem: Problem
+    grid: Mapping[str, Any]
+    algorithm: Algorithm | None = None
+    dim: Sequence[int | None] = (None,)
+    seeds: Sequence[int] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    one_size: bool = False
+
+    def work(self) -> Work:
+        """The whole of it, checked, as the verb would do it in one call."""
+        told = {**OPTIONS[self.verb], **self.options}
+        if self.verb == "solve":
+            return theory_work(self.problem, controls=self.grid, **told)
+        if self.verb == "thresholds":
+            return threshold_work(self.problem, fields=self.grid, **told)
+        assert self.algorithm is not None
+        sizes = list(self.dim)
+        dim: Any = None if sizes == [None] else sizes[0] if self.one_size else sizes
+        return experiment_work(self.problem, self.algorithm, seeds=list(self.seeds), dim=dim, controls=self.grid)
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """Names of the grid that are fields of the problem, not its controls."""
+        return [name for name in self.grid if name not in self.problem.controls]
+
+    @cached_property
+    def along(self) -> str | None:
+        """What the points of one chunk differ in: the last control, because theory continues along it, or field."""
+        own = [name for name in self.grid if name in self.problem.controls] or list(self.grid)
+        lists = [name for name in own if np.ndim(self.grid[name])]
+        return (lists or own or [None])[-1]
+
+    @property
+    def scalars(self) -> list[str]:
+        """What was given as a number, and becomes no dimension."""
+        return [name for name, values in self.grid.items() if not np.ndim(values)] + ["dim"] * self.one_size
+
+    def values_of(self, name: str) -> list[float]:
+        return np.atleast_1d(self.grid[name]).tolist()
+
+    def lines(self) -> Iterator[dict[str, float]]:
+        """Everything of the grid but what chunks go along, in the order of the grid."""
+        others = [name for name in self.grid if name != self.along]
+        for values in itertools.product(*map(self.values_of, others)):
+            yield dict(zip(others, values, strict=True))
+
+    def at(self, fixed: Mapping[str, float]) -> Problem:
+        """The problem with the fields that a chunk holds fixed."""
+        return with_fields(self.problem, **{name: value for name, value in fixed.items() if name in self.fields})
+
+    def labels(self, fixed: Mapping[str, float], value: float | None) -> tuple[str, ...]:
+        """The entries of ``index`` at a point: chunks have one set of them."""
+        more = {} if self.along is None or value is None else {self.along: value}
+        return tuple(self.at({**fixed, **more}).index_labels())
+
+    def described(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """As JSON and arrays: all but the grid, sizes and seeds, in which a sweep may grow."""
+        arrays: dict[str, np.ndarray] = {}
+        algorithm = None if self.algorithm is None else describe(self.algorithm, arrays=arrays)
+        return {
+            "verb": self.verb,
+            "problem": describe(self.problem, arrays=arrays),
+            "algorithm": algorithm,
+            "options": encode(dict(self.options), path="options", arrays=arrays),
+            "over": list(self.grid),
+            "asymptotix": __version__,
+        }, arrays
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Points of a part that are computed in one call and kept in one file.
+
+    Attributes
+    ----------
+    part : str
+        Name of the part.
+    fixed : dict of str to float
+        Controls and fields that all its points have in common.
+    values : tuple of float
+        Of the part's ``along``; empty where the part has no grid.
+    dim : int or None
+    seeds : tuple of int
+    name : str
+        Hash of all that its numbers depend on.
+    """
+
+    part: str
+    fixed: Mapping[str, float]
+    values: tuple[float, ...]
+    dim: int | None = None
+    seeds: tuple[int, ...] = ()
+    name: str = ""
+
+    def units(self, along: str | None) -> list[tuple]:
+        """What is in it, one by one."""
+        values = self.values or (None,)
+        return [unit(self.fixed, along, v, self.dim, s) for v in values for s in self.seeds or (None,)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "part": self.part, "fixed": dict(self.fixed), "values": list(self.values),
+            "dim": self.dim, "seeds": list(self.seeds),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Chunk:
+        plain = {name: line[name] for name in ("part", "fixed", "dim", "name")}
+        return cls(**plain, values=tuple(line["values"]), seeds=tuple(line["seeds"]))
+
+    def compute(self, part: Part) -> Result:
+        """Its result, as the verb gives it."""
+        problem = part.at(self.fixed)
+        grid: dict[str, Any] = {name: value for name, value in self.fixed.items() if name not in part.fields}
+        if part.along is not None:
+            grid[part.along] = list(self.values)
+        if part.verb == "solve":
+            return solve(problem, progress=False, **part.options, **grid)
+        if part.verb == "thresholds":
+            return thresholds(problem, progress=False, **part.options, **grid)
+        assert part.algorithm is not None
+        return simulate(problem, part.algorithm, seeds=list(self.seeds), dim=self.dim, progress=False, **grid)
+
+
+def unit(
+    fixed: Mapping[str, float], along: str | None, value: float | None, dim: int | None, seed: int | None
+) -> tuple:
+    """One point or run, by the values of its coordinates."""
+    known = {**fixed, **({} if along is None else {along: value})}
+    return (*sorted((name, float(v)) for name, v in known.items() if v is not None), dim, seed)
+
+
+class Namer:
+    """Names chunks of a part by the hash of all that their numbers depend on; arrays are hashed once."""
+
+    def __init__(self, part: Part) -> None:
+        told, arrays = part.described()
+        self._part = part
+        self._common = {name: told[name] for name in ("verb", "algorithm", "options", "asymptotix")}
+        self._common["arrays"] = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+        self._problems: dict[tuple, Any] = {}
+
+    def named(self, chunk: Chunk) -> Chunk:
+        fields = tuple((name, chunk.fixed[name]) for name in self._part.fields if name in chunk.fixed)
+        if fields not in self._problems:
+            self._problems[fields] = describe(self._part.at(chunk.fixed), arrays={})
+        numbers = {"fixed": dict(chunk.fixed), "values": chunk.values, "dim": chunk.dim, "seeds": chunk.seeds}
+        whole = {**self._common, "problem": self._problems[fields], "along": self._part.along, **numbers}
+        digest = hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
+        return replace(chunk, name=digest[:NAME_LENGTH])

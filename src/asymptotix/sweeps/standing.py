@@ -1,0 +1,89 @@
+"""How far a sweep has come, read from its folder: names of files, and the log of what ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from .leases import read_claim
+from .sweep_store import SweepStore
+
+#: The rate is that of the last chunks: early ones compile, and machines come and go.
+RECENT = 200
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a sweep has come.
+
+    Attributes
+    ----------
+    done, running, failed, left : list of str
+        Names of chunks; ``left`` are those that nobody has begun.
+    messages : dict of str to str
+        Of those that failed.
+    chunks_per_hour : float
+        Over the last ones; nan before there are two.
+    remaining_seconds : float
+        At that rate, nan where it is not known.
+    slowest_seconds, memory_mb : float
+        The longest chunk, and the most memory that a process held.
+    """
+
+    done: list[str]
+    running: list[str]
+    failed: list[str]
+    left: list[str]
+    messages: dict[str, str]
+    chunks_per_hour: float
+    remaining_seconds: float
+    slowest_seconds: float
+    memory_mb: float
+
+    def __str__(self) -> str:
+        total = len(self.done) + len(self.running) + len(self.failed) + len(self.left)
+        lines = [
+            f"{len(self.done)} of {total} chunks done, {len(self.running)} running, {len(self.failed)} failed, "
+            f"{len(self.left)} left"
+        ]
+        if self.chunks_per_hour > 0:
+            rest = "" if not (self.left or self.running) else f", about {_clock(self.remaining_seconds)} left"
+            lines.append(f"{self.chunks_per_hour:.3g} chunks an hour{rest}")
+        if self.slowest_seconds > 0:
+            lines.append(f"slowest chunk {self.slowest_seconds:.3g} s, memory {self.memory_mb:.0f} MB at most")
+        lines += [f"failed {name[:8]}: {message}" for name, message in list(self.messages.items())[:10]]
+        if len(self.messages) > 10:
+            lines.append(f"and {len(self.messages) - 10} more that failed")
+        return "\n".join(lines)
+
+
+def standing(store: SweepStore) -> Standing:
+    """Read it; nothing is opened but the plan, the log, claims and failures."""
+    planned = [chunk.name for chunk in store.plan()]
+    done, failed = store.done(), store.failures()
+    claimed = {name for name in store.claimed() if read_claim(store.claim_path(name)) is not None}
+    log = [line for line in store.log() if line.get("ended") == "computed"]
+    rate = _per_hour([float(line.get("at", 0.0)) for line in log][-RECENT:])
+    open_ones = [name for name in planned if name not in done and name not in failed]
+    return Standing(
+        done=[name for name in planned if name in done],
+        running=[name for name in open_ones if name in claimed],
+        failed=[name for name in planned if name in failed and name not in done],
+        left=[name for name in open_ones if name not in claimed],
+        messages={name: store.failure(name) for name in planned if name in failed and name not in done},
+        chunks_per_hour=rate,
+        remaining_seconds=3600 * len(open_ones) / rate if rate > 0 else float("nan"),
+        slowest_seconds=max((float(line.get("seconds", 0.0)) for line in log), default=0.0),
+        memory_mb=max((float(line.get("memory_mb", 0.0)) for line in log), default=0.0),
+    )
+
+
+def _per_hour(times: list[float]) -> float:
+    times = sorted(times)
+    if len(times) < 2 or times[-1] <= times[0]:
+        return float("nan")
+    return 3600 * (len(times) - 1) / (times[-1] - times[0])
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,273 @@
+"""The folder of a sweep: what is to be done, what is done, what failed, and who is working on what.
+
+::
+
+    STORE/sweep.json             format and version
+    STORE/parts/NAME.json, .npz  a verb, a problem and its options
+    STORE/plan/HASH.jsonl        chunks that were planned together, one in a line
+    STORE/chunks/NAME.nc         the result of a chunk, whole or not there
+    STORE/failed/NAME.json       why a chunk could not be computed
+    STORE/claims/NAME            who is working on it
+    STORE/damaged/               files that were not what was written, out of the way
+    STORE/log.jsonl              a line for every chunk that ended
+
+Every file but the log appears whole or not at all, and none is changed: whatever dies, what is there is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._version import __version__
+from ..core.dataset.checksums import is_broken, seal
+from ..core.dataset.files import Saved, serialised
+from ..core.dataset.whole_file import write_whole
+from ..core.problem import Algorithm, Problem
+from ..core.result import Result
+from ..core.specification import build, decode, differences
+from .part import Chunk, Part
+
+FORMAT = 1
+FOLDERS = ("parts", "plan", "chunks", "failed", "claims", "damaged")
+
+
+class SweepStore:
+    """A folder in which a sweep is kept.
+
+    Parameters
+    ----------
+    path : path
+    create : bool
+        Whether to make it where it is not there; otherwise that is an error.
+
+    Raises
+    ------
+    ValueError
+        Where the folder is something else, or was written by a later version.
+    OSError
+        Where it cannot be made or written to.
+    """
+
+    def __init__(self, path: str | os.PathLike, *, create: bool = False) -> None:
+        self.path = Path(path)
+        marker = self.path / "sweep.json"
+        if not marker.exists():
+            if not create:
+                raise FileNotFoundError(f"{self.path} is no store of a sweep: it has no sweep.json")
+            self._create(marker)
+        self._check(marker)
+
+    def _create(self, marker: Path) -> None:
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(f"store must be a new or empty folder or one of a sweep, got {self.path}")
+        try:
+            for name in FOLDERS:
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(error.errno, f"store {self.path} cannot be made: {error.strerror}") from error
+        write_whole(marker, json.dumps({"format": FORMAT, "asymptotix": __version__}).encode())
+
+    def _check(self, marker: Path) -> None:
+        try:
+            told = json.loads(marker.read_text())
+            version = int(told["format"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{marker} is damaged: it must say the store's format") from error
+        if version > FORMAT:
+            raise ValueError(
+                f"store {self.path} has format {version}, written by asymptotix {told.get('asymptotix')}; this version "
+                f"reads up to {FORMAT}: upgrade it"
+            )
+
+    # ------------------------------------------------------------------------------------------ what is to be done
+
+    def part_names(self) -> list[str]:
+        return sorted(path.stem for path in (self.path / "parts").glob("*.json"))
+
+    def keep_part(self, name: str, part: Part) -> None:
+        """Note a part, or refuse one that is another than the part of that name, with what differs."""
+        told, arrays = part.described()
+        told |= {"arrays": {key: _hashed(array) for key, array in arrays.items()}}
+        told = json.loads(json.dumps(told | {"scalars": part.scalars}))
+        place = self.path / "parts" / f"{name}.json"
+        if place.exists():
+            known = json.loads(place.read_text())
+            grows = (*part.fields, "scalars", "array_names")
+            if found := [path for path in differences(known, told) if path.rpartition(".")[2] not in grows]:
+                each = ", ".join(f"{path} ({_at(known, path)} there, {_at(told, path)} here)" for path in found)
+                raise ValueError(
+                    f"store {self.path} has another sweep under {name!r}: it differs in {each}. Give the store of this "
+                    "one another name, or go on with what is there"
+                )
+            return
+        if arrays:
+            buffer = io.BytesIO()
+            np.savez(buffer, allow_pickle=False, **{f"array_{k}": one for k, one in enumerate(arrays.values())})
+            write_whole(place.with_suffix(".npz"), buffer.getbuffer())
+            told["array_names"] = list(arrays)
+        write_whole(place, json.dumps(told, indent=1).encode())
+
+    def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> Part:
+        """A part without its grid; a problem that holds functions must be given."""
+        place = self.path / "parts" / f"{name}.json"
+        if not place.exists():
+            there = ", ".join(self.part_names()) or "nothing"
+            raise ValueError(f"store {self.path} has no part {name!r}; it has {there}")
+        told = json.loads(place.read_text())
+        arrays: dict[str, np.ndarray] = {}
+        if names := told.get("array_names"):
+            with np.load(place.with_suffix(".npz"), allow_pickle=False) as kept:
+                arrays = {key: kept[f"array_{k}"] for k, key in enumerate(names)}
+        if problem is None:
+            found = build(told["problem"], arrays=arrays)
+            assert isinstance(found, Problem)
+            problem = found
+        if algorithm is None and told["algorithm"] is not None:
+            made = build(told["algorithm"], arrays=arrays)
+            assert isinstance(made, Algorithm)
+            algorithm = made
+        options = decode(told["options"], arrays=arrays)
+        return Part(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
+
+    def scalars(self, name: str) -> list[str]:
+        """What of a part was given as a number, and becomes no dimension unless it has several values by now."""
+        return json.loads((self.path / "parts" / f"{name}.json").read_text())["scalars"]
+
+    def plan(self) -> list[Chunk]:
+        """All chunks that were ever planned, in the order of their files, each once."""
+        found: dict[str, Chunk] = {}
+        for file in sorted((self.path / "plan").glob("*.jsonl")):
+            for line in file.read_text().splitlines():
+                chunk = Chunk.from_json(json.loads(line))
+                found.setdefault(chunk.name, chunk)
+        return list(found.values())
+
+    def add_to_plan(self, chunks: Sequence[Chunk]) -> None:
+        if not chunks:
+            return
+        text = "".join(json.dumps(chunk.to_json()) + "\n" for chunk in chunks).encode()
+        # Files in the order in which they were written, under a name that two who plan the same agree on.
+        count = len(list((self.path / "plan").glob("*.jsonl")))
+        write_whole(self.path / "plan" / f"{count:06d}-{hashlib.sha256(text).hexdigest()[:16]}.jsonl", text)
+
+    # ------------------------------------------------------------------------------------------ what is done
+
+    def done(self) -> set[str]:
+        return _stems(self.path / "chunks", ".nc")
+
+    def failures(self) -> set[str]:
+        return _stems(self.path / "failed", ".json")
+
+    def claimed(self) -> set[str]:
+        return {name for name in _names(self.path / "claims") if not name.startswith(".")}
+
+    def claim_path(self, name: str) -> Path:
+        return self.path / "claims" / name
+
+    def has(self, name: str) -> bool:
+        return (self.path / "chunks" / f"{name}.nc").exists()
+
+    def chunk_path(self, name: str) -> Path:
+        return self.path / "chunks" / f"{name}.nc"
+
+    def keep(self, chunk: Chunk, result: Result) -> None:
+        """Keep the result of a chunk; one that is there already stays."""
+        if self.has(chunk.name):
+            return
+        saved = Saved(
+            result.ds, result.problem, result.kind, result.algorithm, result.settings,
+            {**result.provenance, "chunk": chunk.name},
+        )  # fmt: skip
+        write_whole(self.chunk_path(chunk.name), serialised(saved))
+        (self.path / "failed" / f"{chunk.name}.json").unlink(missing_ok=True)
+
+    def keep_failure(self, chunk: Chunk, message: str) -> None:
+        told = {"chunk": chunk.to_json(), "message": message}
+        write_whole(self.path / "failed" / f"{chunk.name}.json", json.dumps(told, indent=1).encode())
+
+    def failure(self, name: str) -> str:
+        try:
+            return str(json.loads((self.path / "failed" / f"{name}.json").read_text())["message"])
+        except (OSError, ValueError, KeyError):
+            return "it failed, and why cannot be read"
+
+    def forget_failures(self) -> int:
+        names = self.failures()
+        for name in names:
+            (self.path / "failed" / f"{name}.json").unlink(missing_ok=True)
+        return len(names)
+
+    def contents(self, name: str) -> bytes | None:
+        """The bytes of a chunk's file, if they are those that were written for it; else it is put out of the way."""
+        try:
+            data = self.chunk_path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return data if is_whole(data, name) else None
+
+    def set_aside_damaged(self, names: Iterable[str]) -> list[str]:
+        """Move chunks that are not what was written for them out of the way; return their names."""
+        found = []
+        for name in sorted(names):
+            if self.has(name) and self.contents(name) is None:
+                os.replace(self.chunk_path(name), self.path / "damaged" / f"{name}.nc")
+                found.append(name)
+        return found
+
+    # ------------------------------------------------------------------------------------------ what happened
+
+    def note(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the log; one write of a few hundred bytes, which a shared file system appends whole."""
+        text = (json.dumps(line) + "\n").encode()
+        descriptor = os.open(self.path / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)
+
+    def log(self) -> Iterator[dict[str, Any]]:
+        """All lines that can be read: one that was cut off is passed over."""
+        try:
+            text = (self.path / "log.jsonl").read_text(errors="replace")
+        except OSError:
+            return
+        for line in text.splitlines():
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found
+
+
+def is_whole(data: bytes, name: str) -> bool:
+    """Whether a file is sealed, unbroken, and of the chunk of that name, which its provenance holds as plain text."""
+    return seal(b"")[:20] in data[-200:] and not is_broken(data) and name.encode() in data
+
+
+def _names(folder: Path) -> list[str]:
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]
+
+
+def _stems(folder: Path, suffix: str) -> set[str]:
+    return {name.removesuffix(suffix) for name in _names(folder) if name.endswith(suffix) and not name.startswith(".")}
+
+
+def _hashed(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _at(described: Any, path: str) -> str:
+    for name in path.partition(":")[0].split("."):
+        described = described.get(name) if isinstance(described, dict) else None
+    text = repr(described)
+    return text if len(text) < 60 else text[:57] + "..."

@@ -1,0 +1,259 @@
+"""The verb `sweep`: work over a grid that is cut into chunks, each of them kept as soon as it is there."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.problem import Algorithm, Problem
+from ..core.progress import Progress, as_progress
+from ..core.result import Result
+from ..numerics import checks, interrupts
+from .chunk_work import FAILED, TAKEN, THERE, work_on
+from .collecting import collect
+from .cutting import missing_chunks
+from .executors import as_executor
+from .leases import Watch
+from .part import OPTIONS, Chunk, Part
+from .standing import Standing, standing
+from .sweep_store import SweepStore
+
+#: Time that a chunk is meant to take, and the most points that it may have.
+CHUNK_SECONDS = 30.0
+MOST_IN_CHUNK = 10_000
+SECONDS_BETWEEN_LOOKS = 0.5
+PLANNING = "planning"
+
+
+def sweep(
+    problem: Problem,
+    *,
+    over: Mapping[str, Any],
+    store: str | os.PathLike,
+    algorithm: Algorithm | None = None,
+    thresholds: bool = False,
+    dim: int | Sequence[int] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    executor: Any = None,
+    part: str | None = None,
+    chunk: int | None = None,
+    retry_failed: bool = False,
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> Result:
+    """Solve, run or find thresholds over a grid, in pieces that are kept as they are done.
+
+    What was done is found again: the same call goes on where an earlier one ended, however that was, and with a wider
+    grid, more sizes or more seeds it does what is missing. Several calls may work on one store at a time, from several
+    machines with a common file system.
+
+    Parameters
+    ----------
+    problem
+        The model with the estimator that is analysed.
+    over
+        Controls and numeric fields, each a number or a 1-D grid, as :func:`solve` takes them. Grids multiply.
+    store
+        A folder for what is done; it is made where it is not there.
+    algorithm
+        What to run, with ``dim`` and ``seeds`` as for :func:`simulate`. None: theory.
+    thresholds
+        Whether to find thresholds instead of solving; ``over`` then has fields only.
+    executor
+        Who does it: None is this process; a number is as many new processes, each with its share of the cores; the
+        address of a Dask scheduler, a Dask client, or anything with ``submit`` as in ``concurrent.futures``.
+    part
+        Name of this work in the store, which may hold several; by default "theory", "experiment" or "thresholds".
+    chunk
+        Points of theory, or runs, in a chunk; by default as many as take half a minute, which is measured. Points of
+        theory in a chunk continue from each other, so that their last digits depend on it, within the tolerance.
+    retry_failed
+        Whether chunks that raised are tried again.
+    progress
+        As for :func:`solve`.
+    **options
+        Of the verb: ``start``, ``tolerance``, ``fixed``, ``which``.
+
+    Returns
+    -------
+    Result
+        As the verb's own. Points of chunks that failed have a status with the message; after an interrupt what is not
+        done is there without numbers.
+
+    Raises
+    ------
+    ValueError
+        Where the store has another sweep under the same name (what differs is said), or was written by a later version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import asymptotix as asx
+    >>> problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
+    >>> folder = tempfile.mkdtemp()
+    >>> found = asx.sweep(problem, over={"weight_decay": [0.1, 1.0], "alpha": [0.5, 1.0]}, store=folder, chunk=2)
+    >>> found.test_error.dims, len(asx.sweep_status(folder).done)
+    (('weight_decay', 'alpha'), 2)
+    """
+    verb = "simulate" if algorithm is not None else "thresholds" if thresholds else "solve"
+    own = _part(verb, problem, over, algorithm, dim, seeds, options)
+    own.work()  # what cannot be is said before anything is written
+    workers = as_executor(executor)
+    kept = SweepStore(store, create=True)
+    name = part or {"solve": "theory", "simulate": "experiment"}.get(verb, verb)
+    kept.keep_part(name, own)
+    if retry_failed:
+        kept.forget_failures()
+    with interrupts.deferred():
+        try:
+            wanted = _planned(kept, name, own, chunk)
+            if damaged := kept.set_aside_damaged(one.name for one in wanted):
+                warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
+            with as_progress(progress, len(wanted), f"sweep of {type(problem).__name__}") as bar:
+                _work_through(kept, wanted, workers, (problem, algorithm), bar)
+        except KeyboardInterrupt:
+            if interrupts.insisting():
+                raise
+    return collect(kept.path, part=name, problem=problem)
+
+
+def _part(verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: Any, options: Mapping[str, Any]) -> Part:
+    if not isinstance(over, Mapping):
+        raise TypeError(f"over must be a mapping from names to numbers or grids, got {checks.named(over)}")
+    if unknown := [name for name in options if name not in OPTIONS[verb]]:
+        accepted = ", ".join(OPTIONS[verb]) or "none"
+        raise TypeError(f"{unknown[0]!r} is no option of a sweep that would {verb}; accepted are {accepted}")
+    if verb != "simulate" and (dim is not None or seeds is not None):
+        raise TypeError(f"dim and seeds belong to an algorithm, which was not given: got dim={dim!r}, seeds={seeds!r}")
+    if verb == "simulate" and seeds is None:
+        raise TypeError("an algorithm needs seeds, for example seeds=8")
+    grid = {name: np.asarray(values).tolist() for name, values in over.items()}
+    sizes = [None] if dim is None else np.atleast_1d(dim).tolist()
+    draws = [] if seeds is None else list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    return Part(verb, problem, grid, algorithm, sizes, draws, dict(options), one_size=isinstance(dim, int))
+
+
+def _planned(store: SweepStore, name: str, part: Part, chunk: int | None) -> list[Chunk]:
+    """The chunks of a part: those that were planned before, and new ones for what they leave out."""
+    if chunk is not None:
+        chunk = checks.integer("chunk", chunk, minimum=1)
+    watch = Watch()
+    while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
+        interrupts.check()
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    with lease:
+        wanted = set(_units(part))
+        known = [one for one in store.plan() if one.part == name]
+        covered = {unit for one in known for unit in one.units(part.along)}
+        if not wanted <= covered:
+            size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered)
+            new = missing_chunks(name, part, covered, size)
+            store.add_to_plan(new)
+            known = [one for one in store.plan() if one.part == name]
+    return [one for one in known if not wanted.isdisjoint(one.units(part.along))]
+
+
+def _units(part: Part) -> list[tuple]:
+    return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.along)]
+
+
+class _Measured:
+    """How many points or runs take the time that a chunk is meant to take, by trying two of them at each size.
+
+    The first compiles; what it gives is kept like everything else, as chunks of one.
+    """
+
+    def __init__(self, store: SweepStore, name: str, part: Part, covered: set[tuple]) -> None:
+        self._store, self._name, self._part, self._covered = store, name, part, covered
+        self._known: dict[int | None, int] = {}
+
+    def __call__(self, dim: int | None) -> int:
+        if dim not in self._known:
+            single = missing_chunks(self._name, self._part, self._covered, lambda _: 1)
+            trials = [one for one in single if one.dim == dim][:2]
+            self._store.add_to_plan(trials)
+            seconds = CHUNK_SECONDS
+            for trial in trials:
+                began = time.monotonic()
+                work_on(str(self._store.path), trial.to_json(), (self._part.problem, self._part.algorithm))
+                seconds = time.monotonic() - began
+                self._covered |= set(trial.units(self._part.along))
+            self._known[dim] = int(np.clip(CHUNK_SECONDS / max(seconds, 1e-6), 1, MOST_IN_CHUNK))
+        return self._known[dim]
+
+
+def _work_through(
+    store: SweepStore, wanted: Sequence[Chunk], workers: Any, given: tuple[Problem, Algorithm | None], bar: Progress
+) -> None:
+    """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
+    lines = {one.name: one.to_json() for one in wanted}
+    handed = {one.part: given if _holds_functions(given) else None for one in wanted}
+    ended: set[str] = set()
+    while True:
+        gone = (store.done() | store.failures()) & lines.keys()
+        bar.advance(len(gone - ended))
+        ended |= gone
+        left = [line for name, line in lines.items() if name not in ended]
+        if not left:
+            return
+        taken = 0
+        for name, how in workers.run(str(store.path), left, handed):
+            taken += how == TAKEN
+            if how != TAKEN and name not in ended:
+                ended.add(name)
+                bar.advance(1, _message(store, lines, how))
+        if taken:
+            bar.message(f"{taken} chunks are worked on elsewhere")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _message(store: SweepStore, lines: Mapping[str, Any], how: str) -> str:
+    if how in (FAILED, THERE):
+        return f"a chunk is {how}"
+    return ""
+
+
+def _holds_functions(given: Sequence[Any]) -> bool:
+    """Whether a description has functions, which a file knows by name only: then it is handed over itself."""
+    from ..core.specification import describe
+
+    return any('"function"' in repr(describe(one)).replace("'", '"') for one in given if one is not None)
+
+
+def _damaged(store: SweepStore, names: Sequence[str]) -> str:
+    return (
+        f"{len(names)} chunks of {store.path} were not what was written ({', '.join(names[:3])}"
+        f"{', ...' if len(names) > 3 else ''}); they are now in {store.path / 'damaged'} and computed anew"
+    )
+
+
+def sweep_status(store: str | os.PathLike) -> Standing:
+    """How far a sweep has come, also while it runs and from another machine.
+
+    Parameters
+    ----------
+    store
+        The folder that was given to :func:`sweep`.
+
+    Returns
+    -------
+    Standing
+        With the names of chunks that are ``done``, ``running``, ``failed`` and ``left``, and ``messages`` of those that
+        failed; printed it is a few lines with rate and remaining time.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import asymptotix as asx
+    >>> folder = tempfile.mkdtemp()
+    >>> problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
+    >>> _ = asx.sweep(problem, over={"alpha": [0.5, 1.0]}, store=folder, chunk=1)
+    >>> len(asx.sweep_status(folder).done), asx.sweep_status(folder).left
+    (2, [])
+    """
+    return standing(SweepStore(store))
