@@ -13,6 +13,7 @@ from .._version import __version__
 from .data_commands import data_app
 from .messages import Debug, clear_messages, exit_code_of_interrupt
 from .problem_files import read_problem
+from .sweep_commands import add_to
 from .tables import say, show, show_figures
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+add_to(app)
 
 ProblemFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem and what to do with it.")]
 Out = Annotated[

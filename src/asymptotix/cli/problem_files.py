@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: How a function is named.
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds")
+SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds", "sweep")
 
 
 def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple[Problem, dict[str, Any]]:
@@ -140,8 +140,10 @@ def _import(name: str) -> None:
 
 def _value(name: str, value: Any) -> Any:
     """A grid given by its ends as an array; anything else, an algorithm or what is held too, as it is."""
-    if not isinstance(value, dict) or "type" in value or name == "solve.fixed":
+    if not isinstance(value, dict) or "type" in value or name.endswith(".fixed"):
         return value
+    if name == "sweep.over":
+        return {own: _value(f"{name}.{own}", inside) for own, inside in value.items()}
     _no_other_names(value, ("start", "stop", "num", "spacing"), f"key of {name}")
     if missing := [key for key in ("start", "stop", "num") if key not in value]:
         raise ValueError(f"{name} needs {', '.join(missing)}: {{ start = 0.1, stop = 1.0, num = 10 }}")

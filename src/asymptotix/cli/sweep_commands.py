@@ -1,0 +1,104 @@
+"""The commands of sweeps: `sweep`, `status` and `collect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .messages import Debug, clear_messages, exit_code_of_interrupt
+from .problem_files import read_problem
+from .tables import show
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the sweep.")]
+PartOption = Annotated[str | None, typer.Option("--part", help="Which part, where there are several.")]
+
+
+def sweep(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem, and a section [sweep].")],
+    store: Annotated[Path, typer.Option(metavar="DIR", help="Where what is done is kept, and found again.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Processes on this machine; 0: this one alone.")] = 0,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Dask scheduler.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what raised an error.")] = False,
+    slurm: Annotated[int | None, typer.Option(metavar="N", help="Submit a SLURM job array of N tasks.")] = None,
+    time: Annotated[str, typer.Option(help="SLURM: wall time of a task.")] = "4:00:00",
+    cpus: Annotated[int, typer.Option(help="SLURM: cores of a task.")] = 1,
+    gpus: Annotated[int, typer.Option(help="SLURM: GPUs of a task.")] = 0,
+    partition: Annotated[str, typer.Option(help="SLURM: partition.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="SLURM: print the script and submit nothing.")] = False,
+    allow_imports: Annotated[
+        bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that its `imports` name.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Theory, thresholds or runs over a grid, in chunks that are kept; the same command goes on, whatever died."""
+    with clear_messages(context, debug):
+        problem, section = read_problem(file, "sweep", allow_imports=allow_imports)
+        if slurm is not None or dry_run:
+            from ..sweeps import slurm as on_slurm
+
+            command = on_slurm.task_command(file, store, allow_imports=allow_imports)
+            script = on_slurm.job_script(
+                store, command, tasks=slurm or 1, time=time, cpus=cpus, gpus=gpus, partition=partition
+            )
+            print(script if dry_run else on_slurm.submit(store, script))
+            return
+        if workers and dask:
+            raise ValueError(f"give --workers or --dask, not both; got {workers} and {dask}")
+        from ..sweeps.sweeping import sweep as run_sweep
+        from ..sweeps.sweeping import sweep_status
+
+        executor = dask or workers or None
+        result = run_sweep(problem, store=store, executor=executor, retry_failed=retry_failed, **_options(section))
+        print(sweep_status(store))
+        if not result.finished:
+            raise typer.Exit(exit_code_of_interrupt())
+
+
+def _options(section: dict[str, Any]) -> dict[str, Any]:
+    """What the section says, as the verb of Python takes it."""
+    from ..core.specification import build
+
+    if "over" not in section:
+        raise ValueError("[sweep] needs over, a table of controls and fields: [sweep.over] alpha = [0.5, 1.0]")
+    if (algorithm := section.get("algorithm")) is not None:
+        section["algorithm"] = build(algorithm)
+    return section
+
+
+def status(context: typer.Context, store: Store, debug: Debug = False) -> None:
+    """How far a sweep has come: done, running, failed, left; while it runs, and from another machine."""
+    with clear_messages(context, debug):
+        from ..sweeps.sweeping import sweep_status
+
+        print(sweep_status(store))
+
+
+def collect(
+    context: typer.Context,
+    store: Store,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it: FILE.nc or FILE.csv.")] = None,
+    part: PartOption = None,
+    debug: Debug = False,
+) -> None:
+    """What a sweep has so far as one result."""
+    with clear_messages(context, debug):
+        from ..sweeps.collecting import collect as collected
+
+        result = collected(store, part=part)
+        if out is None:
+            show(result)
+        elif out.suffix == ".csv":
+            result.to_dataframe().to_csv(out, index=False)
+        else:
+            result.save(out)
+        if out is not None:
+            print(f"written to {out}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of the command line."""
+    for command in (sweep, status, collect):
+        app.command()(command)

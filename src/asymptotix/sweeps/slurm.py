@@ -1,0 +1,95 @@
+"""A sweep on SLURM: a job array, every task of which claims what is missing from the store until nothing is left.
+
+No task needs another one to be alive, and none is told what to do: a task that is killed loses the chunk it was at,
+which another takes up. Before its wall time is over a task ends its work and submits itself again.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ..core.dataset.whole_file import write_whole
+from ..numerics import checks
+from .sweep_store import SweepStore
+
+#: A task is told this long before its wall time ends: enough to end a step and to submit itself again.
+SECONDS_BEFORE_THE_END = 90
+_TIME = re.compile(r"(\d+-)?\d{1,3}(:\d\d){0,2}")
+
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --array=1-{tasks}
+#SBATCH --time={time}
+#SBATCH --cpus-per-task={cpus}
+#SBATCH --signal=B:USR1@{before}
+#SBATCH --output={log}
+{more}
+# SLURM says USR1 to this shell before the wall time is over: the work ends, and this task is submitted again.
+again() {{
+    kill -TERM "$work" 2>/dev/null
+    wait "$work"
+    sbatch --array="$SLURM_ARRAY_TASK_ID" {script}
+    exit 0
+}}
+export OMP_NUM_THREADS={cpus} OPENBLAS_NUM_THREADS={cpus}
+{command} &
+work=$!
+trap again USR1
+wait "$work"
+"""
+
+
+def job_script(
+    store: Path, command: list[str], *, tasks: int, time: str, cpus: int = 1, gpus: int = 0, partition: str = ""
+) -> str:
+    """The script of a job array.
+
+    Parameters
+    ----------
+    store : Path
+        Of the sweep; script and logs lie there.
+    command : list of str
+        What every task runs; its paths are absolute.
+    tasks, cpus, gpus : int
+        Number of tasks, and cores and GPUs of each.
+    time : str
+        Wall time of a task, as SLURM writes it: "4:00:00".
+    partition : str
+    """
+    checks.integer("tasks", tasks, minimum=1)
+    checks.integer("cpus", cpus, minimum=1)
+    checks.integer("gpus", gpus, minimum=0)
+    if not _TIME.fullmatch(time):
+        raise ValueError(f'time must be a wall time as SLURM writes it, such as "4:00:00" or "2-00:00", got {time!r}')
+    more = [f"#SBATCH --gres=gpu:{gpus}"] * (gpus > 0) + [f"#SBATCH --partition={partition}"] * bool(partition)
+    place = store.resolve()
+    return _SCRIPT.format(
+        name=f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '-', place.name)}", tasks=tasks, time=time, cpus=cpus,
+        before=SECONDS_BEFORE_THE_END, log=place / "slurm-%A_%a.log", more="\n".join(more),
+        script=shlex.quote(str(place / "slurm.sh")), command=shlex.join(command),
+    )  # fmt: skip
+
+
+def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
+    """What a task runs: the sweep itself, in its own process."""
+    options = ["--allow-imports"] if allow_imports else []
+    return [sys.executable, "-m", "asymptotix", "sweep", str(spec.resolve()), "--store", str(store.resolve()), *options]
+
+
+def submit(store: Path, script: str) -> str:
+    """Keep the script in the store and hand it to SLURM; what ``sbatch`` said is returned."""
+    if shutil.which("sbatch") is None:
+        raise FileNotFoundError("sbatch was not found: this machine submits no SLURM jobs; --dry-run prints the script")
+    SweepStore(store, create=True)
+    path = store.resolve() / "slurm.sh"
+    write_whole(path, script.encode())
+    done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()
