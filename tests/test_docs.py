@@ -67,12 +67,63 @@ def test_every_public_name_is_in_the_reference():
     assert documented == set(NAMES)
 
 
+#: Text for readers that has links: the pages of the site, and what GitHub shows in the top folder.
+LINKED = {path: path.read_text(encoding="utf-8") for path in [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]}
+
+
+def prose(text: str) -> str:
+    """A page without its blocks of code, in which brackets and hashes mean something else."""
+    return re.sub(r"^(```+|~~~+)[^\n]*\n.*?^\1[ ]*$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """Where a link into a page can lead: its headings, as GitHub and the site number them, and names of its own."""
+    text, found = prose(LINKED[path]), set()
+    for heading in re.findall(r"^#+ (.*?)\s*$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        again = sum(other == name or re.fullmatch(rf"{re.escape(name)}-\d+", other) is not None for other in found)
+        found.add(f"{name}-{again}" if again else name)
+    return found | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+
+
+def relative_links(text: str) -> list[str]:
+    """What a page points to by a path: in brackets, in lists of references, and in HTML."""
+    inline = re.findall(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)", text)
+    listed = re.findall(r"^\[[^]]+\]:\s+(\S+)", text, re.MULTILINE)
+    html = re.findall(r'(?:href|src)="([^"]+)"', text)
+    return [link for link in [*inline, *listed, *html] if not re.match(r"[a-z][a-z+.-]*:", link)]
+
+
+def dead(path: Path) -> list[str]:
+    """Those of the links of a page that lead to no file, or to none of its headings."""
+    found = []
+    for link in relative_links(prose(LINKED[path])):
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if not target.exists() or (anchor and (target not in LINKED or anchor not in anchors(target))):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_link_is_dead(path):
+    assert dead(path) == []
+
+
+def test_a_dead_link_is_found(tmp_path, monkeypatch):
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    links = ["[a](gone.md)", "[b](other.md#gone)", "[c](#gone)", '<img src="gone.png">', "[d]: gone.txt"]
+    fine = ["[e](other.md#two-words)", "[f](#top)", "[g](https://example.org/gone)", "```\n[h](gone.md)\n```"]
+    for path, text in ((page, "\n".join(["# Top", *links, *fine])), (other, "## Two words!\n")):
+        path.write_text(text)
+        monkeypatch.setitem(LINKED, path, text)
+    assert sorted(dead(page)) == ["#gone", "gone.md", "gone.png", "gone.txt", "other.md#gone"]
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_roles_and_includes_lead_somewhere(page):
     here = (DOCS / page).parent
-    for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
-        path = link.partition("#")[0]
-        assert link.startswith("http") or not path or (here / path).exists(), link
     for target in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`", PAGES[page]):
         assert (here / f"{target}.md").exists(), target
     for target in re.findall(r"\{(?:literal)?include\} (\S+)", PAGES[page]):

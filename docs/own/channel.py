@@ -26,7 +26,7 @@ class NoisyPerceptronChannel(Channel):
 
     indices, tokens = 1, 1
     outputs = 0.0  # no continuous output: exact recovery cannot be had from finitely many signs
-    diagonal = False  # True where every index may change its sign unseen: then nothing is learned below a threshold
+    diagonal = False  # True where every index may change its sign unseen; here the sign is what is seen
     noises = 1  # one standard normal of noise per sample
 
     def __init__(self, noise: float) -> None:

@@ -34,6 +34,8 @@ FRESH_FIELDS = 11
 FRESH_POSTERIOR = 12
 #: Index matrices over which one layer of infinitely deep attention is averaged.
 INFINITE_DEPTH_NODES = 13
+#: Fields and outputs at which a channel is asked whether an index may change its sign unseen.
+SIGN_CHANGES = 24
 
 # -- channels ---------------------------------------------------------------------------------------------------------
 

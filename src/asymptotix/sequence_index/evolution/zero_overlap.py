@@ -16,6 +16,7 @@ from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from .. import streams
 from ..channels.protocol import Channel, OperatorAverager, Posterior
+from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability
 from .sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
@@ -108,7 +109,8 @@ def curvature_at_zero(channel: Channel) -> Estimate:
 
 @lru_cache(maxsize=64)
 def sampled_curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l at zero overlap for a channel that does not know it."""
+    """f_l at zero overlap for a channel that does not know it; nor is its word taken for its symmetry."""
+    refuse_seen_signs(channel)
     f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
     return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
 
