@@ -17,9 +17,9 @@ from ..core.dataset.whole_file import write_whole
 from ..numerics import checks
 from .sweep_store import SweepStore
 
-#: A task is told this long before its wall time ends: enough to end a step and to submit itself again.
+#: A task is told this long before its wall time ends, or a tenth of that: enough to end a step and to submit itself.
 SECONDS_BEFORE_THE_END = 90
-_TIME = re.compile(r"(\d+-)?\d{1,3}(:\d\d){0,2}")
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d{1,3}(?::\d\d){0,2})")
 
 _SCRIPT = """\
 #!/bin/bash
@@ -65,15 +65,23 @@ def job_script(
     checks.integer("tasks", tasks, minimum=1)
     checks.integer("cpus", cpus, minimum=1)
     checks.integer("gpus", gpus, minimum=0)
-    if not _TIME.fullmatch(time):
-        raise ValueError(f'time must be a wall time as SLURM writes it, such as "4:00:00" or "2-00:00", got {time!r}')
     more = [f"#SBATCH --gres=gpu:{gpus}"] * (gpus > 0) + [f"#SBATCH --partition={partition}"] * bool(partition)
     place = store.resolve()
     return _SCRIPT.format(
         name=f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '-', place.name)}", tasks=tasks, time=time, cpus=cpus,
-        before=SECONDS_BEFORE_THE_END, log=place / "slurm-%A_%a.log", more="\n".join(more),
+        before=min(SECONDS_BEFORE_THE_END, _seconds(time) // 10), log=place / "slurm-%A_%a.log", more="\n".join(more),
         script=shlex.quote(str(place / "slurm.sh")), command=shlex.join(command),
     )  # fmt: skip
+
+
+def _seconds(time: str) -> int:
+    """A wall time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, and so on."""
+    found = _TIME.fullmatch(time)
+    if found is None:
+        raise ValueError(f'time must be a wall time as SLURM writes it, such as "4:00:00" or "2-00:00", got {time!r}')
+    numbers = [int(part) for part in found["rest"].split(":")]
+    units = (3600, 60, 1) if found["days"] or len(numbers) == 3 else (60, 1)
+    return 86400 * int(found["days"] or 0) + sum(n * unit for n, unit in zip(numbers, units, strict=False))
 
 
 def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
