@@ -75,9 +75,8 @@ class TestEqualsTheVerb:
 
     @pytest.mark.parametrize("dim", [100, np.int64(100)])
     def test_one_size_is_no_dimension(self, store, dim):
-        found = asx.sweep(
-            PROBLEM, over={"alpha": 0.5}, algorithm=RUN, store=store, dim=dim, seeds=np.arange(2), chunk=2
-        )
+        sizes: dict[str, Any] = {"dim": dim, "seeds": np.array([0, 1])}
+        found = asx.sweep(PROBLEM, over={"alpha": 0.5}, algorithm=RUN, store=store, chunk=2, **sizes)
         assert_identical(found.ds, asx.simulate(PROBLEM, RUN, dim=dim, seeds=2, alpha=0.5, progress=False).ds)
 
     def test_threads_of_an_executor(self, store):
