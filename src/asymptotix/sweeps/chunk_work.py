@@ -50,17 +50,14 @@ def work_on(
     with lease:
         if kept.has(chunk.name):  # by whom held the claim before us
             return chunk.name, THERE
-        part = _part(store, chunk.part) if given is None else _part_of(kept, chunk.part, given)
+        # By what is written there, too: a folder may have been removed, and another sweep begun under its name.
+        part = _part(store, chunk.part, kept.part_text(chunk.part)) if given is None else kept.part(chunk.part, *given)
         return chunk.name, _computed(kept, chunk, part)
 
 
 @functools.lru_cache(maxsize=8)
-def _part(store: str, name: str) -> Part:
+def _part(store: str, name: str, told: str) -> Part:
     return SweepStore(store).part(name)
-
-
-def _part_of(store: SweepStore, name: str, given: tuple[Problem, Algorithm | None]) -> Part:
-    return store.part(name, *given)
 
 
 def _computed(store: SweepStore, chunk: Chunk, part: Part) -> str:
@@ -69,16 +66,15 @@ def _computed(store: SweepStore, chunk: Chunk, part: Part) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the status of a point says it
             result = chunk.compute(part)
-        if not result.finished:
-            raise KeyboardInterrupt(f"chunk {chunk.name} was interrupted")
-        store.keep(chunk, result)
-        ended = COMPUTED
-    except OSError:  # of the store: a disk that is full is no fault of the chunk
-        raise
     except Exception as error:
         interrupts.raise_if_hidden_in(error)
         store.keep_failure(chunk, "".join(traceback.format_exception_only(error)).strip())
         ended = FAILED
+    else:  # what fails from here on, such as a disk that is full, is no fault of the chunk
+        if not result.finished:
+            raise KeyboardInterrupt(f"chunk {chunk.name} was interrupted")
+        store.keep(chunk, result)
+        ended = COMPUTED
     points = max(1, len(chunk.values)) * max(1, len(chunk.seeds))
     store.note(
         {"chunk": chunk.name, "part": chunk.part, "ended": ended, "points": points,

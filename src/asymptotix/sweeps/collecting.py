@@ -58,6 +58,8 @@ def collect(store: str | os.PathLike, *, part: str | None = None, problem: Probl
     kept = SweepStore(store)
     name = _name_of(kept, part)
     planned = [chunk for chunk in kept.plan() if chunk.part == name]
+    if not planned and name in kept.part_names():
+        raise ValueError(f"store {kept.path} has nothing to collect: of {name!r} nothing is planned yet")
     whole = _with_grid(kept.part(name, problem), planned, kept.scalars(name))
     work = whole.work()
     found: list[Outcome | None] = [None] * int(np.prod(list(work.shape.values()), dtype=int))
@@ -108,9 +110,8 @@ def _with_grid(part: Part, planned: Sequence[Chunk], scalars: Sequence[str]) -> 
     for chunk in planned:
         for name, value in chunk.fixed.items():
             seen[name].add(value)
-    along = next((name for name in names if any(name not in chunk.fixed for chunk in planned)), None)
-    if along is not None:
-        seen[along] = {value for chunk in planned for value in chunk.values}
+        if (along := chunk.along(names)) is not None:
+            seen[along].update(chunk.values)
     grid: dict[str, Any] = {name: sorted(values) for name, values in seen.items()}
     grid |= {name: grid[name][0] for name in names if name in scalars and len(grid[name]) == 1}
     sizes = sorted({chunk.dim for chunk in planned if chunk.dim is not None}) or [None]
@@ -122,7 +123,7 @@ class _Places:
     """Where the points of chunks lie in the table, in the order in which a chunk has them."""
 
     def __init__(self, work: Work, part: Part) -> None:
-        self._along = part.along
+        self._names = list(part.grid)
         values = {name: part.values_of(name) for name in part.grid} | {"dim": part.dim, "seed": part.seeds}
         self._index = {name: {value: k for k, value in enumerate(values[name])} for name in work.shape}
         lengths = list(work.shape.values())
@@ -130,11 +131,11 @@ class _Places:
 
     def of(self, chunk: Chunk) -> Iterator[int]:
         fixed = {**chunk.fixed, "dim": chunk.dim}
-        first = sum(self._at(name, value) for name, value in fixed.items())
+        first, along = sum(self._at(name, value) for name, value in fixed.items()), chunk.along(self._names)
         for value in chunk.values or (None,):
-            along = first if value is None or self._along is None else first + self._at(self._along, value)
+            at = first if value is None or along is None else first + self._at(along, value)
             for seed in chunk.seeds or (None,):
-                yield along if seed is None else along + self._at("seed", seed)
+                yield at if seed is None else at + self._at("seed", seed)
 
     def _at(self, name: str, value: Any) -> int:
         return self._strides[name] * self._index[name][value] if name in self._index else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,6 +93,7 @@ class Pool:
                         yield name, ended
                 return
             except BrokenExecutor:
+                interrupts.check()  # who stops a whole group of processes stops the driver too
                 warnings.warn("a worker of the pool died; the pool is started anew", RuntimeWarning, stacklevel=2)
         raise RuntimeError(f"{MOST_POOLS} pools of workers died, one after the other: is the memory enough for them?")
 
@@ -98,7 +101,7 @@ class Pool:
     def _started(self) -> Iterator[ProcessPoolExecutor]:
         share = max(1, available_cores() // self._workers)
         with _environment(share):
-            pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _begin, (share,))
+            pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _begin)
             try:
                 # All are started now, while the environment says how many threads they may have.
                 for future in [pool.submit(os.getpid) for _ in range(self._workers)]:
@@ -108,11 +111,24 @@ class Pool:
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(share: int) -> None:
-    """In a new worker: signals to stop are the driver's to obey, and threads keep to their share."""
-    import signal
+def _begin() -> None:
+    """In a new worker: Ctrl-C is the driver's to obey; other ends come at once, since nothing kept can be lost.
 
+    A signal that waited for the end of a chunk would be forgotten by then, and the driver, who asks a broken pool to
+    end, wait for ever. A driver that is killed can ask nothing: its workers look for that themselves.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, _: os._exit(128 + number))
+    threading.Thread(target=_end_with_driver, daemon=True).start()
+
+
+def _end_with_driver() -> None:
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
 
 
 @contextlib.contextmanager

@@ -63,6 +63,8 @@ class Lease:
             os.link(temporary, self.path)
         except FileExistsError:
             return False
+        except OSError as error:
+            raise OSError(error.errno, f"{self.path} cannot be claimed: {error.strerror or error}") from error
         finally:
             temporary.unlink(missing_ok=True)
         return True
@@ -94,16 +96,18 @@ class Watch:
     def claim(self, path: Path, seconds: float = LEASE_SECONDS) -> Lease | None:
         """A lease on what nobody living holds; None where somebody does."""
         lease = Lease(path, seconds)
-        if lease.create():
-            return lease
-        if not self.is_dead(path) or not _removed(path):
-            return None
-        return lease if lease.create() else None
+        return lease if self.frees(path) and lease.create() else None
 
-    def is_dead(self, path: Path) -> bool:
+    def frees(self, path: Path) -> bool:
+        """Whether nobody living holds a claim; a dead one is removed."""
         claim = read_claim(path)
-        if claim is None:  # released just now, or a file that no process wrote whole
-            return not path.exists() or self._unchanged(path, "", LEASE_SECONDS)
+        if claim is None and not path.exists():
+            return True
+        return self._is_dead(path, claim) and _removed(path, claim)
+
+    def _is_dead(self, path: Path, claim: dict[str, Any] | None) -> bool:
+        if claim is None:  # a file that no process wrote whole
+            return self._unchanged(path, "", LEASE_SECONDS)
         if claim.get("machine") == this_machine() and not _lives(claim):
             return True
         return self._unchanged(path, f"{claim.get('token')} {claim.get('beat')}", float(claim.get("seconds", 0.0)))
@@ -159,12 +163,15 @@ def _begun(process: int) -> str:
     return "" if after_name[0] in ("Z", "X") else after_name[19]
 
 
-def _removed(path: Path) -> bool:
+def _removed(path: Path, dead: dict[str, Any] | None) -> bool:
     """Remove a dead claim; True for the one of several who does."""
     aside = path.with_name(f".{secrets.token_hex(8)}.dead")
     try:
         os.rename(path, aside)
     except OSError:
         return False
+    if living := read_claim(aside) != dead:  # another removed the dead one meanwhile, and this is whose came after
+        with contextlib.suppress(OSError):
+            os.link(aside, path)
     aside.unlink(missing_ok=True)
-    return True
+    return not living

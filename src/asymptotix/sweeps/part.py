@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -144,9 +144,16 @@ class Chunk:
     seeds: tuple[int, ...] = ()
     name: str = ""
 
-    def units(self, along: str | None) -> list[tuple]:
-        """What is in it, one by one."""
-        values = self.values or (None,)
+    def along(self, names: Iterable[str]) -> str | None:
+        """Which of the names of its part its points differ in: that which it does not hold fixed.
+
+        It is not asked of the part: that one may have had a number there when the chunk was cut, and a grid now.
+        """
+        return next((name for name in names if name not in self.fixed), None)
+
+    def units(self, names: Iterable[str]) -> list[tuple]:
+        """What is in it, one by one; ``names`` are those of its part's grid."""
+        values, along = self.values or (None,), self.along(names)
         return [unit(self.fixed, along, v, self.dim, s) for v in values for s in self.seeds or (None,)]
 
     def to_json(self) -> dict[str, Any]:
@@ -164,8 +171,8 @@ class Chunk:
         """Its result, as the verb gives it."""
         problem = part.at(self.fixed)
         grid: dict[str, Any] = {name: value for name, value in self.fixed.items() if name not in part.fields}
-        if part.along is not None:
-            grid[part.along] = list(self.values)
+        if (along := self.along(part.grid)) is not None:
+            grid[along] = list(self.values)
         if part.verb == "solve":
             return solve(problem, progress=False, **part.options, **grid)
         if part.verb == "thresholds":

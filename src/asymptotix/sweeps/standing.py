@@ -59,7 +59,7 @@ class Standing:
 
 def standing(store: SweepStore) -> Standing:
     """Read it; nothing is opened but the plan, the log, claims and failures."""
-    planned = [chunk.name for chunk in store.plan()]
+    planned = list(dict.fromkeys(chunk.name for chunk in store.plan()))
     done, failed = store.done(), store.failures()
     claimed = {name for name in store.claimed() if read_claim(store.claim_path(name)) is not None}
     log = [line for line in store.log() if line.get("ended") == "computed"]

@@ -16,6 +16,7 @@ Every file but the log appears whole or not at all, and none is changed: whateve
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..core.dataset.checksums import is_broken, seal
+from ..core.dataset.checksums import seal
 from ..core.dataset.files import Saved, serialised
 from ..core.dataset.whole_file import write_whole
 from ..core.problem import Algorithm, Problem
@@ -66,7 +67,7 @@ class SweepStore:
         self._check(marker)
 
     def _create(self, marker: Path) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not (self.path.is_dir() and _is_begun(self.path)):
             raise ValueError(f"store must be a new or empty folder or one of a sweep, got {self.path}")
         try:
             for name in FOLDERS:
@@ -115,16 +116,20 @@ class SweepStore:
             told["array_names"] = list(arrays)
         write_whole(place, json.dumps(told, indent=1).encode())
 
+    def part_text(self, name: str) -> str:
+        """What is written of a part, arrays by their hash."""
+        try:
+            return (self.path / "parts" / f"{name}.json").read_text()
+        except FileNotFoundError:
+            there = ", ".join(self.part_names()) or "nothing"
+            raise ValueError(f"store {self.path} has no part {name!r}; it has {there}") from None
+
     def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> Part:
         """A part without its grid; a problem that holds functions must be given."""
-        place = self.path / "parts" / f"{name}.json"
-        if not place.exists():
-            there = ", ".join(self.part_names()) or "nothing"
-            raise ValueError(f"store {self.path} has no part {name!r}; it has {there}")
-        told = json.loads(place.read_text())
+        told = json.loads(self.part_text(name))
         arrays: dict[str, np.ndarray] = {}
         if names := told.get("array_names"):
-            with np.load(place.with_suffix(".npz"), allow_pickle=False) as kept:
+            with np.load(self.path / "parts" / f"{name}.npz", allow_pickle=False) as kept:
                 arrays = {key: kept[f"array_{k}"] for k, key in enumerate(names)}
         if problem is None:
             found = build(told["problem"], arrays=arrays)
@@ -139,15 +144,18 @@ class SweepStore:
 
     def scalars(self, name: str) -> list[str]:
         """What of a part was given as a number, and becomes no dimension unless it has several values by now."""
-        return json.loads((self.path / "parts" / f"{name}.json").read_text())["scalars"]
+        return json.loads(self.part_text(name))["scalars"]
 
     def plan(self) -> list[Chunk]:
         """All chunks that were ever planned, in the order of their files, each once."""
-        found: dict[str, Chunk] = {}
+        found: dict[tuple[str, str], Chunk] = {}  # two parts may have chunks in common, which are computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
-            for line in file.read_text().splitlines():
+            text = file.read_bytes()
+            if _plan_hash(text) != file.stem.partition("-")[2]:
+                raise ValueError(f"{file} is damaged: remove it, and the next sweep plans what it held")
+            for line in text.decode().splitlines():
                 chunk = Chunk.from_json(json.loads(line))
-                found.setdefault(chunk.name, chunk)
+                found.setdefault((chunk.part, chunk.name), chunk)
         return list(found.values())
 
     def add_to_plan(self, chunks: Sequence[Chunk]) -> None:
@@ -156,7 +164,7 @@ class SweepStore:
         text = "".join(json.dumps(chunk.to_json()) + "\n" for chunk in chunks).encode()
         # Files in the order in which they were written, under a name that two who plan the same agree on.
         count = len(list((self.path / "plan").glob("*.jsonl")))
-        write_whole(self.path / "plan" / f"{count:06d}-{hashlib.sha256(text).hexdigest()[:16]}.jsonl", text)
+        write_whole(self.path / "plan" / f"{count:06d}-{_plan_hash(text)}.jsonl", text)
 
     # ------------------------------------------------------------------------------------------ what is done
 
@@ -199,14 +207,12 @@ class SweepStore:
         except (OSError, ValueError, KeyError):
             return "it failed, and why cannot be read"
 
-    def forget_failures(self) -> int:
-        names = self.failures()
+    def forget_failures(self, names: Iterable[str]) -> None:
         for name in names:
             (self.path / "failed" / f"{name}.json").unlink(missing_ok=True)
-        return len(names)
 
     def contents(self, name: str) -> bytes | None:
-        """The bytes of a chunk's file, if they are those that were written for it; else it is put out of the way."""
+        """The bytes of a chunk's file, if they are those that were written for it; else None."""
         try:
             data = self.chunk_path(name).read_bytes()
         except FileNotFoundError:
@@ -218,7 +224,8 @@ class SweepStore:
         found = []
         for name in sorted(names):
             if self.has(name) and self.contents(name) is None:
-                os.replace(self.chunk_path(name), self.path / "damaged" / f"{name}.nc")
+                with contextlib.suppress(FileNotFoundError):  # another driver was first
+                    os.replace(self.chunk_path(name), self.path / "damaged" / f"{name}.nc")
                 found.append(name)
         return found
 
@@ -227,11 +234,15 @@ class SweepStore:
     def note(self, line: Mapping[str, Any]) -> None:
         """Add a line to the log; one write of a few hundred bytes, which a shared file system appends whole."""
         text = (json.dumps(line) + "\n").encode()
-        descriptor = os.open(self.path / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        place = self.path / "log.jsonl"
         try:
-            os.write(descriptor, text)
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                os.write(descriptor, text)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, f"{place} cannot be written: {error.strerror or error}") from error
 
     def log(self) -> Iterator[dict[str, Any]]:
         """All lines that can be read: one that was cut off is passed over."""
@@ -250,7 +261,13 @@ class SweepStore:
 
 def is_whole(data: bytes, name: str) -> bool:
     """Whether a file is sealed, unbroken, and of the chunk of that name, which its provenance holds as plain text."""
-    return seal(b"")[:20] in data[-200:] and not is_broken(data) and name.encode() in data
+    inside = memoryview(data)[: -len(seal(b""))]
+    return data[len(inside) :] == seal(inside) and name.encode() in data
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder is empty or what a process left, or another is making now, that did not come to its marker."""
+    return all(name in FOLDERS or name.startswith(".sweep.json.") for name in _names(folder))
 
 
 def _names(folder: Path) -> list[str]:
@@ -260,6 +277,10 @@ def _names(folder: Path) -> list[str]:
 
 def _stems(folder: Path, suffix: str) -> set[str]:
     return {name.removesuffix(suffix) for name in _names(folder) if name.endswith(suffix) and not name.startswith(".")}
+
+
+def _plan_hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _hashed(array: np.ndarray) -> str:

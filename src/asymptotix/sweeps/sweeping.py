@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ import numpy as np
 from ..core.problem import Algorithm, Problem
 from ..core.progress import Progress, as_progress
 from ..core.result import Result
+from ..core.specification import Specification
 from ..numerics import checks, interrupts
 from .chunk_work import FAILED, TAKEN, THERE, work_on
 from .collecting import collect
@@ -103,21 +106,22 @@ def sweep(
     verb = "simulate" if algorithm is not None else "thresholds" if thresholds else "solve"
     own = _part(verb, problem, over, algorithm, dim, seeds, options)
     own.work()  # what cannot be is said before anything is written
+    name = _checked_name({"solve": "theory", "simulate": "experiment"}.get(verb, verb) if part is None else part)
+    chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
     workers = as_executor(executor)
     kept = SweepStore(store, create=True)
-    name = part or {"solve": "theory", "simulate": "experiment"}.get(verb, verb)
     kept.keep_part(name, own)
-    if retry_failed:
-        kept.forget_failures()
     with interrupts.deferred():
         try:
             wanted = _planned(kept, name, own, chunk)
+            if retry_failed:
+                kept.forget_failures(one.name for one in wanted)
             if damaged := kept.set_aside_damaged(one.name for one in wanted):
                 warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
             with as_progress(progress, len(wanted), f"sweep of {type(problem).__name__}") as bar:
                 _work_through(kept, wanted, workers, (problem, algorithm), bar)
         except KeyboardInterrupt:
-            if interrupts.insisting():
+            if interrupts.insisting() or not any(one.part == name for one in kept.plan()):
                 raise
     return collect(kept.path, part=name, problem=problem)
 
@@ -133,15 +137,30 @@ def _part(verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: A
     if verb == "simulate" and seeds is None:
         raise TypeError("an algorithm needs seeds, for example seeds=8")
     grid = {name: np.asarray(values).tolist() for name, values in over.items()}
-    sizes = [None] if dim is None else np.atleast_1d(dim).tolist()
-    draws = [] if seeds is None else list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    return Part(verb, problem, grid, algorithm, sizes, draws, dict(options), one_size=isinstance(dim, int))
+    one_size = dim is not None and checks.dimensions("dim", dim) == 0
+    given_sizes = [dim] if one_size or dim is None else dim
+    sizes = [size if size is None else checks.integer("dim", size, minimum=1) for size in given_sizes]
+    return Part(verb, problem, grid, algorithm, sizes, _seed_list(seeds), dict(options), one_size=one_size)
+
+
+def _seed_list(seeds: Any) -> list[int]:
+    """Plain integers, which a file can hold."""
+    if seeds is None:
+        return []
+    if checks.dimensions("seeds", seeds) == 0:
+        return list(range(checks.integer("seeds", seeds, minimum=1)))
+    return [checks.integer("seeds", seed, minimum=0) for seed in seeds]
+
+
+def _checked_name(part: Any) -> str:
+    """Of a part, which names a file."""
+    if isinstance(part, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", part):
+        return part
+    raise ValueError(f"part must be a name of letters, digits, '_', '-' and '.', got {part!r}")
 
 
 def _planned(store: SweepStore, name: str, part: Part, chunk: int | None) -> list[Chunk]:
     """The chunks of a part: those that were planned before, and new ones for what they leave out."""
-    if chunk is not None:
-        chunk = checks.integer("chunk", chunk, minimum=1)
     watch = Watch()
     while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
         interrupts.check()
@@ -149,17 +168,17 @@ def _planned(store: SweepStore, name: str, part: Part, chunk: int | None) -> lis
     with lease:
         wanted = set(_units(part))
         known = [one for one in store.plan() if one.part == name]
-        covered = {unit for one in known for unit in one.units(part.along)}
+        covered = {unit for one in known for unit in one.units(part.grid)}
         if not wanted <= covered:
             size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered)
             new = missing_chunks(name, part, covered, size)
             store.add_to_plan(new)
             known = [one for one in store.plan() if one.part == name]
-    return [one for one in known if not wanted.isdisjoint(one.units(part.along))]
+    return [one for one in known if not wanted.isdisjoint(one.units(part.grid))]
 
 
 def _units(part: Part) -> list[tuple]:
-    return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.along)]
+    return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.grid)]
 
 
 class _Measured:
@@ -182,7 +201,7 @@ class _Measured:
                 began = time.monotonic()
                 work_on(str(self._store.path), trial.to_json(), (self._part.problem, self._part.algorithm))
                 seconds = time.monotonic() - began
-                self._covered |= set(trial.units(self._part.along))
+                self._covered |= set(trial.units(self._part.grid))
             self._known[dim] = int(np.clip(CHUNK_SECONDS / max(seconds, 1e-6), 1, MOST_IN_CHUNK))
         return self._known[dim]
 
@@ -192,17 +211,21 @@ def _work_through(
 ) -> None:
     """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
     lines = {one.name: one.to_json() for one in wanted}
-    handed = {one.part: given if _holds_functions(given) else None for one in wanted}
+    handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended: set[str] = set()
+    watch = Watch()  # here, because workers may not live long enough to see that a claim never changes
     while True:
+        interrupts.check()
         gone = (store.done() | store.failures()) & lines.keys()
         bar.advance(len(gone - ended))
         ended |= gone
         left = [line for name, line in lines.items() if name not in ended]
         if not left:
             return
-        taken = 0
-        for name, how in workers.run(str(store.path), left, handed):
+        held = store.claimed()
+        free = [line for line in left if line["name"] not in held or watch.frees(store.claim_path(line["name"]))]
+        taken = len(left) - len(free)
+        for name, how in workers.run(str(store.path), free, handed) if free else ():
             taken += how == TAKEN
             if how != TAKEN and name not in ended:
                 ended.add(name)
@@ -218,11 +241,17 @@ def _message(store: SweepStore, lines: Mapping[str, Any], how: str) -> str:
     return ""
 
 
-def _holds_functions(given: Sequence[Any]) -> bool:
-    """Whether a description has functions, which a file knows by name only: then it is handed over itself."""
-    from ..core.specification import describe
+def _only_here(value: Any) -> bool:
+    """Whether another process could not build this from a file: it has functions, or classes of another package.
 
-    return any('"function"' in repr(describe(one)).replace("'", '"') for one in given if one is not None)
+    Then it is handed over itself.
+    """
+    if isinstance(value, Specification):
+        outside = not type(value).__module__.startswith(__name__.partition(".")[0] + ".")
+        return outside or any(_only_here(getattr(value, field.name)) for field in dataclasses.fields(value))  # pyright: ignore[reportArgumentType]
+    if isinstance(value, Mapping | tuple | list):
+        return any(map(_only_here, value.values() if isinstance(value, Mapping) else value))
+    return callable(value)
 
 
 def _damaged(store: SweepStore, names: Sequence[str]) -> str:
