@@ -32,10 +32,12 @@ class _Requests:
         self.obeyed: int | None = None  # the last one that was
         self.when = float("-inf")  # of the last signal
         self.insisting = False  # the last signal followed another
+        self.count = 0  # of signals that were obeyed
         self.told_to_end = 0  # SIGTERM or SIGHUP, once it was obeyed: the process should end
 
     def obey(self) -> None:
         self.obeyed, self.pending = self.pending, None
+        self.count += 1
         if self.obeyed not in (None, signal.SIGINT):
             self.told_to_end = self.obeyed
 
@@ -111,6 +113,11 @@ def insisting() -> bool:
 def last_signal() -> int | None:
     """Number of the last signal that ended work, None if none did."""
     return _requests.obeyed
+
+
+def times_obeyed() -> int:
+    """How many signals have ended work: for work made of other work, which a signal ends all of."""
+    return _requests.count
 
 
 def forget() -> None:

@@ -61,10 +61,11 @@ def _part(store: str, name: str, told: str) -> Part:
 
 
 def _computed(store: SweepStore, chunk: Chunk, part: Part) -> str:
-    began, before = time.monotonic(), time.process_time()
+    began, before, signals = time.monotonic(), time.process_time(), interrupts.times_obeyed()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the status of a point says it
+            warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)  # the sweep says it
             result = chunk.compute(part)
     except Exception as error:
         interrupts.raise_if_hidden_in(error)
@@ -81,6 +82,8 @@ def _computed(store: SweepStore, chunk: Chunk, part: Part) -> str:
          "seconds": round(time.monotonic() - began, 3), "cpu_seconds": round(time.process_time() - before, 3),
          "memory_mb": _peak_memory(), "at": round(time.time(), 1)}
     )  # fmt: skip
+    if interrupts.times_obeyed() > signals:  # it ended in time, and the sweep is to end too
+        raise KeyboardInterrupt
     return ended
 
 
