@@ -8,6 +8,7 @@ from asymptotix.sequence_index.channels.attention.sign import SignAverager, Sign
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.protocol import score, score_jacobian
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, averager
+from asymptotix.sequence_index.evolution.nodes import Nodes
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
 
 TWO_LAYERS = [TwoLayerChannel(1.0, "softmax"), TwoLayerChannel(1.0, "linear")]
@@ -139,3 +140,23 @@ def test_nodes_are_common_to_all_overlaps_and_calls():
 def test_best_averager_of_each_channel():
     assert isinstance(averager(SignChannel(2, "softmax"), 2**7, 2), SignAverager)
     assert isinstance(averager(TWO_LAYERS[0], 2**7, 2), QuasiRandomAverager)
+
+
+@pytest.mark.parametrize("q", [(0.0, 0.5), (0.4, 0.99)])
+@pytest.mark.parametrize("activation", IDS)
+def test_corrected_averages_with_rough_posteriors_are_those_with_better_ones(activation, q):
+    """On the same nodes: what is left is the error of the correction, which its rows show."""
+    pytest.importorskip("numba")  # the other backend has no rough posteriors
+    nodes, V = Nodes(TwoLayerChannel(1.0, activation, backend="numba")), np.diag(1 - np.array(q))
+    better, rough, correction = nodes.block(0)(V), nodes.rough.block(0)(V), nodes.correction(V)
+    assert nodes.rough is not nodes
+    assert correction is not None
+    learned = np.flatnonzero(q)
+    for name in ("second_moment", "curvature"):
+        ratio = (getattr(better, name) / np.where(getattr(rough, name) == 0, 1, getattr(rough, name))).mean(0)
+        factor, error = mean_and_error(getattr(correction, name))
+        at = np.ix_(learned, learned) if ratio.ndim == 2 else learned
+        off = abs(ratio - factor)[at]
+        assert np.all((off < LIMIT * error[at] + 1e-5) | (ratio[at] == 0)), name  # the second: of the ratio of means
+    shift, error = mean_and_error(correction.log_evidence)
+    assert abs((better.log_evidence - rough.log_evidence).mean() - shift) < LIMIT * error + 1e-6

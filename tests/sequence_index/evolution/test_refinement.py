@@ -8,7 +8,7 @@ import pytest
 
 from asymptotix.core.status import Status
 from asymptotix.numerics.linear_algebra import from_logit
-from asymptotix.sequence_index.channels.protocol import Averages
+from asymptotix.sequence_index.channels.protocol import Averages, Correction
 from asymptotix.sequence_index.evolution.coordinates import Coordinates
 from asymptotix.sequence_index.evolution.point import Point
 from asymptotix.sequence_index.evolution.refinement import OverlapSolution, _newton, refined
@@ -35,7 +35,7 @@ class NoisyMap:
         noise_of_average: float = 0.0,
         curved: float = 0.0,
     ) -> None:
-        self.channel, self.nodes = SimpleNamespace(stochastic=True), self
+        self.channel, self.nodes, self.rough = SimpleNamespace(stochastic=True), self, self
         jacobian = DIRECTIONS @ np.diag([1 - gap, 0.5]) @ np.linalg.inv(DIRECTIONS)
         rng = np.random.default_rng([7, seed])
         self._slopes = jacobian + noise_of_slopes * rng.normal(size=(ROWS, 2, 2))
@@ -53,8 +53,31 @@ class NoisyMap:
         averages.accuracy = 0.0  # but for the scatter
         return averages
 
+    def correction(self, V: np.ndarray) -> Correction | None:
+        return None
+
     def image(self, averages: Averages, point: Point) -> np.ndarray:
         return point.space.of_precision(point.alpha * averages.second_moment)
+
+
+class RoughMap(NoisyMap):
+    """The same with rough nodes too, whose averages are too large by a share, and a noisy correction of that share."""
+
+    def __init__(self, seed: int, gap: float, *, share: float, noise_of_correction: float) -> None:
+        super().__init__(seed, gap)
+        noise = noise_of_correction * np.random.default_rng([8, seed]).normal(size=(ROWS, 2))
+        self._correction = (1 + noise) / (1 + share)
+        self.asked: list[int] = []
+        self.rough = NoisyMap(seed, gap)
+        self.rough._factors = self.rough._factors * (1 + share)
+
+    def block(self, number: int) -> Any:
+        self.asked.append(number)
+        return super().block(number)
+
+    def correction(self, V: np.ndarray) -> Correction:
+        factors = self._correction
+        return Correction(factors[:, :, None] * np.eye(2), np.zeros(ROWS), factors)
 
 
 def ended(evolution: NoisyMap, tolerance: float, start: tuple[float, float] = (0.6, 0.1)) -> OverlapSolution:
@@ -75,6 +98,24 @@ def test_errors_are_those_of_the_fixed_point(gap, tolerance):
     assert np.sqrt((scores**2).mean(0)).min() > 0.9
     assert np.sqrt((scores**2).mean(0)).max() < 1.3
     assert max(state.error.max() for state in found) < 1.1 * tolerance
+
+
+@pytest.mark.parametrize("noise_of_correction", [0.0, 0.004, 0.1])
+def test_rough_nodes_do_not_move_the_end(noise_of_correction):
+    """Averages ten percent too large, corrected with no noise, with as much as a block has, and with too much of it."""
+    maps = [RoughMap(seed, 0.3, share=0.1, noise_of_correction=noise_of_correction) for seed in range(100)]
+    found = [ended(evolution, 0.01) for evolution in maps]
+    scores = np.array([(state.q - from_logit(END)[0]) / state.error for state in found])
+    # As above, with 100 of them; uncorrected the end is off by thirty errors.
+    assert np.sqrt((scores**2).mean(0)).min() > 0.85
+    assert np.sqrt((scores**2).mean(0)).max() < 1.35
+
+
+def test_a_correction_that_would_be_felt_is_not_used():
+    for noise_of_correction, used in ((0.001, True), (0.1, False)):
+        evolution = RoughMap(0, 0.3, share=0.1, noise_of_correction=noise_of_correction)
+        ended(evolution, 0.005)
+        assert (evolution.asked == []) == used
 
 
 def test_logarithms_of_noisy_averages_have_no_bias():

@@ -98,6 +98,9 @@ class Accuracy:
         integrand. 2 gives 1e-4 to 1e-3 of the posterior standard deviation in the mean; 1.3 gives 1e-5 to 4e-4.
     cut : float
         Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
+    rough : bool
+        Of the same: cells are dropped more readily and have fewer nodes where little is. With a fineness of 2.5 and a
+        cut of 7 a sample is off by half a percent, an average by 1e-3, in two thirds of the time.
     numbers : array of int, optional
         Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes
         those of its number, whatever else is in the batch.
@@ -108,6 +111,7 @@ class Accuracy:
     enough: float = ENOUGH_EFFECTIVE_SAMPLES
     fineness: float = 1.3
     cut: float = 12.0
+    rough: bool = False
     numbers: np.ndarray | None = field(default=None, compare=False)
 
 
@@ -130,6 +134,45 @@ class Averages(NamedTuple):
     second_moment: np.ndarray
     log_evidence: np.ndarray
     curvature: np.ndarray
+
+
+class Correction(NamedTuple):
+    """What better posteriors change in averages that were taken with rough ones.
+
+    One row per randomisation, of nodes other than those of the averages: with both, rows scatter by both errors.
+
+    Attributes
+    ----------
+    second_moment, curvature : arrays (randomisations, P, P) and (randomisations, P)
+        Factors.
+    log_evidence : array (randomisations,)
+        What is added.
+    """
+
+    second_moment: np.ndarray
+    log_evidence: np.ndarray
+    curvature: np.ndarray
+
+    @classmethod
+    def between(cls, rough: Averages, better: Averages) -> Correction:
+        """That of averages at one overlap on the same nodes."""
+        factors = (_ratio(getattr(better, name), getattr(rough, name)) for name in ("second_moment", "curvature"))
+        second_moment, curvature = factors
+        return cls(second_moment, better.log_evidence - rough.log_evidence, curvature)
+
+    def applied(self, averages: Averages) -> Averages:
+        """Averages near the overlap of the correction, corrected."""
+        return Averages(
+            averages.second_moment * self.second_moment,
+            averages.log_evidence + self.log_evidence,
+            averages.curvature * self.curvature,
+        )
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """One where there is nothing but rounding: what an index that is not learned has of E[g g^T]."""
+    some = abs(below) > 1e-12
+    return np.where(some, above, 1.0) / np.where(some, below, 1.0)
 
 
 class Averager(abc.ABC):
@@ -196,6 +239,8 @@ class Channel(abc.ABC):
     curvature_is_control: bool = False
     #: :meth:`draw_indices` folds symmetries, so that its nodes are not iid normals.
     folds_symmetries: bool = False
+    #: Accuracy of posteriors in averages that are corrected by better ones on few nodes. None: nothing is gained by it.
+    rough_accuracy: Accuracy | None = None
     #: Output shown in place of the model's own, see :meth:`with_output`.
     _shown: Callable[[Any], Any] | None = None
 

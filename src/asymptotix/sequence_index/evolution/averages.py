@@ -65,13 +65,15 @@ class QuasiRandomAverager(OperatorAverager):
         seed: int = streams.STATE_EVOLUTION_NODES,
         block: int = 0,
         careful: bool = False,
+        rough: bool = False,
         fields: int | None = None,
     ) -> None:
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
         self._fields = math.gcd(channel.fields if fields is None else fields, count)
         # From draws, more of them for samples of which few count.
-        self._accuracy = replace(POSTERIOR_ACCURACY, enough=MANY_EFFECTIVE_SAMPLES) if careful else POSTERIOR_ACCURACY
+        enough = MANY_EFFECTIVE_SAMPLES if careful else POSTERIOR_ACCURACY.enough
+        self._accuracy = replace((rough and channel.rough_accuracy) or POSTERIOR_ACCURACY, enough=enough)
         self.stochastic = channel.stochastic
         self._last: tuple[bytes, Averages | None] = b"", None
 
@@ -281,10 +283,11 @@ def averager(
     seed: int = streams.STATE_EVOLUTION_NODES,
     block: int = 0,
     careful: bool = False,
+    rough: bool = False,
 ) -> Averager:
     """The best averager of a channel: its exact one, or so many nodes in each of several randomisations.
 
     ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
-    shall be better ones.
+    shall be better ones, ``rough`` that posteriors may be those of averages that are corrected.
     """
-    return channel.exact_averager() or QuasiRandomAverager(channel, count, randomisations, seed, block, careful)
+    return channel.exact_averager() or QuasiRandomAverager(channel, count, randomisations, seed, block, careful, rough)

@@ -16,6 +16,7 @@ from ...core.progress import Say, quietly
 from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import to_logit
 from .coordinates import PRECISIONS
+from .instability import Instability
 from .overlap_map import MISALIGNED, OverlapMap
 from .point import Point
 
@@ -72,12 +73,16 @@ class Dynamics(OverlapMap):
         """The same on so many times the nodes."""
         return Dynamics(self.channel, self.side_information, self.nodes.more(factor), self.held)
 
-    def grown(self, point: Point, say: Say = quietly) -> DynamicsEnd:
-        """Where the dynamics ends once all that grows has entered, the most unstable direction first."""
+    def grown(self, point: Point, say: Say = quietly, at_start: Instability | None = None) -> DynamicsEnd:
+        """Where the dynamics ends once all that grows has entered, the most unstable direction first.
+
+        ``at_start`` is what grows at the point itself, where that is known.
+        """
         end, settled = DynamicsEnd(point, Ending.SETTLED), point.learned == 0
         for _ in range(2 * self.channel.indices + 1):
             say(f"alpha = {point.alpha:.4g}, {end.point.learned} directions learned, growth of the rest")
-            found, learned = self.growth(end.point), end.point.learned
+            found, learned = at_start or self.growth(end.point), end.point.learned
+            at_start = None
             grows = found.starts_by_itself or point.alpha * found.rate > 1
             if not grows and settled:
                 break

@@ -64,7 +64,8 @@ class StateEvolution(Dynamics):
             start = self.side_information * np.eye(self.channel.indices)
             return self.reached(self.point(alpha, start, np.eye(len(start)) - start), tolerance)
         if hint is not None and not hint.exact:
-            return self._from_nothing(self.point(alpha, hint.Q, hint.V), tolerance)
+            point = self.point(alpha, hint.Q, hint.V)
+            return self._from_nothing(point, tolerance, self.outside(hint, point))
         return self._from_nothing(self.nothing(alpha), tolerance)
 
     def informed(self, alpha: float, *, tolerance: float) -> OverlapSolution:
@@ -84,7 +85,7 @@ class StateEvolution(Dynamics):
 
     def reached(self, point: Point, tolerance: float) -> OverlapSolution:
         """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
-        return self._ended(self.followed(point), tolerance)
+        return self._ended(self._follower.followed(point), tolerance)
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
         """Overlaps (iterations + 1, P, P): the start (that of the side information), then one per iteration.
@@ -104,11 +105,16 @@ class StateEvolution(Dynamics):
             rows.append(Q)
         return np.array(rows)
 
-    def _from_nothing(self, point: Point, tolerance: float) -> OverlapSolution:
-        """Let one unstable direction after the other enter until nothing more grows."""
-        alpha, follower, solution, found = point.alpha, self, None, None
+    def _from_nothing(
+        self, point: Point, tolerance: float, at_start: Instability | None = None
+    ) -> OverlapSolution:
+        """Let one unstable direction after the other enter until nothing more grows.
+
+        ``at_start`` is what grows at the point, where that is known.
+        """
+        alpha, follower, solution, found = point.alpha, self._follower, None, at_start
         for _ in range(self.channel.indices + 1):
-            solution = self._ended(follower.grown(point), tolerance)
+            solution = self._ended(follower.grown(point, at_start=found), tolerance)
             if solution.averages is None or not solution.settled:
                 return solution
             point = self.point(alpha, solution.Q, solution.V)
@@ -126,9 +132,15 @@ class StateEvolution(Dynamics):
         return replace(solution, how=Status.INACCURATE, words=words)
 
     @cached_property
+    def _follower(self) -> Dynamics:
+        """Follows the dynamics; what it leads to is refined, so that rough posteriors are good enough."""
+        rough = self.nodes.rough
+        return self if rough is self.nodes else Dynamics(self.channel, self.side_information, rough, self.held)
+
+    @cached_property
     def _follower_on_more_nodes(self) -> Dynamics:
         """Follows what dies out on few nodes although it grows on many; from draws that takes too long."""
-        return self if self.channel.stochastic or self.nodes.exact else self.on_more_nodes(MORE)
+        return self if self.channel.stochastic or self.nodes.exact else self._follower.on_more_nodes(MORE)
 
     def outside(self, end: OverlapSolution, point: Point) -> Instability:
         """What grows outside the learned subspace at an end point, from its own averages where they tell."""

@@ -11,18 +11,21 @@ import numpy as np
 from ...core.progress import Say, quietly
 from ...core.status import Status
 from ...numerics.linear_algebra import to_logit
-from ..channels.protocol import Averager, Averages
+from ..channels.protocol import Averager, Averages, Correction
 from .coordinates import PRECISIONS
+from .nodes import MOST_BLOCKS
 from .overlap_map import OverlapMap
 from .point import Point
 
 #: Numbers of blocks at which the error is looked at.
-BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, MOST_BLOCKS)
 #: The most of them for posteriors that come from draws.
 _MOST_DRAWN = 16
 _STEPS = 8
 #: Logit of a principal overlap below which it is small: the fixed point is predicted linearly in Q.
 _SMALL = float(to_logit(0.2))
+#: Error of a correction at most, as a share of the tolerance: it adds 3 % to an error as large as that.
+_SURE = 0.25
 #: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
 #: less of that.
 _STEP, _STEP_DRAWN = 0.05, 0.1
@@ -105,10 +108,11 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     Those made from nearby are averaged. Steps on the way are bounded, predictions are not: their scatter is the error,
     large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
     nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
+    Blocks are rough on the way, and after it where few nodes tell what to correct.
     """
     drawn, nodes = evolution.channel.stochastic, evolution.nodes
-    first = nodes.block(0)
-    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, nodes.few, BLOCKS[-1])
+    first = nodes.rough.block(0)
+    step, few, most = (_STEP_DRAWN, first, _MOST_DRAWN) if drawn else (_STEP, nodes.rough.few, BLOCKS[-1])
 
     def at(there: Point, average: Averager) -> _Evaluation:
         say(f"towards the fixed point on more nodes, alpha = {point.alpha:.4g}")
@@ -120,6 +124,10 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     here = here if few is first else at(point, first)
     way = _approached(lambda x: at(point.moved(x), first), here, inverse, tolerance)
     here, inverse, moving = way
+    correction = _sure_correction(evolution, here, inverse, tolerance)
+    blocks_of = nodes if correction is None else nodes.rough
+    if nodes.rough is not nodes:  # a rough block is not evaluated again: it has kept what it was asked for last
+        here = _evaluated(evolution, here.point, blocks_of.block(0), correction)
     predictions, seen = Predictions(here.point, response, drawn), []
     while True:
         predictions.add(here, inverse)
@@ -129,7 +137,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
         say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
-        here = _evaluated(evolution, end, nodes.block(blocks))
+        here = _evaluated(evolution, end, blocks_of.block(blocks), correction)
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
@@ -197,12 +205,30 @@ class Predictions:
         return np.max([_error(self._x, end.tangent, self._drawn) for end in ends], axis=0)
 
 
-def _evaluated(evolution: OverlapMap, point: Point, average: Averager) -> _Evaluation:
-    averages = average(point.V)
+def _evaluated(
+    evolution: OverlapMap, point: Point, average: Averager, correction: Correction | None = None
+) -> _Evaluation:
+    averages = average(point.V) if correction is None else correction.applied(average(point.V))
     rows = evolution.image(averages, point)
     drawn = evolution.channel.stochastic
     together = evolution.image(_pooled_rows(averages), point)[0] if drawn else rows.mean(0)
     return _Evaluation(point, averages, rows - rows.mean(0) + together - point.x)
+
+
+def _sure_correction(
+    evolution: OverlapMap, here: _Evaluation, inverse: np.ndarray, tolerance: float
+) -> Correction | None:
+    """What corrects rough blocks near here; None where they need none, or where its own error would be felt.
+
+    Of few samples in a thousand rough posteriors are far off: where the fixed point hangs on those, it is better found
+    without them.
+    """
+    correction = evolution.nodes.correction(here.point.V)
+    if correction is None:
+        return None
+    rows = evolution.image(correction.applied(_pooled_rows(here.averages)), here.point)
+    error = float(_standard_error(rows @ inverse.T, here.point.tangent).max(initial=0.0))
+    return correction if error <= _SURE * tolerance else None
 
 
 def _approached(

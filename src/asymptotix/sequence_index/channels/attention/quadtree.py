@@ -32,12 +32,14 @@ _BUFFER = 256  # nodes evaluated together
 _COARSE = 2  # cells per reach of the prior before any splitting
 _LARGEST = 1.5  # half width of a cell at most, in units of the local width of the integrand
 _TAIL = 0.12  # cells far down the tail may be larger by this much per unit of energy
-_BEND = 0.15  # of the second-derivative bound; 1/2 is Taylor's, the bound itself is loose by more than three
 _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
 _MOST_CELLS = 200000  # a sample that needs more is far outside the model and counts as lost
-# Nodes along a side: so many for a side of no length, so many more per width of the integrand over the fineness, and so
-# many less per unit of energy. Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
-_FIRST_NODES, _NODES_PER_WIDTH, _LESS_NODES, _MOST_NODES = 1.5, 4.0, 0.3, 15
+# Nodes along a side: so many for a side of no length, and so many more per width of the integrand over the fineness.
+# Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
+_FIRST_NODES, _NODES_PER_WIDTH, _MOST_NODES = 1.5, 4.0, 15
+# What a rough cubature does otherwise: the share that counts of the bound of second derivatives (1/2 is Taylor's, the
+# bound itself is loose by more than three), and how many nodes a side has less per unit of energy.
+_CAREFUL, _ROUGH = (0.15, 0.3), (0.08, 0.5)
 # Rows of the table of leaves.
 _M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
 _ALL = 0b1111  # the four points +-z1, +-z2 as bits: 2 for +z1, 1 for +z2
@@ -249,7 +251,7 @@ def _roots(om, reach, stack):
 
 
 @_inlined
-def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
+def _examine(kind, c, um, up, om, v1, ratio, v2, curved, cells, count):
     """Per cell: energy at the centre, its lower bound over the cell, how rough the integrand is along either side.
 
     Both are the lowest of the four points +-z1, +-z2. ``cells`` is flat, rows of _BATCH: zm, zp, half widths along
@@ -268,7 +270,7 @@ def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
         xm, xp, along_m, along_p, bend, share, lowest, highest, scale_m, scale_p = found
         along_m += steep * hm
         along_p += steep * hp
-        move = along_m + along_p + _BEND * bend
+        move = along_m + along_p + curved * bend
         apart = steep * (hm + hp)
         best, least = math.inf, math.inf
         k = 8
@@ -295,11 +297,12 @@ def _examine(kind, c, um, up, om, v1, ratio, v2, cells, count):
 
 
 @_inlined
-def _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves):
+def _leaves(kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cells, leaves):
     """Fill the table of the cells that matter and need not be split; their number, and the lowest energy seen.
 
     Of every one: centre, half widths, roughness, the lower bound of the energy, and that of each of the four points.
     """
+    _, cut, curved, _ = demands
     best = _guessed_energy(kind, c, um, up, om, v1, ratio, v2)
     n = _roots(om, reach, stack)
     seen = found = 0
@@ -312,7 +315,7 @@ def _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves
         for i in range(count):
             for k in range(4):
                 cells[k * _BATCH + i] = stack[n + i, k]
-        _examine(kind, c, um, up, om, v1, ratio, v2, cells, count)
+        _examine(kind, c, um, up, om, v1, ratio, v2, curved, cells, count)
         for i in range(count):
             best = min(best, cells[4 * _BATCH + i])
         for i in range(count):
@@ -450,9 +453,9 @@ def _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out):
 
 
 @_compiled
-def _rule_size(rough, depth, fineness):
+def _rule_size(rough, depth, fineness, fewer):
     """Nodes along a side of a cell."""
-    count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - _LESS_NODES * depth
+    count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - fewer * depth
     return int(min(max(math.ceil(count), 1), _MOST_NODES))
 
 
@@ -467,19 +470,20 @@ def _signs_that_matter(leaf, highest):
 
 
 @_compiled
-def _fill(leaves, first, found, signs, best, cut, fineness, rules, nodes):
+def _fill(leaves, first, found, signs, best, demands, rules, nodes):
     """Fill the buffer with nodes of the cells, from ``first`` on, in which these signs matter.
 
     Returns the number of nodes, and the cell with which to go on.
     """
+    fineness, cut, _, fewer = demands
     count = 0
     for i in range(first, found):
         leaf = leaves[i]
         if _signs_that_matter(leaf, best + cut) != signs:
             continue
         depth = max(leaf[_LEAST] - best, 0.0)
-        columns = _rule_size(leaf[_ROUGH_M], depth, fineness)
-        rows = _rule_size(leaf[_ROUGH_P], depth, fineness)
+        columns = _rule_size(leaf[_ROUGH_M], depth, fineness, fewer)
+        rows = _rule_size(leaf[_ROUGH_P], depth, fineness, fewer)
         if count + columns * rows > _BUFFER:
             return count, i
         area = leaf[_HALF_M] * leaf[_HALF_P]
@@ -493,15 +497,15 @@ def _fill(leaves, first, found, signs, best, cut, fineness, rules, nodes):
 
 
 @_inlined
-def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, stack, cells, leaves, nodes, out):
+def _moments(kind, c, um, up, om, v1, ratio, v2, reach, demands, rules, stack, cells, leaves, nodes, out):
     """Unnormalised 0th, 1st, 2nd moments of Z - omega in ``out`` (15 numbers); returns the log of their scale."""
     out[:] = 0.0
-    found, best = _leaves(kind, c, um, up, om, v1, ratio, v2, reach, cut, stack, cells, leaves)
+    found, best = _leaves(kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cells, leaves)
     reference = best
     for signs in (1, 2, 4, 8, _ALL):
         following = np.int64(0)  # a bare zero would be compiled for on its own
         while following < found:
-            count, following = _fill(leaves, following, found, signs, best, cut, fineness, rules, nodes)
+            count, following = _fill(leaves, following, found, signs, best, demands, rules, nodes)
             if count > 0:
                 _second_layer_of(kind, c, um, up, nodes, count)
                 reference = _evaluate(om, v1, ratio, v2, reference, signs, nodes, count, out)
@@ -509,7 +513,7 @@ def _moments(kind, c, um, up, om, v1, ratio, v2, reach, fineness, cut, rules, st
 
 
 @_inlined
-def _block(kind, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
+def _block(kind, first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance):
     stack = np.empty((_STACK, 4))
     cells = np.empty(12 * _BATCH)
     leaves = np.empty((_LEAVES, _BOUNDS + 4))
@@ -524,7 +528,7 @@ def _block(kind, first, last, c, u, omega, V, fineness, cut, rules, log_evidence
         while box < _LARGEST_BOX and not out[0] > 0.0:  # an observation that the prior did not expect lies outside
             reach = box * math.sqrt(v1)
             scale = _moments(
-                kind, c, um, up, omega[n], v1, ratio, v2, reach, fineness, cut, rules, stack, cells, leaves, nodes, out
+                kind, c, um, up, omega[n], v1, ratio, v2, reach, demands, rules, stack, cells, leaves, nodes, out
             )
             box *= 4.0
         if not out[0] > 0.0:
@@ -545,13 +549,13 @@ def _block(kind, first, last, c, u, omega, V, fineness, cut, rules, log_evidence
 
 # One function for each kind: a branch on it inside a loop would keep the compiler from vectorising.
 @_compiled
-def _softmax_block(first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
-    _block(SOFTMAX, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
+def _softmax_block(first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance):
+    _block(SOFTMAX, first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance)
 
 
 @_compiled
-def _linear_block(first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance):
-    _block(LINEAR, first, last, c, u, omega, V, fineness, cut, rules, log_evidence, shift, covariance)
+def _linear_block(first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance):
+    _block(LINEAR, first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance)
 
 
 @cache
@@ -563,7 +567,9 @@ def _gauss_rules():
     return rules
 
 
-def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=Accuracy.cut, threads=None):
+def posterior_moments(
+    kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=Accuracy.cut, rough=Accuracy.rough, threads=None
+):
     """Log Z_out, E[Z|y] - omega and Cov[Z|y] for a batch of samples.
 
     Parameters
@@ -582,10 +588,12 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
         Of the nodes, see :class:`Accuracy`.
     cut : float
         Cells whose integrand is below exp(-cut) of the peak are dropped.
+    rough : bool
+        With fewer cells and nodes, see :class:`Accuracy`.
     """
     n = u.shape[0]
     u, omega, V = (np.ascontiguousarray(x, dtype=np.float64) for x in (u, omega, V))
-    rules = _gauss_rules()
+    rules, demands = _gauss_rules(), (float(fineness), float(cut), *(_ROUGH if rough else _CAREFUL))
     block = _softmax_block if kind == SOFTMAX else _linear_block
     results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
     threads = threads or available_cores()
@@ -595,7 +603,7 @@ def posterior_moments(kind, c, u, omega, V, *, fineness=Accuracy.fineness, cut=A
     threads = min(threads, -(-n // size))
 
     def work(first):
-        block(first, min(first + size, n), float(c), u, omega, V, fineness, cut, rules, *results)
+        block(first, min(first + size, n), float(c), u, omega, V, demands, rules, *results)
 
     each_in_parallel(work, range(0, n, size), threads)
     return results
