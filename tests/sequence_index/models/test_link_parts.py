@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix.sequence_index.evolution.thresholds.separate import Found, joined
+from asymptotix.sequence_index.evolution.thresholds.separate import FoundThresholds, joined
 from asymptotix.sequence_index.evolution.thresholds.threshold import NEVER, StaircaseStep, Threshold
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
 from asymptotix.sequence_index.models.link_parts import link_parts
@@ -38,9 +38,9 @@ def test_a_part_is_the_link_on_its_rows() -> None:
     assert first.model.noise == second.model.noise == 0.1
 
 
-def found(alpha: float, exact: Threshold, informed: float) -> Found:
+def found(alpha: float, exact: Threshold, informed: float) -> FoundThresholds:
     threshold = Threshold(alpha, 0.01)
-    return Found([StaircaseStep(threshold, np.eye(1))], [threshold], exact, informed)
+    return FoundThresholds([StaircaseStep(threshold, np.eye(1))], [threshold], exact, informed)
 
 
 def test_steps_are_ordered_and_equal_ones_are_one() -> None:

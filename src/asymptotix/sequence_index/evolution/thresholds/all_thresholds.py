@@ -12,7 +12,7 @@ from ....core.progress import Progress, Say, under
 from ....core.status import Status
 from ..fixed_points import StateEvolution
 from .exact_recovery import exact_recovery
-from .separate import Found, joined
+from .separate import FoundThresholds, joined
 from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
@@ -53,7 +53,7 @@ def find_thresholds_of_parts(
 ) -> Outcome:
     """The same of rows that are learned without each other; those of one state evolution are looked for once."""
     asked = THRESHOLDS if which is None else which
-    found: dict[StateEvolution, Found] = {}
+    found: dict[StateEvolution, FoundThresholds] = {}
     for rows, evolution in parts:
         if evolution not in found:
             say = under(f"{', '.join(index_name((), row) for row in rows)} alone", progress.message)
@@ -62,7 +62,7 @@ def find_thresholds_of_parts(
     return _outcome(everything, asked, ())
 
 
-def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> Found:
+def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
     """The thresholds of one state evolution, as far as they are asked for."""
     rows_only = "staircase" not in asked
     steps, branch = (
@@ -76,10 +76,10 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
         # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
         last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
         exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
-    return Found(steps, weak, exact, evolution.exact_recovery_bound)
+    return FoundThresholds(steps, weak, exact, evolution.exact_recovery_bound)
 
 
-def _outcome(everything: Found, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
+def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
     """What was found, as the verb reports it."""
     (steps, weak, exact, informed), found, words = everything, {}, ""
     values: dict[str, Any] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}

@@ -13,7 +13,7 @@ from .threshold import NEVER, StaircaseStep, Threshold
 _SAME = 1e-9
 
 
-class Found(NamedTuple):
+class FoundThresholds(NamedTuple):
     """The staircase, weak recovery of every row, exact recovery (None: not asked for), and where that is stable."""
 
     steps: list[StaircaseStep]
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     informed: float
 
 
-def joined(rows: Sequence[Sequence[int]], parts: Sequence[Found]) -> Found:
+def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds]) -> FoundThresholds:
     """What was found of parts with these rows, as that of all rows: everything is recovered where the last part is."""
     count = sum(len(own) for own in rows)
     steps = [
@@ -34,7 +34,7 @@ def joined(rows: Sequence[Sequence[int]], parts: Sequence[Found]) -> Found:
     weak = [of_row[row] for row in range(count)] if steps else []
     informed = max(part.informed for part in parts)
     exact = [part.exact for part in parts if part.exact is not None]
-    return Found(_together(steps), weak, _last(exact) if exact else None, informed)
+    return FoundThresholds(_together(steps), weak, _last(exact) if exact else None, informed)
 
 
 def _embedded(direction: np.ndarray, rows: Sequence[int], count: int) -> np.ndarray:
