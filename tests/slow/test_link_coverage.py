@@ -12,8 +12,6 @@ import pytest
 import link_quadrature as by
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
 from asymptotix.core.progress import quietly
-from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.thresholds.staircase import first_step
 from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold
 
@@ -179,7 +177,8 @@ LINKS = {
 @cache
 def found(name: str) -> Threshold:
     """The first threshold as the verb finds it, without what comes after it."""
-    return first_step(StateEvolution(channel_of(LINKS[name].model)), TOLERANCE, quietly).threshold
+    parts = BayesOptimal(LINKS[name].model).theory.parts()
+    return min((first_step(part.evolution, TOLERANCE, quietly).threshold for part in parts), key=lambda one: one.alpha)
 
 
 @cache
@@ -189,11 +188,9 @@ def distance(name: str) -> float:
     return abs(found(name).alpha - alpha) / (found(name).error + 1e-6 * alpha)
 
 
-#: Links of several outputs whose posteriors come from draws: minutes each, and where several coordinates are solved at
-#: once roots are missed, which no error knows of.
-MISSED = pytest.mark.xfail(reason="roots are missed", strict=True)
-LONGEST = {"inner products of two tokens": (), "two circles": (MISSED,)}
-NAMES = [pytest.param(name, marks=(pytest.mark.full, *LONGEST[name])) if name in LONGEST else name for name in LINKS]
+#: A link of several outputs whose posteriors come from draws: minutes.
+LONGEST = {"inner products of two tokens"}
+NAMES = [pytest.param(name, marks=pytest.mark.full) if name in LONGEST else name for name in LINKS]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -233,6 +230,14 @@ def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> Non
 )
 def test_the_quadrature_gives_known_thresholds(name: str, alpha: float) -> None:
     assert LINKS[name].alpha() == pytest.approx(alpha, abs=1e-6)  # digits given
+
+
+def test_two_squares_are_recovered_where_one_is() -> None:
+    one, two = (
+        thresholds(BayesOptimal(LINKS[name].model), which=("exact_recovery",), progress=False).ds
+        for name in ("square", "two squares")
+    )
+    assert float(two.exact_recovery) == float(one.exact_recovery)
 
 
 @pytest.mark.parametrize("name", ["cosine", "ellipse", "sphere with noise"])

@@ -49,6 +49,8 @@ DEEP_CHANNEL_ROTATIONS = 31
 LINK_TRIAL = 0
 #: Indices at which the kind of a link is examined.
 LINK_PROBES = 1
+#: Index matrices at which it is looked for the index rows that an output depends on.
+LINK_DEPENDENCE = 7
 #: Starts of the search for the critical points of a link.
 CRITICAL_POINT_STARTS = 3
 #: Starts of the search for the roots of a link.

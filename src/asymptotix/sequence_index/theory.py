@@ -21,7 +21,9 @@ from .channels.choose import channel_of
 from .evolution.fixed_points import StateEvolution
 from .evolution.nodes import BLOCK, RANDOMISATIONS
 from .evolution.refinement import OverlapSolution
-from .evolution.thresholds.all_thresholds import THRESHOLDS, find_thresholds
+from .evolution.thresholds.all_thresholds import THRESHOLDS, Part, find_thresholds, find_thresholds_of_parts
+from .models.link import LinkModel
+from .models.link_parts import link_parts
 from .observables import PREDICTION_NODES, free_entropy, prediction_errors
 from .overlap_definitions import OVERLAP_DEFINITIONS
 
@@ -154,9 +156,23 @@ class SequenceIndexTheory:
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
             )
         self._refuse_large()
+        parts = self.parts()
+        if len(parts) > 1:
+            return find_thresholds_of_parts(parts, tolerance=tolerance, progress=progress, which=which)
         return find_thresholds(
             self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
         )
+
+    def parts(self) -> list[Part]:
+        """What is learned without the rest: parts of the outputs with index rows of their own."""
+        model = self.problem.model
+        separate = link_parts(model) if isinstance(model, LinkModel) else []
+        if len(separate) < 2:
+            return [Part(range(self.channel.indices), self.state_evolution)]
+        # Parts that are the same function have one state evolution.
+        names = [np.asarray(part.model.function_values("link")).tobytes() for part in separate]
+        evolutions = {name: StateEvolution(channel_of(part.model)) for name, part in zip(names, separate, strict=True)}
+        return [Part(part.rows, evolutions[name]) for name, part in zip(names, separate, strict=True)]
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""

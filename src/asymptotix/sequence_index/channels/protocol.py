@@ -228,6 +228,8 @@ class Channel(abc.ABC):
     stochastic: bool = False
     #: Fields omega that averages take to one observation, a power of two: more where it costs more than a field.
     fields: int = 1
+    #: And by how many times as many where averages shall be good, a power of two.
+    more_fields: int = 1
     #: Draws per sample, where there are any.
     draws: int = 0
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).

@@ -36,7 +36,9 @@ _CERTAIN = 1e9
 _OTHER_SEED = 1000
 #: Points of all fields at a time, observations whose fibre is found at a time, and the multiples to which numbers of
 #: points are rounded up, for few compiled programs.
-_POINTS, _FOUND, _ROUND, _ROUND_LONGER = 2**17, 16, 64, 1024
+_POINTS, _FOUND, _ROUND, _ROUND_LONGER = 2**17, 16, 128, 1024
+#: Fields on longer lists at a time: mostly there are few of them.
+_LONGER_AT_ONCE = 8
 
 
 class Support(NamedTuple):
@@ -121,11 +123,10 @@ class SupportedPosterior:
             seed = self._accuracy.seed + _OTHER_SEED
             found = _found(self._channel, self._y[new], self._truth[new], self._numbers[new], seed, longer=_LONGER)
             # Each without the places that only others need: what is summed must not depend on when it was found.
-            ends = [-(-int(np.isfinite(weights).sum(-1).max()) // _ROUND) * _ROUND for weights in found.log_weights]
+            ends = [_rounded_up(int(np.isfinite(weights).sum(-1).max()), _ROUND) for weights in found.log_weights]
             trimmed = (Support(*(x[..., :end] for x in one)) for *one, end in zip(*found, ends, strict=True))
             self._longer.update(zip(new, trimmed, strict=True))
-        most = max(self._longer[i].log_weights.shape[-1] for i in source.tolist())
-        most = -(-most // _ROUND_LONGER) * _ROUND_LONGER
+        most = _rounded_up(max(self._longer[i].log_weights.shape[-1] for i in source.tolist()), _ROUND_LONGER)
         chosen = [_filled(self._longer[i], most) for i in source.tolist()]
         return Support(*(np.stack(column) for column in zip(*chosen, strict=True)))
 
@@ -156,6 +157,7 @@ def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> lis
         return [np.array(x, float)[: samples - start] for x in found]
 
     chunk = max(1, _POINTS // (each * log_weights.shape[-1]))
+    chunk = min(chunk, _LONGER_AT_ONCE) if each == 1 else chunk  # it is filled up
     parts = in_threads(part, range(0, samples, chunk))
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return [x.reshape(samples * each, *x.shape[2:]) for x in columns]
@@ -179,7 +181,7 @@ def _found(
         return _condensed(*(np.array(x)[: len(z) - start] for x in found))
 
     parts = in_threads(part, range(0, len(z), each))
-    most = max(part[1].shape[-1] for part in parts)
+    most = _rounded_up(max(part[1].shape[-1] for part in parts), _ROUND)
     padded = (_filled(_in_single_precision(*part), most) for part in parts)
     return Support(*(np.concatenate(column) for column in zip(*padded, strict=True)))
 
@@ -187,7 +189,7 @@ def _found(
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Without most of the places that hold no point: (samples, lists, J, n) and (samples, lists, J) with fewer J."""
     exists = np.isfinite(log_weights)
-    most = -(-max(int(exists.sum(-1).max()), 1) // _ROUND) * _ROUND
+    most = _rounded_up(max(int(exists.sum(-1).max()), 1), _ROUND)
     first = np.argsort(~exists, axis=-1, kind="stable")[..., :most]
     log_weights = np.take_along_axis(np.where(exists, log_weights, -np.inf), first, -1)
     points = np.take_along_axis(np.where(exists[..., None], points, 0.0), first[..., None], -2)
@@ -199,6 +201,10 @@ def _in_single_precision(points: np.ndarray, log_weights: np.ndarray) -> Support
     return Support(
         np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32)
     )
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _filled(support: Support, most: int) -> Support:

@@ -38,8 +38,8 @@ POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
 _SMALL_OVERLAP = 0.25
 #: Draws from which a posterior covariance is good to about half a percent.
 _MANY_DRAWS = 4096
-#: Nodes per control variate: with fewer the regression would fit the noise.
-_NODES_PER_CONTROL = 16
+#: Nodes per control variate, and observations: with fewer the regression would fit the noise.
+_NODES_PER_CONTROL, _OBSERVATIONS_PER_CONTROL = 16, 4
 
 
 class QuasiRandomAverager(OperatorAverager):
@@ -117,7 +117,8 @@ class QuasiRandomAverager(OperatorAverager):
         if self.channel.folds_symmetries:
             return None
         Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
-        variates = hermite_polynomials(Z, len(Z) // _NODES_PER_CONTROL)
+        most = min(len(Z) // _NODES_PER_CONTROL, len(Z) // self._fields // _OBSERVATIONS_PER_CONTROL)
+        variates = hermite_polynomials(Z, most)
         return None if variates is None else Control(variates, self._randomisations)
 
     @cached_property
@@ -284,10 +285,13 @@ def averager(
     block: int = 0,
     careful: bool = False,
     rough: bool = False,
+    fields: int | None = None,
 ) -> Averager:
     """The best averager of a channel: its exact one, or so many nodes in each of several randomisations.
 
     ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
-    shall be better ones, ``rough`` that posteriors may be those of averages that are corrected.
+    shall be better ones, ``rough`` that posteriors may be those of averages that are corrected, ``fields`` how many of
+    them belong to one observation, by default those of the channel.
     """
-    return channel.exact_averager() or QuasiRandomAverager(channel, count, randomisations, seed, block, careful, rough)
+    exact = channel.exact_averager()
+    return exact or QuasiRandomAverager(channel, count, randomisations, seed, block, careful, rough, fields)

@@ -17,6 +17,7 @@ from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import to_logit
 from .coordinates import PRECISIONS
 from .instability import Instability
+from .nodes import Nodes
 from .overlap_map import MISALIGNED, OverlapMap
 from .point import Point
 
@@ -67,11 +68,16 @@ class Dynamics(OverlapMap):
 
     def on_other_nodes(self, number: int) -> Dynamics:
         """The same on independent nodes; 0 is this one."""
-        return Dynamics(self.channel, self.side_information, self.nodes.others(number), self.held)
+        return self._on(self.nodes.others(number))
 
     def on_more_nodes(self, factor: int) -> Dynamics:
         """The same on so many times the nodes."""
-        return Dynamics(self.channel, self.side_information, self.nodes.more(factor), self.held)
+        return self._on(self.nodes.more(factor))
+
+    def _on(self, nodes: Nodes) -> Dynamics:
+        other = Dynamics(self.channel, self.side_information, nodes, self.held)
+        other.visible = self.visible  # the nodes have no part in it, and it takes a block of them to find
+        return other
 
     def grown(self, point: Point, say: Say = quietly, at_start: Instability | None = None) -> DynamicsEnd:
         """Where the dynamics ends once all that grows has entered, the most unstable direction first.

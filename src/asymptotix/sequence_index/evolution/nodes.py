@@ -58,8 +58,10 @@ class Nodes:
         """Averages over ``count`` nodes in each of several randomisations; see :func:`averager`."""
         key = (count, randomisations, block, careful)
         if key not in self._made:
-            seed = self._seed + (randomisations == 1)
-            self._made[key] = averager(self.channel, count, randomisations, seed, block, careful, self._rough)
+            seed, fields = self._seed + (randomisations == 1), self.channel.fields
+            if randomisations > 1:  # for a number: more fields of as many observations
+                count, fields = self.channel.more_fields * count, self.channel.more_fields * fields
+            self._made[key] = averager(self.channel, count, randomisations, seed, block, careful, self._rough, fields)
         return self._made[key]
 
     @property

@@ -74,7 +74,7 @@ class FibreChannel(LinkChannel):
         if rank == 1 and affine and self.size <= _LARGEST_SUPPORT:
             # All roots along a line are found. Where several coordinates are solved some are missed, those near the
             # truth less often than others: points that crowd around it would pull every posterior there.
-            self.finest, self.fields = 8e-3, 4
+            self.finest, self.fields, self.more_fields = 5e-3, 4, 4
         self.dimension, self.solved = self.size, rank
         self.description = (
             f"weighted draws on the fibre of the output, {CHARTS} charts that each solve {rank} of {self.size} "

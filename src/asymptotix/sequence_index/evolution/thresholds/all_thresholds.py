@@ -1,4 +1,4 @@
-"""All thresholds of a channel, as the verb reports them.
+"""All thresholds of a model, as the verb reports them.
 
 Equation si-second of docs/theory/sequence_index.md.
 """
@@ -6,15 +6,16 @@ Equation si-second of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....core.problem import Outcome, index_name
-from ....core.progress import Progress
+from ....core.progress import Progress, Say, under
 from ....core.status import Status
 from ..fixed_points import StateEvolution
 from .exact_recovery import exact_recovery
+from .separate import FoundThresholds, joined
 from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
@@ -22,6 +23,13 @@ from .threshold import NEVER, StaircaseStep, Threshold
 _BY_WEIGHT = (Status.NOT_CONVERGED, Status.AT_BOUND, Status.INACCURATE)
 #: Names of what can be asked for.
 THRESHOLDS = ("weak_recovery", "staircase", "exact_recovery", "exact_recovery_informed")
+
+
+class Part(NamedTuple):
+    """Index rows that are learned without the others, and their state evolution."""
+
+    rows: Sequence[int]
+    evolution: StateEvolution
 
 
 def find_thresholds(
@@ -40,29 +48,55 @@ def find_thresholds(
         What the indices are called in a status.
     """
     asked = THRESHOLDS if which is None else which
-    say, rows_only = progress.message, "staircase" not in asked
+    return _outcome(_searched(evolution, asked, tolerance, progress.message), asked, labels)
+
+
+def find_thresholds_of_parts(
+    parts: Sequence[Part], *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+) -> Outcome:
+    """The same of rows that are learned without each other; those of one state evolution are looked for once."""
+    asked = THRESHOLDS if which is None else which
+    found: dict[StateEvolution, FoundThresholds] = {}
+    for rows, evolution in parts:
+        if evolution not in found:
+            say = under(f"{', '.join(index_name((), row) for row in rows)} alone", progress.message)
+            found[evolution] = _searched(evolution, asked, tolerance, say)
+    everything = joined([part.rows for part in parts], [found[part.evolution] for part in parts])
+    return _outcome(everything, asked, ())
+
+
+def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
+    """The thresholds of one state evolution, as far as they are asked for."""
+    rows_only = "staircase" not in asked
     steps, branch = (
         ([], None)
         if rows_only and "weak_recovery" not in asked
         else staircase(evolution, tolerance=tolerance, rows_only=rows_only, say=say)
     )
-    informed, found, words = evolution.exact_recovery_bound, {}, ""
+    weak = [_weak_recovery(evolution, steps, index) for index in range(evolution.channel.indices)] if steps else []
+    exact = None
+    if "exact_recovery" in asked:
+        # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
+        last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
+        exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
+    return FoundThresholds(steps, weak, exact, evolution.exact_recovery_bound)
+
+
+def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
+    """What was found, as the verb reports it."""
+    (steps, weak, exact, informed), found, words = everything, {}, ""
     values: dict[str, Any] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
     if steps:
-        weak = [_weak_recovery(evolution, steps, index) for index in range(evolution.channel.indices)]
         names = [index_name(labels, index) for index in range(len(weak))]
         found |= {f"weak recovery of {name}": one for name, one in zip(names, weak, strict=True)}
-        if not rows_only:  # where all indices have a part in the first steps, none of them speaks for a later one
+        if "staircase" in asked:  # where all indices have a part in the first steps, none speaks for a later one
             later = [(number, step.threshold) for number, step in enumerate(steps, 1) if step.threshold not in weak]
             found |= {f"step {number} of the staircase": one for number, one in later}
         values |= _with_errors("weak_recovery", weak) | _with_errors("staircase", [step.threshold for step in steps])
         values["direction"] = [step.direction for step in steps]
         if never := [name for name, one in zip(names, weak, strict=True) if not np.isfinite(one.alpha)]:
             words = f"{Status.CONVERGED.sentence}; never learned: {', '.join(never)}"
-    if "exact_recovery" in asked:
-        # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
-        last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
-        exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
+    if exact is not None:
         found["exact recovery"] = exact
         values |= {"exact_recovery": exact.alpha, "exact_recovery_err": exact.error}
         values["exact_recovery_gap"] = float(exact.alpha - 3 * np.nan_to_num(exact.error) > informed)

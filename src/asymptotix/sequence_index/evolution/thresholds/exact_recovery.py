@@ -127,7 +127,7 @@ def exact_recovery(
         low, high = high, 1.5 * high
         if high > _LARGEST * floor:
             return not_below(low)
-    return _on_several_sets_of_nodes(recovers, low, high, floor, tolerance)
+    return _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
 
 
 def _certainly_not_learned(last: Threshold) -> float:
@@ -138,9 +138,11 @@ def _certainly_not_learned(last: Threshold) -> float:
 
 
 def _on_several_sets_of_nodes(
-    recovers: _FullOverlap, low: float, high: float, floor: float, tolerance: float
+    recovers: _FullOverlap, foot: Point | None, low: float, high: float, floor: float, tolerance: float
 ) -> Threshold:
     """Bisected between two alphas, and near by on other nodes: where the dynamics passes depends on them.
+
+    Those start from the ``foot`` too: what grows there need not be found on a block of each of them.
 
     A deterministic average has none.
     """
@@ -149,7 +151,7 @@ def _on_several_sets_of_nodes(
     found = [first := recovers.bisected(low, high, margin)]
     for number in range(1, 1 if exact else _NODE_SETS):
         say = under(f"nodes {number + 1} of {_NODE_SETS}", recovers.say)
-        found.append(_FullOverlap(evolution.on_other_nodes(number), say=say).near(first.alpha, margin, floor))
+        found.append(_FullOverlap(evolution.on_other_nodes(number), foot, say).near(first.alpha, margin, floor))
     alphas = np.array([one.alpha for one in found])
     if not np.isfinite(alphas).all():
         return next(one for one in found if one.how is Status.AT_BOUND)

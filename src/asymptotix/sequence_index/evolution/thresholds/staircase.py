@@ -228,8 +228,14 @@ def _on_more_nodes(
 def _refined_growth(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[OverlapSolution, Point, Instability]:
-    """The fixed point on more nodes, as a solution and as a point, and what grows there."""
-    solution = refined(evolution, at, (0.5 if evolution.channel.diagonal else 2.0) * tolerance, under("refining", say))
+    """The fixed point on more nodes, as a solution and as a point, and what grows there.
+
+    From draws the growth is the less certain of the two: blocks beyond its own would not make the threshold better.
+    """
+    close, most = (0.5 if evolution.channel.diagonal else 2.0) * tolerance, None
+    if evolution.channel.stochastic and not evolution.channel.diagonal:
+        most = MOST_BLOCKS_DRAWN
+    solution = refined(evolution, at, close, under("refining", say), most)
     here = evolution.point(at.alpha, solution.Q, solution.V)
     return solution, here, _growth_outside(evolution, solution, here, 0.5 * tolerance * slope, say)
 

@@ -1,0 +1,67 @@
+"""Thresholds of index rows that are learned without each other, put together to those of all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .threshold import NEVER, StaircaseStep, Threshold
+
+#: Relative distance of thresholds that are the same up to rounding.
+_SAME = 1e-9
+
+
+class FoundThresholds(NamedTuple):
+    """The staircase, weak recovery of every row, exact recovery (None: not asked for), and where that is stable."""
+
+    steps: list[StaircaseStep]
+    weak: list[Threshold]
+    exact: Threshold | None
+    informed: float
+
+
+def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds]) -> FoundThresholds:
+    """What was found of parts with these rows, as that of all rows: everything is recovered where the last part is."""
+    count = sum(len(own) for own in rows)
+    steps = [
+        StaircaseStep(step.threshold, _embedded(step.direction, own, count))
+        for own, part in zip(rows, parts, strict=True)
+        for step in part.steps
+    ]
+    of_row = {row: one for own, part in zip(rows, parts, strict=True) for row, one in zip(own, part.weak, strict=False)}
+    weak = [of_row[row] for row in range(count)] if steps else []
+    informed = max(part.informed for part in parts)
+    exact = [part.exact for part in parts if part.exact is not None]
+    return FoundThresholds(_together(steps), weak, _last(exact) if exact else None, informed)
+
+
+def _embedded(direction: np.ndarray, rows: Sequence[int], count: int) -> np.ndarray:
+    """A matrix of some rows as one of all of them."""
+    whole = np.zeros((count, count))
+    whole[np.ix_(rows, rows)] = direction
+    return whole
+
+
+def _together(steps: list[StaircaseStep]) -> list[StaircaseStep]:
+    """In their order; directions with the same threshold are learned in one step."""
+    ordered: list[StaircaseStep] = []
+    for step in sorted(steps, key=lambda step: step.threshold.alpha):
+        last = ordered[-1] if ordered else None
+        if last is not None and _same(last.threshold, step.threshold):
+            direction = last.direction + step.direction
+            ordered[-1] = StaircaseStep(last.threshold, direction / np.linalg.norm(direction))
+        else:
+            ordered.append(step)
+    return ordered
+
+
+def _same(one: Threshold, other: Threshold) -> bool:
+    close = one.alpha == other.alpha or abs(one.alpha - other.alpha) <= _SAME * one.alpha
+    return bool(close) and one.how is other.how
+
+
+def _last(thresholds: Sequence[Threshold]) -> Threshold:
+    """The largest; what never comes is later than what was not found."""
+    return NEVER if NEVER in thresholds else max(thresholds, key=lambda one: one.alpha)

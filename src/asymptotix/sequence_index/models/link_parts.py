@@ -1,0 +1,90 @@
+"""Links of several outputs that are several links: each part of the outputs depends on index rows of its own.
+
+With independent noise on every output, and rows that are independent under the prior, the parts are learned from the
+same data without knowing of each other: E[g g^T] has no entries between them, and every threshold is that of one part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...numerics.precision import double_precision
+from .. import streams
+from .link import LinkModel, SequenceIndex
+
+#: Index matrices at which one row after the other is changed, and their sizes: what is seen in rare places only, where
+#: indices are large, is seen too.
+_PROBES, _SIZES = 2048, (1.0, 2.0, 4.0)
+#: Relative change of an output that is rounding.
+_ROUNDING = 1e-12
+
+
+class LinkPart(NamedTuple):
+    """The index rows of a part, in ascending order, and the model of the outputs that depend on them."""
+
+    rows: tuple[int, ...]
+    model: LinkModel
+
+
+def link_parts(model: LinkModel) -> list[LinkPart]:
+    """The parts of a model, in the order of their first rows; the model itself where it is one.
+
+    Rows on which no output depends are left to the first part.
+
+    >>> [part.rows for part in link_parts(SequenceIndex(lambda Z: Z[:2] ** 2 + Z[1:], 3, 1))]
+    [(0, 1, 2)]
+    >>> [part.rows for part in link_parts(SequenceIndex(lambda Z: Z[:2] ** 2 + Z[2:] ** 3, 4, 1))]
+    [(0, 2), (1, 3)]
+    """
+    depends, others = _dependence(model)
+    joined = _joined_rows(depends)
+    if len(joined) < 2:
+        return [LinkPart(tuple(range(model.indices)), model)]
+    unseen = np.flatnonzero(~depends.any(0)).tolist()
+    joined[0] = sorted({*joined[0], *unseen})
+    return [LinkPart(tuple(rows), _restricted(model, rows, depends, others)) for rows in joined]
+
+
+@double_precision()
+def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
+    """Which output depends on which row, (k, P), and an index matrix at which the link was seen."""
+    rng = np.random.default_rng(streams.LINK_DEPENDENCE)
+    sizes = np.resize(_SIZES, (_PROBES, 1, 1))
+    Z, moved = sizes * rng.standard_normal((2, _PROBES, model.indices, model.tokens))
+    outputs = jax.jit(jax.vmap(lambda Z: jnp.ravel(jnp.asarray(model.evaluate(Z))).astype(float)))
+    before = np.asarray(outputs(Z))
+    columns = []
+    for row in range(model.indices):
+        changed = Z.copy()
+        changed[:, row] = moved[:, row]
+        after = np.asarray(outputs(changed))
+        # What is not a number on one side only is a change.
+        columns.append((~np.isclose(after, before, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)).any(0))
+    return np.stack(columns, 1), Z[0]
+
+
+def _joined_rows(depends: np.ndarray) -> list[list[int]]:
+    """Rows that share an output, directly or through others."""
+    groups: list[set[int]] = []
+    for output in depends:
+        group = set(np.flatnonzero(output).tolist())
+        if not group:
+            continue
+        group = group.union(*(other for other in groups if other & group))
+        groups = [other for other in groups if not other & group] + [group]
+    return sorted(sorted(group) for group in groups)
+
+
+def _restricted(model: LinkModel, rows: list[int], depends: np.ndarray, others: np.ndarray) -> LinkModel:
+    """The model of the outputs of some rows; the other rows, which these outputs do not show, are anything."""
+    places, kept = np.array(rows), np.flatnonzero(depends[:, rows].any(axis=1))
+
+    def link(Z: Any) -> Any:
+        whole = jnp.asarray(others, Z.dtype).at[places].set(Z)
+        return jnp.ravel(jnp.asarray(model.evaluate(whole)))[kept]
+
+    return SequenceIndex(link, len(rows), model.tokens, model.noise)
