@@ -47,7 +47,7 @@ def overhead(folder: Path) -> None:
     alone = [timed(bare) for _ in range(2)]
     inside = [timed(lambda k=k: swept(k)) for k in range(2)]
     ratio = min(inside) / min(alone) - 1
-    print(f"overhead: verb {min(alone):.1f} s, sweep {min(inside):.1f} s for 2 chunks of {count} points: {100 * ratio:.1f} %")
+    print(f"overhead: verb {min(alone):.1f} s, sweep {min(inside):.1f} s for 2 chunks of {count} points: {ratio:.1%}")
 
 
 def pool(folder: Path) -> None:

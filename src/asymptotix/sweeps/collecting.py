@@ -53,7 +53,7 @@ def collect(store: str | os.PathLike, *, part: str | None = None, problem: Probl
     >>> problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
     >>> _ = asx.sweep(problem, over={"alpha": [0.5, 1.0]}, store=folder)
     >>> asx.collect(folder).test_error.round(3).values
-    array([0.5, 0.5])
+    array([0.129, 0.098])
     """
     kept = SweepStore(store)
     name = _name_of(kept, part)

@@ -28,6 +28,16 @@ class Standing:
         At that rate, nan where it is not known.
     slowest_seconds, memory_mb : float
         The longest chunk, and the most memory that a process held.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import asymptotix as asx
+    >>> folder = tempfile.mkdtemp()
+    >>> problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
+    >>> _ = asx.sweep(problem, over={"alpha": [0.5, 1.0]}, store=folder, chunk=1)
+    >>> print(str(asx.sweep_status(folder)).splitlines()[0])
+    2 of 2 chunks done, 0 running, 0 failed, 0 left
     """
 
     done: list[str]
