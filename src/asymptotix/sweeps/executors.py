@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
 from typing import Any, Protocol
 
 from ..numerics import checks, interrupts
@@ -147,6 +148,31 @@ def _environment(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
+class OnDask:
+    """The workers of a Dask client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    threads : int
+        Of all workers.
+    """
+
+    def __init__(self, client: Any, threads: int) -> None:
+        self._address = client.scheduler.address
+        self._submitting = Submitting(client.get_executor(pure=False, retries=3).submit, threads)
+
+    def run(self, store: str, lines: Sequence[Mapping[str, Any]], given: Mapping[str, Given]) -> Iterator[Ended]:
+        try:
+            yield from self._submitting.run(store, lines, given)
+        # A client that loses its scheduler cancels what it waits for, and nobody else does.
+        except (CancelledError, asyncio.CancelledError) as error:
+            raise RuntimeError(
+                f"the Dask scheduler {self._address} was lost; what is done is in {store}, and the same call goes on "
+                "with another scheduler or without"
+            ) from error
+
+
 def as_executor(given: Any) -> Executor:
     """The ``executor`` of a sweep: None, a number of processes, an address of Dask, or an object with ``submit``."""
     if given is None:
@@ -184,4 +210,4 @@ def _dask(client: Any) -> Executor:
             RuntimeWarning, stacklevel=3,
         )  # fmt: skip
     threads = sum(int(told.get("nthreads", 1)) for told in workers.values())
-    return Submitting(client.get_executor(pure=False, retries=3).submit, threads or 1)
+    return OnDask(client, threads)
