@@ -1,4 +1,4 @@
-"""Processes of a sweep that are killed or told to end: nothing done is lost, nothing wrong is kept, the next goes on."""
+"""Processes of a sweep that are killed or told to end: nothing is lost or wrong, and the next goes on."""
 
 import json
 import os
