@@ -18,7 +18,7 @@ import numpy as np
 
 import asymptotix as asx
 from asymptotix.sweeps.cutting import missing_chunks
-from asymptotix.sweeps.part import Part
+from asymptotix.sweeps.part import SweepPart
 from asymptotix.sweeps.sweep_store import SweepStore
 
 PROBLEM = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
@@ -66,7 +66,7 @@ def pool(folder: Path) -> None:
 def large_store(folder: Path, count: int = 10_000) -> None:
     """Chunks of one point, all but the first copies of its file under their own names."""
     grid = {"alpha": np.linspace(0.5, 5, count).tolist()}
-    part = Part("solve", PROBLEM, grid)
+    part = SweepPart("solve", PROBLEM, grid)
     store = SweepStore(folder / "large", create=True)
     store.keep_part("theory", part)
     chunks = missing_chunks("theory", part, (), lambda _: 1)

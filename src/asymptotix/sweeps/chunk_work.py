@@ -14,7 +14,7 @@ from ..core.problem import Algorithm, Problem
 from ..core.result import ConvergenceWarning
 from ..numerics import interrupts
 from .leases import Watch
-from .part import Chunk, Part
+from .part import SweepChunk, SweepPart
 from .sweep_store import SweepStore
 
 #: How a call ended.
@@ -41,7 +41,7 @@ def work_on(
     tuple of str
         Name of the chunk, and how it ended: one of the words above.
     """
-    kept, chunk = SweepStore(store), Chunk.from_json(line)
+    kept, chunk = SweepStore(store), SweepChunk.from_json(line)
     if kept.has(chunk.name):
         return chunk.name, THERE
     lease = _watch.claim(kept.claim_path(chunk.name))
@@ -56,11 +56,11 @@ def work_on(
 
 
 @functools.lru_cache(maxsize=8)
-def _part(store: str, name: str, told: str) -> Part:
+def _part(store: str, name: str, told: str) -> SweepPart:
     return SweepStore(store).part(name)
 
 
-def _computed(store: SweepStore, chunk: Chunk, part: Part) -> str:
+def _computed(store: SweepStore, chunk: SweepChunk, part: SweepPart) -> str:
     began, before, signals = time.monotonic(), time.process_time(), interrupts.times_obeyed()
     try:
         with warnings.catch_warnings():

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
-from .part import Chunk, Namer, Part, unit
+from .part import Namer, SweepChunk, SweepPart, unit
 
 Item = TypeVar("Item")
 #: Size of the system -> points of theory, or runs, of one chunk.
 SizeOfChunks = Callable[[int | None], int]
 
 
-def missing_chunks(name: str, part: Part, covered: Collection[tuple], size: SizeOfChunks) -> list[Chunk]:
+def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> list[SweepChunk]:
     """The chunks of all points and runs that none of the ``covered`` units is.
 
     Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of
@@ -27,13 +27,13 @@ def missing_chunks(name: str, part: Part, covered: Collection[tuple], size: Size
             own = list(same)
             for dim in part.dim:
                 for points, seeds in _blocks(part, fixed, own, dim, covered, size(dim)):
-                    chunk = Chunk(name, fixed, tuple(v for v in points if v is not None), dim, seeds)
+                    chunk = SweepChunk(name, fixed, tuple(v for v in points if v is not None), dim, seeds)
                     found.append(namer.named(chunk))
     return found
 
 
 def _blocks(
-    part: Part, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
+    part: SweepPart, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
 ) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
     """Values along the part and seeds of every chunk of a line."""
     if part.verb != "simulate":
@@ -53,7 +53,7 @@ def _blocks(
 
 
 def _seeds_left(
-    part: Part, fixed: dict[str, float], value: float | None, dim: int | None, covered: Collection[tuple]
+    part: SweepPart, fixed: dict[str, float], value: float | None, dim: int | None, covered: Collection[tuple]
 ) -> tuple[int, ...]:
     left = tuple(seed for seed in part.seeds if unit(fixed, part.along, value, dim, seed) not in covered)
     # What is said of one run may rest on the others: then all of them are run again.

@@ -31,7 +31,7 @@ NAME_LENGTH = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SweepPart:
     """A verb on one problem over a grid.
 
     Attributes
@@ -120,7 +120,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SweepChunk:
     """Points of a part that are computed in one call and kept in one file.
 
     Attributes
@@ -163,11 +163,11 @@ class Chunk:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> Chunk:
+    def from_json(cls, line: Mapping[str, Any]) -> SweepChunk:
         plain = {name: line[name] for name in ("part", "fixed", "dim", "name")}
         return cls(**plain, values=tuple(line["values"]), seeds=tuple(line["seeds"]))
 
-    def compute(self, part: Part) -> Result:
+    def compute(self, part: SweepPart) -> Result:
         """Its result, as the verb gives it."""
         problem = part.at(self.fixed)
         grid: dict[str, Any] = {name: value for name, value in self.fixed.items() if name not in part.fields}
@@ -192,14 +192,14 @@ def unit(
 class Namer:
     """Names chunks of a part by the hash of all that their numbers depend on; arrays are hashed once."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: SweepPart) -> None:
         told, arrays = part.described()
         self._part = part
         self._common = {name: told[name] for name in ("verb", "algorithm", "options", "asymptotix")}
         self._common["arrays"] = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
         self._problems: dict[tuple, Any] = {}
 
-    def named(self, chunk: Chunk) -> Chunk:
+    def named(self, chunk: SweepChunk) -> SweepChunk:
         fields = tuple((name, chunk.fixed[name]) for name in self._part.fields if name in chunk.fixed)
         if fields not in self._problems:
             self._problems[fields] = describe(self._part.at(chunk.fixed), arrays={})

@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..core.dataset.checksums import seal
-from ..core.dataset.files import Saved, serialised
 from ..core.dataset.whole_file import write_whole
 from ..core.problem import Algorithm, Problem
 from ..core.result import Result
 from ..core.specification import build, decode, differences
-from .part import Chunk, Part
+from .chunk_file import chunk_bytes, is_whole
+from .part import SweepChunk, SweepPart
 
 FORMAT = 1
 FOLDERS = ("parts", "plan", "chunks", "failed", "claims", "damaged")
@@ -93,7 +92,7 @@ class SweepStore:
     def part_names(self) -> list[str]:
         return sorted(path.stem for path in (self.path / "parts").glob("*.json"))
 
-    def keep_part(self, name: str, part: Part) -> None:
+    def keep_part(self, name: str, part: SweepPart) -> None:
         """Note a part, or refuse one that is another than the part of that name, with what differs."""
         told, arrays = part.described()
         told |= {"arrays": {key: _hashed(array) for key, array in arrays.items()}}
@@ -124,7 +123,7 @@ class SweepStore:
             there = ", ".join(self.part_names()) or "nothing"
             raise ValueError(f"store {self.path} has no part {name!r}; it has {there}") from None
 
-    def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> Part:
+    def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> SweepPart:
         """A part without its grid; a problem that holds functions must be given."""
         told = json.loads(self.part_text(name))
         arrays: dict[str, np.ndarray] = {}
@@ -140,25 +139,25 @@ class SweepStore:
             assert isinstance(made, Algorithm)
             algorithm = made
         options = decode(told["options"], arrays=arrays)
-        return Part(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
+        return SweepPart(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
 
     def scalars(self, name: str) -> list[str]:
         """What of a part was given as a number, and becomes no dimension unless it has several values by now."""
         return json.loads(self.part_text(name))["scalars"]
 
-    def plan(self) -> list[Chunk]:
+    def plan(self) -> list[SweepChunk]:
         """All chunks that were ever planned, in the order of their files, each once."""
-        found: dict[tuple[str, str], Chunk] = {}  # two parts may have chunks in common, which are computed once
+        found: dict[tuple[str, str], SweepChunk] = {}  # two parts may have chunks in common, which are computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
             text = file.read_bytes()
             if _plan_hash(text) != file.stem.partition("-")[2]:
                 raise ValueError(f"{file} is damaged: remove it, and the next sweep plans what it held")
             for line in text.decode().splitlines():
-                chunk = Chunk.from_json(json.loads(line))
+                chunk = SweepChunk.from_json(json.loads(line))
                 found.setdefault((chunk.part, chunk.name), chunk)
         return list(found.values())
 
-    def add_to_plan(self, chunks: Sequence[Chunk]) -> None:
+    def add_to_plan(self, chunks: Sequence[SweepChunk]) -> None:
         if not chunks:
             return
         text = "".join(json.dumps(chunk.to_json()) + "\n" for chunk in chunks).encode()
@@ -186,18 +185,14 @@ class SweepStore:
     def chunk_path(self, name: str) -> Path:
         return self.path / "chunks" / f"{name}.nc"
 
-    def keep(self, chunk: Chunk, result: Result) -> None:
+    def keep(self, chunk: SweepChunk, result: Result) -> None:
         """Keep the result of a chunk; one that is there already stays."""
         if self.has(chunk.name):
             return
-        saved = Saved(
-            result.ds, result.problem, result.kind, result.algorithm, result.settings,
-            {**result.provenance, "chunk": chunk.name},
-        )  # fmt: skip
-        write_whole(self.chunk_path(chunk.name), serialised(saved))
+        write_whole(self.chunk_path(chunk.name), chunk_bytes(chunk.name, result))
         (self.path / "failed" / f"{chunk.name}.json").unlink(missing_ok=True)
 
-    def keep_failure(self, chunk: Chunk, message: str) -> None:
+    def keep_failure(self, chunk: SweepChunk, message: str) -> None:
         told = {"chunk": chunk.to_json(), "message": message}
         write_whole(self.path / "failed" / f"{chunk.name}.json", json.dumps(told, indent=1).encode())
 
@@ -257,12 +252,6 @@ class SweepStore:
                 continue
             if isinstance(found, dict):
                 yield found
-
-
-def is_whole(data: bytes, name: str) -> bool:
-    """Whether a file is sealed, unbroken, and of the chunk of that name, which its provenance holds as plain text."""
-    inside = memoryview(data)[: -len(seal(b""))]
-    return data[len(inside) :] == seal(inside) and name.encode() in data
 
 
 def _is_begun(folder: Path) -> bool:

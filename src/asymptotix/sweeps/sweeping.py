@@ -22,7 +22,7 @@ from .collecting import collect
 from .cutting import missing_chunks
 from .executors import as_executor
 from .leases import Watch
-from .part import OPTIONS, Chunk, Part
+from .part import OPTIONS, SweepChunk, SweepPart
 from .standing import Standing, standing
 from .sweep_store import SweepStore
 
@@ -126,7 +126,9 @@ def sweep(
     return collect(kept.path, part=name, problem=problem)
 
 
-def _part(verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: Any, options: Mapping[str, Any]) -> Part:
+def _part(
+    verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: Any, options: Mapping[str, Any]
+) -> SweepPart:
     if not isinstance(over, Mapping):
         raise TypeError(f"over must be a mapping from names to numbers or grids, got {checks.named(over)}")
     if unknown := [name for name in options if name not in OPTIONS[verb]]:
@@ -140,7 +142,7 @@ def _part(verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: A
     one_size = dim is not None and checks.dimensions("dim", dim) == 0
     given_sizes = [dim] if one_size or dim is None else dim
     sizes = [size if size is None else checks.integer("dim", size, minimum=1) for size in given_sizes]
-    return Part(verb, problem, grid, algorithm, sizes, _seed_list(seeds), dict(options), one_size=one_size)
+    return SweepPart(verb, problem, grid, algorithm, sizes, _seed_list(seeds), dict(options), one_size=one_size)
 
 
 def _seed_list(seeds: Any) -> list[int]:
@@ -159,7 +161,7 @@ def _checked_name(part: Any) -> str:
     raise ValueError(f"part must be a name of letters, digits, '_', '-' and '.', got {part!r}")
 
 
-def _planned(store: SweepStore, name: str, part: Part, chunk: int | None) -> list[Chunk]:
+def _planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None) -> list[SweepChunk]:
     """The chunks of a part: those that were planned before, and new ones for what they leave out."""
     watch = Watch()
     while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
@@ -177,7 +179,7 @@ def _planned(store: SweepStore, name: str, part: Part, chunk: int | None) -> lis
     return [one for one in known if not wanted.isdisjoint(one.units(part.grid))]
 
 
-def _units(part: Part) -> list[tuple]:
+def _units(part: SweepPart) -> list[tuple]:
     return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.grid)]
 
 
@@ -187,7 +189,7 @@ class _Measured:
     The first compiles; what it gives is kept like everything else, as chunks of one.
     """
 
-    def __init__(self, store: SweepStore, name: str, part: Part, covered: set[tuple]) -> None:
+    def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple]) -> None:
         self._store, self._name, self._part, self._covered = store, name, part, covered
         self._known: dict[int | None, int] = {}
 
@@ -207,7 +209,11 @@ class _Measured:
 
 
 def _work_through(
-    store: SweepStore, wanted: Sequence[Chunk], workers: Any, given: tuple[Problem, Algorithm | None], bar: Progress
+    store: SweepStore,
+    wanted: Sequence[SweepChunk],
+    workers: Any,
+    given: tuple[Problem, Algorithm | None],
+    bar: Progress,
 ) -> None:
     """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
     lines = {one.name: one.to_json() for one in wanted}
