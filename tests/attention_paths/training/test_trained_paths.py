@@ -182,7 +182,7 @@ def test_weights_are_pruned_alike(found):
 def test_bad_pruning_is_named(found):
     with pytest.raises(ValueError, match="rescale must be True but for Weights and TrainedPaths, got AttentionPaths"):
         asx.prune(found.network, [(0, 1)], rescale=False)
-    with pytest.raises(ValueError, match="heads must leave layer 0 .in words layer 1. at least one head"):
+    with pytest.raises(ValueError, match=r"heads must leave layer 0 \(in words layer 1\) at least one head"):
         asx.prune(found, [(0, 0), (0, 1)])
     with pytest.raises(ValueError, match="rescale must be one of True, False, got 'no'"):
         asx.prune(found, [(0, 0)], rescale="no")  # type: ignore[arg-type]
