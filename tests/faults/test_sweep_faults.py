@@ -208,7 +208,8 @@ def test_a_worker_told_to_end(laboratory, monkeypatch):
     lab.check_identical(monkeypatch)
 
 
-@pytest.mark.parametrize("executor", [None, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [None, 2])
 def test_two_drivers_at_once(laboratory, monkeypatch, executor):
     lab = laboratory(seconds=0.1, points=12)
     with lab.driver(held=True) as second, lab.driver(executor, reverse=True) as first:
@@ -235,9 +236,10 @@ def test_drivers_that_make_the_store_at_the_same_time(laboratory, monkeypatch):
     lab.check_identical(monkeypatch)
 
 
-@pytest.mark.parametrize("executor", [None, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("whole_group", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [None, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("whole_group", [False, True])
 def test_a_driver_told_to_end(laboratory, monkeypatch, executor, number, whole_group):
     """It returns what is there, in the middle of a grid, leaves nobody behind, and the next goes on."""
     lab = laboratory(seconds=0.2, points=10)
