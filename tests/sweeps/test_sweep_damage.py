@@ -21,6 +21,7 @@ from sweeps.sweep_toys import ALPHAS, OVER, PROBLEM, TROUBLED, log_of, troubles
 
 assert_identical = xr.testing.assert_identical
 CURVE = {"alpha": ALPHAS}
+FAILED = r"{} of {} chunks failed \(TypeError: no such thing\); retry_failed=True tries them again"
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ class TestFailures:
     def test_a_chunk_that_raises_costs_itself(self, store, tmp_path, trouble):
         whole = asx.sweep(TROUBLED, over=CURVE, store=tmp_path / "healthy", chunk=1).ds
         trouble[0.5] = TypeError("no such thing")
-        ds = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
+        with pytest.warns(RuntimeWarning, match=FAILED.format(1, 3)):
+            ds = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
         assert list(ds["status_code"].values == Status.FAILED.code) == [False, True, False]
         assert str(ds["status"].sel(alpha=0.5).values) == "failed: TypeError: no such thing"
         assert_identical(ds.sel(alpha=[0.25, 1.5]), whole.sel(alpha=[0.25, 1.5]))
@@ -56,7 +58,8 @@ class TestFailures:
         assert "TypeError: no such thing" in str(standing)
 
         trouble.clear()
-        again = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
+        with pytest.warns(RuntimeWarning, match=FAILED.format(1, 3)):
+            again = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
         assert_identical(again, ds)  # what failed stays so until it is asked for
         healed = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1, retry_failed=True).ds
         assert_identical(healed, whole)
@@ -66,14 +69,17 @@ class TestFailures:
     def test_an_error_of_the_system_in_a_chunk_is_of_the_chunk(self, store, trouble):
         """A theory that reads a file which is not there ends its chunk, not the sweep."""
         trouble[0.5] = FileNotFoundError(errno.ENOENT, "no such table", "table.txt")
-        ds = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
+        with pytest.warns(RuntimeWarning, match="1 of 3 chunks failed"):
+            ds = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1).ds
         assert "no such table" in str(ds["status"].sel(alpha=0.5).values)
         assert len(log_of(store)) == 2
 
     def test_a_retry_leaves_the_failures_of_other_parts(self, store, trouble):
         trouble[0.5] = TypeError("no such thing")
-        asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1, part="first")
-        asx.sweep(TROUBLED, over={"noise": [0.5], "alpha": [0.5]}, store=store, chunk=1, part="second")
+        with pytest.warns(RuntimeWarning, match=FAILED.format(1, 3)):
+            asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1, part="first")
+        with pytest.warns(RuntimeWarning, match=FAILED.format(1, 1)):
+            asx.sweep(TROUBLED, over={"noise": [0.5], "alpha": [0.5]}, store=store, chunk=1, part="second")
         assert len(asx.sweep_status(store).failed) == 2
         trouble.clear()
         asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1, part="first", retry_failed=True)
@@ -83,7 +89,7 @@ class TestFailures:
         from concurrent.futures import ThreadPoolExecutor
 
         trouble[0.5] = TypeError("no such thing")
-        with ThreadPoolExecutor(2) as executor:
+        with ThreadPoolExecutor(2) as executor, pytest.warns(RuntimeWarning, match=FAILED.format(1, 3)):
             ds = asx.sweep(TROUBLED, over=CURVE, store=store, chunk=1, executor=executor).ds
         assert list(ds["status_code"].values == Status.FAILED.code) == [False, True, False]
 

@@ -52,9 +52,12 @@ def sweep(
 
         executor = dask or workers or None
         result = run_sweep(problem, store=store, executor=executor, retry_failed=retry_failed, **_options(section))
-        print(sweep_status(store))
+        standing = sweep_status(store)
+        print(standing)
         if not result.finished:
             raise typer.Exit(exit_code_of_interrupt())
+        if standing.failed:  # what waits for this command must not take it for done
+            raise typer.Exit(1)
 
 
 def _options(section: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.dataset.assemble import assemble
 from ..core.driver.run import Work
-from ..core.problem import Outcome, Problem, definitions
+from ..core.problem import Algorithm, Outcome, Problem, definitions
 from ..core.result import Result
 from ..core.status import Status
 from .chunk_file import read_chunk
@@ -26,7 +26,13 @@ DAMAGED = "its chunk is damaged: run the sweep again"
 OWN = ("date", "wall_seconds", "chunk")
 
 
-def collect(store: str | os.PathLike, *, part: str | None = None, problem: Problem | None = None) -> Result:
+def collect(
+    store: str | os.PathLike,
+    *,
+    part: str | None = None,
+    problem: Problem | None = None,
+    algorithm: Algorithm | None = None,
+) -> Result:
     """What a sweep has so far, as one result.
 
     Parameters
@@ -35,8 +41,8 @@ def collect(store: str | os.PathLike, *, part: str | None = None, problem: Probl
         The folder that was given to :func:`sweep`; it may be worked on meanwhile.
     part
         Which of its parts, where there are several.
-    problem
-        The problem that was swept, needed where it holds a function.
+    problem, algorithm
+        What was swept, needed where it holds a function.
 
     Returns
     -------
@@ -59,7 +65,7 @@ def collect(store: str | os.PathLike, *, part: str | None = None, problem: Probl
     planned = [chunk for chunk in kept.plan() if chunk.part == name]
     if not planned and name in kept.part_names():
         raise ValueError(f"store {kept.path} has nothing to collect: of {name!r} nothing is planned yet")
-    whole = _with_grid(kept.part(name, problem), planned, kept.scalars(name))
+    whole = _with_grid(kept.part(name, problem, algorithm), planned, kept.scalars(name))
     work = whole.work()
     found: list[Outcome | None] = [None] * int(np.prod(list(work.shape.values()), dtype=int))
     places, own = _Places(work, whole), _Provenances()

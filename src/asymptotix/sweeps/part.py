@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,11 +21,16 @@ from ..core.result import Result
 from ..core.specification import describe, encode, with_fields
 from ..core.verbs import simulate, solve, thresholds
 
+
+def _defaults(verb: Callable[..., Result], *names: str) -> dict[str, Any]:
+    return {name: inspect.signature(verb).parameters[name].default for name in names}
+
+
 #: Verb -> what may be said to it besides the grid, with its default.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "solve": {"start": "uninformed", "tolerance": 1e-3, "fixed": None},
+    "solve": _defaults(solve, "start", "tolerance", "fixed"),
     "simulate": {},
-    "thresholds": {"which": None, "tolerance": 1e-3},
+    "thresholds": _defaults(thresholds, "which", "tolerance"),
 }
 #: Characters of a chunk's name: half of a SHA-256, which no two chunks share.
 NAME_LENGTH = 32
@@ -189,6 +195,10 @@ def unit(
     return (*sorted((name, float(v)) for name, v in known.items() if v is not None), dim, seed)
 
 
+def hashed(array: np.ndarray) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
 class Namer:
     """Names chunks of a part by the hash of all that their numbers depend on; arrays are hashed once."""
 
@@ -196,7 +206,7 @@ class Namer:
         told, arrays = part.described()
         self._part = part
         self._common = {name: told[name] for name in ("verb", "algorithm", "options", "asymptotix")}
-        self._common["arrays"] = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+        self._common["arrays"] = {name: hashed(array) for name, array in arrays.items()}
         self._problems: dict[tuple, Any] = {}
 
     def named(self, chunk: SweepChunk) -> SweepChunk:

@@ -33,7 +33,7 @@ from ..core.problem import Algorithm, Problem
 from ..core.result import Result
 from ..core.specification import build, decode, differences
 from .chunk_file import chunk_bytes, is_whole
-from .part import SweepChunk, SweepPart
+from .part import SweepChunk, SweepPart, hashed
 
 FORMAT = 1
 FOLDERS = ("parts", "plan", "chunks", "failed", "claims", "damaged")
@@ -95,7 +95,7 @@ class SweepStore:
     def keep_part(self, name: str, part: SweepPart) -> None:
         """Note a part, or refuse one that is another than the part of that name, with what differs."""
         told, arrays = part.described()
-        told |= {"arrays": {key: _hashed(array) for key, array in arrays.items()}}
+        told |= {"arrays": {key: hashed(array) for key, array in arrays.items()}}
         told = json.loads(json.dumps(told | {"scalars": part.scalars}))
         place = self.path / "parts" / f"{name}.json"
         if place.exists():
@@ -270,10 +270,6 @@ def _stems(folder: Path, suffix: str) -> set[str]:
 
 def _plan_hash(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
-
-
-def _hashed(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def _at(described: Any, path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.driver.works import seed_list, sizes_of
 from ..core.problem import Algorithm, Problem
 from ..core.progress import Progress, as_progress
 from ..core.result import Result
@@ -113,17 +114,21 @@ def sweep(
     kept.keep_part(name, own)
     with interrupts.deferred():
         try:
-            wanted = _planned(kept, name, own, chunk)
-            if retry_failed:
-                kept.forget_failures(one.name for one in wanted)
-            if damaged := kept.set_aside_damaged(one.name for one in wanted):
-                warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
-            with as_progress(progress, len(wanted), f"sweep of {type(problem).__name__}") as bar:
+            with as_progress(progress, None, f"sweep of {type(problem).__name__}") as bar:
+                wanted = _planned(kept, name, own, chunk, bar)
+                bar.total = len(wanted) if bar.total is None else bar.total
+                if retry_failed:
+                    kept.forget_failures(one.name for one in wanted)
+                if damaged := kept.set_aside_damaged(one.name for one in wanted):
+                    warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
                 _work_through(kept, wanted, workers, (problem, algorithm), bar)
         except KeyboardInterrupt:
             if interrupts.insisting() or not any(one.part == name for one in kept.plan()):
                 raise
-    return collect(kept.path, part=name, problem=problem)
+    result = collect(kept.path, part=name, problem=problem, algorithm=algorithm)
+    if complaint := _complaint(kept, name):
+        warnings.warn(complaint, RuntimeWarning, stacklevel=2)
+    return result
 
 
 def _part(
@@ -140,18 +145,27 @@ def _part(
         raise TypeError("an algorithm needs seeds, for example seeds=8")
     grid = {name: np.asarray(values).tolist() for name, values in over.items()}
     one_size = dim is not None and checks.dimensions("dim", dim) == 0
-    given_sizes = [dim] if one_size or dim is None else dim
-    sizes = [size if size is None else checks.integer("dim", size, minimum=1) for size in given_sizes]
-    return SweepPart(verb, problem, grid, algorithm, sizes, _seed_list(seeds), dict(options), one_size=one_size)
+    if verb != "simulate":
+        return SweepPart(verb, problem, grid, options=dict(options))
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {checks.named(algorithm)}")
+    return SweepPart(
+        verb, problem, grid, algorithm, sizes_of(algorithm, dim), seed_list(seeds), dict(options), one_size=one_size
+    )
 
 
-def _seed_list(seeds: Any) -> list[int]:
-    """Plain integers, which a file can hold."""
-    if seeds is None:
-        return []
-    if checks.dimensions("seeds", seeds) == 0:
-        return list(range(checks.integer("seeds", seeds, minimum=1)))
-    return [checks.integer("seeds", seed, minimum=0) for seed in seeds]
+def _complaint(store: SweepStore, part: str) -> str:
+    """What is not as it was asked for: chunks that failed, or that an interrupt left; "" where all is."""
+    planned = {one.name for one in store.plan() if one.part == part}
+    done = store.done() & planned
+    failed = (store.failures() & planned) - done
+    said = []
+    if left := len(planned) - len(done) - len(failed):
+        said.append(f"interrupted: {left} of {len(planned)} chunks are left, and the same call goes on")
+    if failed:
+        first = store.failure(min(failed))
+        said.append(f"{len(failed)} of {len(planned)} chunks failed ({first}); retry_failed=True tries them again")
+    return "; ".join(said)
 
 
 def _checked_name(part: Any) -> str:
@@ -161,18 +175,19 @@ def _checked_name(part: Any) -> str:
     raise ValueError(f"part must be a name of letters, digits, '_', '-' and '.', got {part!r}")
 
 
-def _planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None) -> list[SweepChunk]:
+def _planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress) -> list[SweepChunk]:
     """The chunks of a part: those that were planned before, and new ones for what they leave out."""
     watch = Watch()
     while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
-        interrupts.check()
+        bar.message("another driver is planning")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     with lease:
+        bar.message("planning")
         wanted = set(_units(part))
         known = [one for one in store.plan() if one.part == name]
         covered = {unit for one in known for unit in one.units(part.grid)}
         if not wanted <= covered:
-            size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered)
+            size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered, bar)
             new = missing_chunks(name, part, covered, size)
             store.add_to_plan(new)
             known = [one for one in store.plan() if one.part == name]
@@ -189,8 +204,8 @@ class _Measured:
     The first compiles; what it gives is kept like everything else, as chunks of one.
     """
 
-    def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple]) -> None:
-        self._store, self._name, self._part, self._covered = store, name, part, covered
+    def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple], bar: Progress) -> None:
+        self._store, self._name, self._part, self._covered, self._bar = store, name, part, covered, bar
         self._known: dict[int | None, int] = {}
 
     def __call__(self, dim: int | None) -> int:
@@ -200,6 +215,7 @@ class _Measured:
             self._store.add_to_plan(trials)
             seconds = CHUNK_SECONDS
             for trial in trials:
+                self._bar.message("measuring what a point takes")
                 began = time.monotonic()
                 work_on(str(self._store.path), trial.to_json(), (self._part.problem, self._part.algorithm))
                 seconds = time.monotonic() - began
@@ -235,16 +251,10 @@ def _work_through(
             taken += how == TAKEN
             if how != TAKEN and name not in ended:
                 ended.add(name)
-                bar.advance(1, _message(store, lines, how))
+                bar.advance(1, f"a chunk is {how}" if how in (FAILED, THERE) else "")
         if taken:
             bar.message(f"{taken} chunks are worked on elsewhere")
             time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def _message(store: SweepStore, lines: Mapping[str, Any], how: str) -> str:
-    if how in (FAILED, THERE):
-        return f"a chunk is {how}"
-    return ""
 
 
 def _only_here(value: Any) -> bool:

@@ -84,24 +84,24 @@ def experiment_work(
     blocks = grid.blocks(problem)
     for block in blocks:  # what is run counts: fields may be swept into, or out of, what the algorithm does not cover
         algorithm.check(block.problem)
-    seed_list = _seed_list(seeds)
-    sizes = _sizes(algorithm, dim)
+    runs = seed_list(seeds)
+    sizes = sizes_of(algorithm, dim)
     for block in blocks:
         for size in sizes:
-            algorithm.check_points(block.problem, block.points, dim=size, seeds=seed_list)
+            algorithm.check_points(block.problem, block.points, dim=size, seeds=runs)
     several = dim is not None and checks.dimensions("dim", dim) > 0
-    coordinates = grid.coordinates() | {"seed": ("seed", np.array(seed_list))}
+    coordinates = grid.coordinates() | {"seed": ("seed", np.array(runs))}
     if dim is not None:
         coordinates["dim"] = ("dim", np.array(sizes)) if several else sizes[0]
     return Work(
         f"simulate {type(algorithm).__name__}",
         problem,
         kind="experiment",
-        shape=grid.lengths | ({"dim": len(sizes)} if several else {}) | {"seed": len(seed_list)},
+        shape=grid.lengths | ({"dim": len(sizes)} if several else {}) | {"seed": len(runs)},
         coordinates=coordinates,
-        rows=index_rows(grid, blocks, copies=len(sizes) * len(seed_list)),
+        rows=index_rows(grid, blocks, copies=len(sizes) * len(runs)),
         dimensions=algorithm.dimensions(blocks[0].problem),
-        batches=[_Runs(algorithm, block, sizes, k, seed_list) for k in range(len(sizes)) for block in blocks],
+        batches=[_Runs(algorithm, block, sizes, k, runs) for k in range(len(sizes)) for block in blocks],
         algorithm=algorithm,
     )
 
@@ -222,7 +222,8 @@ def _check_problem(problem: Any) -> None:
         )
 
 
-def _seed_list(seeds: Any) -> list[int]:
+def seed_list(seeds: Any) -> list[int]:
+    """The seeds of ``simulate(seeds=)``."""
     if checks.dimensions("seeds", seeds) == 0:
         return list(range(checks.integer("seeds", seeds, minimum=1, maximum=MOST_POINTS)))
     # A generator of random numbers keeps 32 bits of its seed.
@@ -232,7 +233,8 @@ def _seed_list(seeds: Any) -> list[int]:
     return cleaned
 
 
-def _sizes(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
+def sizes_of(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
+    """The sizes of ``simulate(dim=)``; None alone where the problem fixes it."""
     if not algorithm.needs_dim:
         if dim is not None:
             raise TypeError(
