@@ -9,11 +9,11 @@ from .attention_index.algorithms.adam import Adam as Adam
 from .attention_index.algorithms.matrix_amp import MatrixAMP as MatrixAMP
 from .attention_index.model import AttentionIndex as AttentionIndex
 from .attention_index.risk import RiskMinimization as RiskMinimization
-from .attention_index.spectra.targets import Atoms as Atoms
-from .attention_index.spectra.targets import Empirical as Empirical
-from .attention_index.spectra.targets import MarchenkoPastur as MarchenkoPastur
-from .attention_index.spectra.targets import PowerLaw as PowerLaw
-from .attention_index.spectra.targets import Target as Target
+from .attention_index.targets.discrete_targets import Atoms as Atoms
+from .attention_index.targets.discrete_targets import Empirical as Empirical
+from .attention_index.targets.marchenko_pastur import MarchenkoPastur as MarchenkoPastur
+from .attention_index.targets.power_law import PowerLaw as PowerLaw
+from .attention_index.targets.target import Target as Target
 from .attention_paths.heads import empirical_order_parameter as empirical_order_parameter
 from .attention_paths.heads import head_scores as head_scores
 from .attention_paths.network.attended_inputs import AttendedInputs as AttendedInputs

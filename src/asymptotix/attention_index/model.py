@@ -11,7 +11,8 @@ from typing import Any
 from ..core.specification import Specification
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
-from .spectra.targets import MarchenkoPastur, Target
+from .targets.marchenko_pastur import MarchenkoPastur
+from .targets.target import Target
 
 ACTIVATIONS = ("softmax", "hardmax", "linear")
 OUTPUTS = ("label", "sequence")

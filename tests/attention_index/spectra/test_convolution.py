@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.integrate import trapezoid
 
+from asymptotix import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
 from asymptotix.attention_index.spectra import measures
 from asymptotix.attention_index.spectra.biane import BianeConvolution
 from asymptotix.attention_index.spectra.convolution import Convolution
 from asymptotix.attention_index.spectra.measures import Atomic, Continuous, Measure
-from asymptotix.attention_index.spectra.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
 from reference_numbers import reference
 
 THREE_ATOMS = Atoms((0.0, 1.0, 2.5), (0.5, 0.25, 0.25))

@@ -5,8 +5,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from asymptotix import Atoms, MarchenkoPastur, PowerLaw, Target
 from asymptotix.attention_index.spectra.learned import LearnedSpectrum
-from asymptotix.attention_index.spectra.targets import Atoms, MarchenkoPastur, PowerLaw, Target
 from reference_numbers import reference
 
 mpl.use("Agg")

@@ -1,1 +1,1 @@
-"""Laws of eigenvalues: targets S_0, their free convolution with a semicircle, and the learned matrix."""
+"""Laws of eigenvalues: the free convolution of a target with a semicircle, and the learned matrix."""

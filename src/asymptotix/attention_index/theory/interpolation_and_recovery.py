@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
-from ..spectra.target import Target
+from ..targets.target import Target
 
 #: How often a bracket is widened before an equation counts as one that numbers do not resolve.
 MOST_DOUBLINGS = 100

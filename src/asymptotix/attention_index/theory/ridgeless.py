@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..spectra.target import Target
+from ..targets.target import Target
 from .interpolation_and_recovery import MOST_DOUBLINGS, bracketed_root, interpolation_width, recovery_ratio
 
 

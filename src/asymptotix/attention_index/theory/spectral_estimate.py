@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..spectra.convolution import Convolution
-from ..spectra.target import Target
+from ..targets.target import Target
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
 

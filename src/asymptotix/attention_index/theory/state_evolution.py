@@ -31,7 +31,7 @@ from ...core.status import Status
 from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
 from ...numerics.linear_algebra import from_logit, to_logit
 from ..loss.loss_average import LossAverage, LossAverages, Pull
-from ..spectra.target import Target
+from ..targets.target import Target
 from .spectral_estimate import MatrixEstimate, Penalty
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.

@@ -11,7 +11,7 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
-    from .convolution import Convolution
+    from ..spectra.convolution import Convolution
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class PowerLaw(Target):
         return np.where(inside, scale * np.where(inside, y, 1.0) ** -self.exponent, 0.0)
 
     def convolution(self, delta: float) -> Convolution:
-        from .biane import BianeConvolution
-        from .measures import Atomic, Measure, PiecewiseDensity
+        from ..spectra.biane import BianeConvolution
+        from ..spectra.measures import Atomic, Measure, PiecewiseDensity
 
         parts: list[Measure] = [PiecewiseDensity(self.density, self._breaks())]
         if self.zero_mass > 0:

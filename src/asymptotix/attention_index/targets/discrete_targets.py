@@ -13,7 +13,7 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
-    from .convolution import Convolution
+    from ..spectra.convolution import Convolution
 
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
@@ -67,8 +67,8 @@ class _Discrete(Target):
         return float(self.points[0][-1])
 
     def convolution(self, delta: float) -> Convolution:
-        from .biane import BianeConvolution
-        from .measures import Atomic
+        from ..spectra.biane import BianeConvolution
+        from ..spectra.measures import Atomic
 
         return BianeConvolution([Atomic(*self.points)], delta)
 

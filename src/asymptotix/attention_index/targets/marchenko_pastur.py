@@ -14,7 +14,7 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
-    from .convolution import Convolution
+    from ..spectra.convolution import Convolution
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MarchenkoPastur(Target):
         return self.bulk[1]
 
     def convolution(self, delta: float) -> Convolution:
-        from .cubic import CubicConvolution
+        from ..spectra.cubic import CubicConvolution
 
         return CubicConvolution(self.kappa0, delta)
 

@@ -11,7 +11,7 @@ from ...core.specification import Specification
 from ...numerics import checks
 
 if TYPE_CHECKING:
-    from .convolution import Convolution
+    from ..spectra.convolution import Convolution
 
 
 class Target(Specification, abc.ABC):

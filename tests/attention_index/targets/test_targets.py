@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from asymptotix.attention_index.spectra.targets import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
+from asymptotix import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
 from asymptotix.core.specification import build, describe, numeric_fields, with_fields
 
 LAWS: tuple[Target, ...] = (
