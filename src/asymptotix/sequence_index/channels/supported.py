@@ -11,6 +11,7 @@ indices: points that crowd around those, at all scales down to ``finest``, serve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -127,8 +128,7 @@ class SupportedPosterior:
             trimmed = (Support(*(x[..., :end] for x in one)) for *one, end in zip(*found, ends, strict=True))
             self._longer.update(zip(new, trimmed, strict=True))
         most = _rounded_up(max(self._longer[i].log_weights.shape[-1] for i in source.tolist()), _ROUND_LONGER)
-        chosen = [_filled(self._longer[i], most) for i in source.tolist()]
-        return Support(*(np.stack(column) for column in zip(*chosen, strict=True)))
+        return _stacked([self._longer[i] for i in source.tolist()], most)
 
     def _enough(self, effective: np.ndarray) -> np.ndarray:
         """Of which samples the points are enough, from their effective numbers."""
@@ -182,8 +182,7 @@ def _found(
 
     parts = in_threads(part, range(0, len(z), each))
     most = _rounded_up(max(part[1].shape[-1] for part in parts), _ROUND)
-    padded = (_filled(_in_single_precision(*part), most) for part in parts)
-    return Support(*(np.concatenate(column) for column in zip(*padded, strict=True)))
+    return _stacked([Support(*one) for part in parts for one in zip(*_in_single_precision(*part), strict=True)], most)
 
 
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -207,11 +206,17 @@ def _rounded_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _filled(support: Support, most: int) -> Support:
-    """With ``most`` places, the last ones without a point."""
-    points, log_weights = support
-    missing = [(0, 0)] * (log_weights.ndim - 1) + [(0, most - log_weights.shape[-1])]
-    return Support(np.pad(points, [(0, 0), *missing]), np.pad(log_weights, missing, constant_values=-np.inf))
+def _stacked(supports: Sequence[Support], most: int) -> Support:
+    """Those of several samples with ``most`` places each, the last ones without a point."""
+    points, log_weights = supports[0]
+    both = Support(
+        np.zeros((len(supports), *points.shape[:-1], most), points.dtype),
+        np.full((len(supports), *log_weights.shape[:-1], most), -np.inf, log_weights.dtype),
+    )
+    for place, (points, log_weights) in enumerate(supports):
+        both.points[place, ..., : points.shape[-1]] = points
+        both.log_weights[place, ..., : log_weights.shape[-1]] = log_weights
+    return both
 
 
 def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -> SampleMoments:

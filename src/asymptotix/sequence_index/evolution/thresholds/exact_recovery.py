@@ -77,12 +77,12 @@ class _FullOverlap:
         return self.bisected(low, high, margin)
 
 
-def _recovers_on_more_nodes(recovers: _FullOverlap) -> bool:
-    """Whether full overlap, last missed by little on few nodes, is reached on more.
+def _recovers_on_more_nodes(recovers: _FullOverlap, end: Point) -> bool:
+    """Whether full overlap, missed by little at this end on few nodes, is reached on more.
 
     Just above p/r the dynamics is marginal, and the noise of few nodes can hold it up close to full overlap.
     """
-    evolution, end = recovers.evolution, recovers.ends[-1]
+    evolution = recovers.evolution
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
     if evolution.nodes.exact or partial or end.largest_variance > _ALMOST_FULL:
         return False
@@ -120,14 +120,29 @@ def exact_recovery(
         floor, low, high = certain, certain, (last.alpha + _DOUBT * last.error) * (1 + _MARGIN)
     else:
         high = 1.25 * bound
-        for margin in sorted({min(max(tolerance, MARGINAL), _MARGIN), _MARGIN}):
-            if recovers(bound * (1 + margin)) or _recovers_on_more_nodes(recovers):
-                return Threshold(bound, margin * bound).checked(tolerance)
+        margin = _margin_of_bound(recovers, bound, min(max(tolerance, MARGINAL), _MARGIN))
+        if margin is not None:
+            return Threshold(bound, margin * bound).checked(tolerance)
     while not recovers(high):
         low, high = high, 1.5 * high
         if high > _LARGEST * floor:
             return not_below(low)
     return _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
+
+
+def _margin_of_bound(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
+    """How closely above p/r recovery is exact, ``fine`` or _MARGIN; None where it is not.
+
+    More nodes, which take long, are asked for the fine margin only where there is recovery at the wider one.
+    """
+    if recovers(bound * (1 + fine)):
+        return fine
+    missed = recovers.ends[-1]
+    if fine == _MARGIN:
+        return fine if _recovers_on_more_nodes(recovers, missed) else None
+    if not (recovers(bound * (1 + _MARGIN)) or _recovers_on_more_nodes(recovers, recovers.ends[-1])):
+        return None
+    return fine if _recovers_on_more_nodes(recovers, missed) else _MARGIN
 
 
 def _certainly_not_learned(last: Threshold) -> float:

@@ -59,7 +59,7 @@ def staircase(
     """
     say("first weak-recovery threshold")
     steps = [first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
-    branch = _foot(evolution, steps[0].threshold.alpha)
+    branch = _foot(evolution, steps[0])
     while branch is not None and (left := evolution.not_learned(branch).shape[1]) > 0:
         if rows_only and all(any(step.involves(row) for step in steps) for row in visible_rows(evolution)):
             break
@@ -108,13 +108,15 @@ def _left(frame: np.ndarray, threshold: Threshold) -> StaircaseStep:
     return StaircaseStep(threshold, inside / np.linalg.norm(inside))
 
 
-def _foot(evolution: StateEvolution, alpha: float) -> Point | None:
-    """Just above the first threshold."""
+def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
+    """Just above the first threshold, with all directions of that step: few nodes would take a tie apart."""
+    alpha = first.threshold.alpha
     if not np.isfinite(alpha):
         return None
     nothing = evolution.nothing(alpha)
-    found = evolution.growth(nothing)
-    return evolution.entered(nothing.at(_FIRST) if found.starts_by_itself else nothing, found)
+    if alpha > 0:
+        return evolution.entered(nothing, Instability(np.zeros_like(first.direction), 1 / alpha, 0.0, first.direction))
+    return evolution.entered(nothing.at(_FIRST), evolution.growth(nothing))
 
 
 def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say: Say) -> Point | None:
