@@ -104,11 +104,13 @@ class Overlaps(NamedTuple):
 def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArray], t: Array) -> Overlaps:
     """The averages from the values t of an estimate at the nodes (x, weight, g) of mu_delta; ``signal`` is Q_0."""
     x, weight, g = nodes
-    best = x - 2 * delta**2 * g.real
-    m, q = float(weight @ (t * best)), float(weight @ t**2)
+    best, left = x - 2 * delta**2 * g.real, posterior_variance(delta, g)
+    m = float(weight @ (t * best))
+    if m > 0.5 * signal:  # from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only
+        m = signal - float(weight @ (left + best * (best - t)))
     along = m / signal
-    apart = float(weight @ (along**2 * posterior_variance(delta, g) + (t - along * best) ** 2))
-    return Overlaps(m, q, float(weight @ (t * g.real)), apart)
+    apart = float(weight @ (along**2 * left + (t - along * best) ** 2))
+    return Overlaps(m, apart + m**2 / signal, float(weight @ (t * g.real)), apart)
 
 
 class NuclearNorm(Penalty):

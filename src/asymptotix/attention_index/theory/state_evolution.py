@@ -37,7 +37,7 @@ from .spectral_estimate import MatrixEstimate, Penalty
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
-_WIDTHS = 1e-6, 1e5
+_WIDTHS = 1e-10, 1e5
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 120, 40, 12, 4, 500, 20
 #: Distance in every variable at which a fixed point that is known counts as reached.
 _CLOSE = 0.03

@@ -29,17 +29,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ...numerics import interrupts
 from ..spectra.convolution import Convolution
 from ..targets.target import Target
 from .spectral_estimate import narrow_cut, overlaps
 
-#: Accuracy of the logarithm of delta, and of eps relative to it.
-_SETTLED, _CUT_SETTLED = 1e-12, 1e-14
+#: Last step of the logarithm of delta, and of eps relative to itself, before which Newton's method has arrived.
+_SETTLED, _CUT_SETTLED = 1e-11, 1e-8
+#: What rounding and integrals leave in the logarithm of the first equation.
+_ROUNDING = 2e-14
+_TINY = 1e-300
 #: Largest step of the logarithm of delta, steps at most, and how far below the start delta counts as zero.
-_MOVE, _STEPS, _LOWEST = 3.0, 80, 40.0
+_MOVE, _STEPS, _LOWEST = 2.0, 80, 60.0
 
 
 class LearnedLaw(NamedTuple):
@@ -83,18 +85,19 @@ def two_equations(target: Target, noise: float, samples: float, decay: float, wi
     width : float
         Columns of W over the dimension: where they are fewer than eigenvalues above eps the largest are kept.
     """
-    Q0 = target.mean_square
+    Q0, ratio = target.mean_square, 2.0
+
+    def at(log_delta: float) -> LearnedLaw:
+        nonlocal ratio
+        convolution = target.convolution(float(np.exp(log_delta)))
+        eps = _cut(convolution, samples, decay, width, near=ratio * convolution.delta)
+        ratio = eps / convolution.delta
+        return _law(convolution, Q0, eps, width)
 
     def surplus(log_delta: float) -> float:
-        delta = float(np.exp(log_delta))
-        convolution = target.convolution(delta)
-        found = _law(convolution, Q0, _cut(convolution, samples, decay, width), width)
-        return float(np.log(samples * delta**2) - np.log(0.5 * noise + found.error(Q0)))
+        return float(np.log(samples) + 2 * log_delta - np.log(0.5 * noise + at(log_delta).error(Q0)))
 
-    start = 0.5 * float(np.log((0.5 * noise + Q0) / samples))
-    delta = float(np.exp(_increasing_root(surplus, start)))
-    convolution = target.convolution(delta)
-    return _law(convolution, Q0, _cut(convolution, samples, decay, width), width)
+    return at(_increasing_root(surplus, 0.5 * float(np.log((0.5 * noise + Q0) / samples))))
 
 
 def _law(convolution: Convolution, signal: float, eps: float, width: float) -> LearnedLaw:
@@ -105,22 +108,31 @@ def _law(convolution: Convolution, signal: float, eps: float, width: float) -> L
     return LearnedLaw(m, q, convolution.delta, eps, 1.0, apart, 2 * response, rank, left_out)
 
 
-def _cut(convolution: Convolution, samples: float, decay: float, width: float) -> float:
-    """eps at this delta."""
+def _cut(convolution: Convolution, samples: float, decay: float, width: float, near: float) -> float:
+    """eps at this delta, by Newton's method from ``near``, or bisection where that leads astray."""
 
-    def surplus(eps: float) -> float:
+    def surplus(eps: float) -> tuple[float, float]:
         low, _ = narrow_cut(convolution, eps, width)
         x, weight, g = convolution.nodes_cut_at(low)
-        divergence = 2 * float(weight @ (np.where(x > low, x - eps, 0.0) * g.real))
-        return samples - divergence - (0.5 * decay / eps if decay > 0 else 0.0)
+        pull = np.where(x > low, weight * g.real, 0.0)
+        pressure = 0.5 * decay / eps if decay > 0 else 0.0
+        return samples - 2 * float(pull @ (x - eps)) - pressure, 2 * float(pull.sum()) + pressure / max(eps, _TINY)
 
-    least = 0.5 * decay / samples  # as if nothing were learned, DIV = 0
-    most = max(float(convolution.edges[-1, 1]), 0.0) + least
-    if surplus(most) <= 0:
-        return most
-    if decay == 0 and surplus(0.0) >= 0:
+    low = 0.5 * decay / samples  # as if nothing were learned, DIV = 0
+    high = max(float(convolution.edges[-1, 1]), 0.0) + low
+    if surplus(high)[0] <= 0:
+        return high
+    if decay == 0 and surplus(0.0)[0] >= 0:
         return 0.0
-    return float(brentq(surplus, least, most, xtol=_CUT_SETTLED * convolution.delta, rtol=np.float64(1e-15)))  # pyright: ignore
+    eps = near if low < near < high else 0.5 * (low + high)
+    for _ in range(_STEPS):
+        value, slope = surplus(eps)
+        low, high = (eps, high) if value < 0 else (low, eps)
+        after = eps - value / slope if slope > 0 else np.nan
+        if abs(after - eps) <= _CUT_SETTLED * eps:
+            return after
+        eps = after if low < after < high else 0.5 * (low + high)
+    return eps
 
 
 def _increasing_root(function: Callable[[float], float], start: float) -> float:
@@ -131,7 +143,7 @@ def _increasing_root(function: Callable[[float], float], start: float) -> float:
         interrupts.check()
         low, high = (x, high) if value < 0 else (low, x)
         step = float(np.clip(-value / slope, -_MOVE, _MOVE))
-        if abs(step) < _SETTLED or high - low < _SETTLED:
+        if abs(step) < _SETTLED or high - low < _SETTLED or abs(value) < _ROUNDING:
             return x
         after = x + step
         if not low < after < high:
@@ -140,7 +152,8 @@ def _increasing_root(function: Callable[[float], float], start: float) -> float:
             break
         before, last, x, value = x, value, after, function(after)
         slope = (value - last) / (x - before)
-        slope = slope if slope > 0 else 1.0
+        if slope <= 0:  # far from the root it is flat: go as far as a step may
+            slope = abs(value) / _MOVE
     raise FloatingPointError(f"the noise in the field vanishes or is not resolved: log delta = {x:.3g}")
 
 

@@ -64,6 +64,8 @@ def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZE
     """Whether weight decay vanishes, or is ``below`` a bound, and all data are fitted: at any alpha without noise."""
     if decay_of_matrix(problem) > below or problem.loss != "squared" or problem.penalty is not None:
         return False
+    if is_factorized(problem) and problem.width_ratio < 1 - problem.model.target.zero_mass:
+        return _interpolator(problem, alpha).eps > 0  # fewer columns fit fewer data
     return problem.model.noise == 0 or alpha < training_thresholds(problem).interpolation
 
 
