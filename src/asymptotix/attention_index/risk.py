@@ -203,9 +203,7 @@ class RiskMinimization(Problem):
     def threshold_names(self) -> Sequence[str]:
         return ("interpolation", "exact_recovery")
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         return self.theory.thresholds(tolerance).only(which)  # neither takes any time
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:

@@ -176,9 +176,7 @@ class AttentionIndexTheory:
     def threshold_names(self) -> Sequence[str]:
         return ("exact_recovery",)
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         if self.model.noise > 0 or self.model.activation == "hardmax":
             why = "with noise" if self.model.noise > 0 else "from which logits are larger"
             values = {"exact_recovery": np.inf, "exact_recovery_err": 0.0}

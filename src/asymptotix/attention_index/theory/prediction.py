@@ -89,7 +89,9 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
     if not isinstance(model, AttentionIndex):
         raise TypeError(f"model must be an AttentionIndex, got {checks.named(model)}")
     if model.activation == "hardmax":
-        raise NotImplementedError("activation='hardmax' has no best multiple, which it does not see; softmax and linear have")
+        raise NotImplementedError(
+            "activation='hardmax' has no best multiple, which it does not see; softmax and linear have"
+        )
     if model.activation == "linear":
         return PopulationOptimum(1.0, model.visible_directions * model.noise, 0.0, 0.0)
     if model.noise == 0:
@@ -118,7 +120,9 @@ def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
     """The squared loss on several sets of nodes."""
     if model.tokens == 2:
         return [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
-    return [SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS]
+    return [
+        SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS
+    ]
 
 
 def _mean_and_error(model: AttentionIndex, values: list[float]) -> tuple[float, float]:

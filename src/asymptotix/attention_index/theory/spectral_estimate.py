@@ -208,9 +208,7 @@ class SquaredNorm(Penalty):
         square = target.mean_square * mhat**2 + qhat
         q = square / stiffness**2
         m, envelope = target.mean_square * mhat / stiffness, -0.25 * square / stiffness
-        return MatrixEstimate(
-            m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0, apart=qhat / stiffness**2
-        )
+        return MatrixEstimate(m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0, apart=qhat / stiffness**2)
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return 0.0, mhat / (Sigmahat + 4 * self.strength)

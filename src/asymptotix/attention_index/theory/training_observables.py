@@ -100,7 +100,10 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
         values = {name: float(column.mean()) for name, column in table.items()}
         return values, {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
     values = {name: float(column[0]) for name, column in table.items()}
-    spread = {name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0 for name, column in table.items()}
+    spread = {
+        name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0
+        for name, column in table.items()
+    }
     return values, spread
 
 

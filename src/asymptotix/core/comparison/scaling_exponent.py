@@ -56,7 +56,9 @@ class ScalingExponent:
             found = f"slopes from {float(self.mean.min()):.3f} to {float(self.mean.max()):.3f}"
         else:
             found = f"~ {self.along}^{format_number(float(self.mean), max(float(self.error), float(self.spread)))}"
-        return f"<asymptotix scaling exponent: {self.observable} {found}, {between}{'; ' * bool(self.words)}{self.words}>"
+        return (
+            f"<asymptotix scaling exponent: {self.observable} {found}, {between}{'; ' * bool(self.words)}{self.words}>"
+        )
 
 
 def scaling_exponent(
@@ -99,7 +101,9 @@ def scaling_exponent(
         raise ValueError(f"{along} must have three or more positive, ascending values, got {x}")
     if (values <= 0).any():
         at = values.where(values <= 0, drop=True)[along].values[0]
-        raise ValueError(f"{observable} must be positive for a slope of its logarithm, got a value below at {along}={at:g}")
+        raise ValueError(
+            f"{observable} must be positive for a slope of its logarithm, got a value below at {along}={at:g}"
+        )
     low, high = _window(window, x)
     inside = (x >= low) & (x <= high)
     if inside.sum() < 2:
