@@ -73,9 +73,7 @@ class ToyLearning(Problem):
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         weight = 1 - damping ** np.arange(1, iterations + 1)
-        return {
-            "overlap": weight[:, None, None] * self.expected(controls["alpha"]) * np.eye(self.model.indices)
-        }
+        return {"overlap": weight[:, None, None] * self.expected(controls["alpha"]) * np.eye(self.model.indices)}
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         return experiment.assign(overlap=experiment["overlap"] - 1 / experiment["dim"])
@@ -111,9 +109,7 @@ class ToyRun(Algorithm):
                 rng = np.random.default_rng([seed, dim, int(1e6 * point["alpha"])])
                 size = problem.model.indices
                 noise = rng.standard_normal((size, size)) / np.sqrt(dim)
-                trace = problem.trace(iterations=self.iterations - j % 2, damping=self.damping, **point)[
-                    "overlap"
-                ]
+                trace = problem.trace(iterations=self.iterations - j % 2, damping=self.damping, **point)["overlap"]
                 values = {
                     "overlap": problem.expected(point["alpha"]) * np.eye(size) + noise + 1 / dim + self.shift,
                     "test_error": 1 - problem.expected(point["alpha"]) + problem.model.noise + noise[0, 0],

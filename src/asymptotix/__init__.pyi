@@ -8,12 +8,16 @@ from ._version import __version__ as __version__
 from .attention_index.algorithms.adam import Adam as Adam
 from .attention_index.algorithms.matrix_amp import MatrixAMP as MatrixAMP
 from .attention_index.model import AttentionIndex as AttentionIndex
+from .attention_index.optimal_decay import OptimalDecay as OptimalDecay
+from .attention_index.optimal_decay import optimal_weight_decay as optimal_weight_decay
 from .attention_index.risk import RiskMinimization as RiskMinimization
 from .attention_index.targets.discrete_targets import Atoms as Atoms
 from .attention_index.targets.discrete_targets import Empirical as Empirical
 from .attention_index.targets.marchenko_pastur import MarchenkoPastur as MarchenkoPastur
 from .attention_index.targets.power_law import PowerLaw as PowerLaw
+from .attention_index.targets.ranked_power_law import RankedPowerLaw as RankedPowerLaw
 from .attention_index.targets.target import Target as Target
+from .attention_index.theory.prediction import population_optimum as population_optimum
 from .attention_paths.heads import empirical_order_parameter as empirical_order_parameter
 from .attention_paths.heads import head_scores as head_scores
 from .attention_paths.network.attended_inputs import AttendedInputs as AttendedInputs
@@ -28,6 +32,8 @@ from .bayes_optimal import BayesOptimal as BayesOptimal
 from .core import plot as plot
 from .core.compare import Comparison as Comparison
 from .core.compare import compare as compare
+from .core.comparison.scaling_exponent import ScalingExponent as ScalingExponent
+from .core.comparison.scaling_exponent import scaling_exponent as scaling_exponent
 from .core.definitions.observable import Observable as Observable
 from .core.driver.merge import merge as merge
 from .core.gradient import gradient as gradient

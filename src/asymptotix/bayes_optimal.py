@@ -137,9 +137,7 @@ class BayesOptimal(Problem):
     def threshold_names(self) -> Sequence[str]:
         return self.theory.threshold_names() if hasattr(self.theory, "threshold_names") else ()
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         asked = {} if which is None else {"which": which}
         return self.theory.threshold_values(tolerance=tolerance, progress=progress, **asked)
 

@@ -141,9 +141,7 @@ def test_different_problems_are_refused():
         compare(THEORY, runs)
     with pytest.raises(TypeError, match=r"theory must be a result of kind 'theory', got .* 'experiment'"):
         compare(runs, THEORY)
-    with pytest.raises(
-        TypeError, match="experiment must be a result of kind 'experiment', got a result of kind"
-    ):
+    with pytest.raises(TypeError, match="experiment must be a result of kind 'experiment', got a result of kind"):
         compare(THEORY, thresholds(PROBLEM))
     with pytest.raises(ValueError, match="by must be None or 'iteration', got 'step'"):
         compare(THEORY, simulate(PROBLEM, ToyRun(), alpha=0.5, dim=100, seeds=2), by="step")
@@ -152,9 +150,7 @@ def test_different_problems_are_refused():
 @dataclass(frozen=True)
 class Other(ToyRun):
     def run_points(self, problem, points, *, dim, seeds, progress):
-        yield from (
-            (i, j, Outcome({"overlap": np.eye(2)})) for i in range(len(points)) for j in range(len(seeds))
-        )
+        yield from ((i, j, Outcome({"overlap": np.eye(2)})) for i in range(len(points)) for j in range(len(seeds)))
 
     def trace_options(self, problem):
         raise ValueError("it has no iterations")
@@ -171,9 +167,7 @@ def test_one_run_has_no_z_and_equal_runs_without_spread_agree():
 
 
 def test_by_iteration_follows_the_dynamics():
-    runs = simulate(
-        PROBLEM, ToyRun(iterations=6), alpha=[0.2, 0.9], noise=[0.0, 0.25], dim=[100, 400], seeds=8
-    )
+    runs = simulate(PROBLEM, ToyRun(iterations=6), alpha=[0.2, 0.9], noise=[0.0, 0.25], dim=[100, 400], seeds=8)
     ds = compare(THEORY, runs, by="iteration").ds
     assert ds.overlap_theory.dims == ("alpha", "noise", "iteration", "index", "index_other")
     expected = 0.9 / 1.25 * (1 - 0.5 ** np.arange(1, 7))

@@ -136,9 +136,7 @@ def test_as_progress_refuses_anything_else():
 
 def test_steps_from_several_threads_are_all_counted():
     with Progress(4000, "solving", enabled=False) as progress:
-        threads = [
-            threading.Thread(target=lambda: [progress.advance() for _ in range(1000)]) for _ in range(4)
-        ]
+        threads = [threading.Thread(target=lambda: [progress.advance() for _ in range(1000)]) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

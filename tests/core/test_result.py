@@ -48,9 +48,7 @@ def test_attributes():
     assert result.alpha.values.tolist() == [0.2, 0.5]
     assert result["overlap_err"].shape == (2, 2, 2)
     assert {"overlap", "alpha", "double_overlap"} <= set(dir(result))
-    with pytest.raises(
-        AttributeError, match="this theory result has no 'overlpa'; it has overlap, overlap_err"
-    ):
+    with pytest.raises(AttributeError, match="this theory result has no 'overlpa'; it has overlap, overlap_err"):
         _ = result.overlpa
     with pytest.raises(KeyError, match="has no 'overlpa'"):
         _ = result["overlpa"]
@@ -171,9 +169,7 @@ def test_failed_save_leaves_the_old_file(tmp_path):
 
 def test_provenance_names_versions_but_nobody():
     provenance = solve(PROBLEM, alpha=0.5).provenance
-    assert {"asymptotix", "jax", "numpy", "xarray", "python", "platform", "device", "date", "commit"} <= set(
-        provenance
-    )
+    assert {"asymptotix", "jax", "numpy", "xarray", "python", "platform", "device", "date", "commit"} <= set(provenance)
     assert provenance["numpy"] == np.__version__
     assert provenance["wall_seconds"] >= 0
     text = json.dumps(provenance)

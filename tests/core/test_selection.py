@@ -90,7 +90,6 @@ def test_results_of_earlier_versions_have_labels_too(name, dim, label):
     assert old[variable].sel({dim: label}).identical(old[variable].sel({dim: 1}))
 
 
-
 def test_labels_follow_what_is_selected(layered):
     last = layered.isel(index=[2, 0])
     assert last.overlap.index.values.tolist() == ["layer 2 row 2", "layer 1"]

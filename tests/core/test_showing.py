@@ -66,7 +66,7 @@ def test_a_result_shows_its_points_its_variables_and_a_picture():
     assert "img" in checked(page)
     for words in ("theory of ToyLearning", "3 values of alpha", "noise = 0", "✓ converged", "test_error", "1e-06"):
         assert words in page, words
-    assert len(re.findall("base64,[^\"]*", page)[0]) <= MOST_BYTES + len("base64,")
+    assert len(re.findall('base64,[^"]*', page)[0]) <= MOST_BYTES + len("base64,")
 
 
 def test_what_cannot_be_drawn_shows_its_table():

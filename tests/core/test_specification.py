@@ -97,9 +97,7 @@ def test_what_cannot_be_described_is_named():
 def test_build_says_what_is_accepted():
     with pytest.raises(ValueError, match=r"unknown type 'Iner' .*did you mean 'Inner'"):
         build({"type": "Iner"})
-    with pytest.raises(
-        ValueError, match=r"Inner has no field 'rnk' \(did you mean 'rank'\?\); it has beta, name"
-    ):
+    with pytest.raises(ValueError, match=r"Inner has no field 'rnk' \(did you mean 'rank'\?\); it has beta, name"):
         build({"type": "Inner", "rnk": 2})
     with pytest.raises(ValueError, match="needs the key 'type'"):
         build({"rank": 2})

@@ -145,9 +145,7 @@ def test_errors_and_traces_have_the_dimensions_of_their_observable():
 
 
 def test_integers_booleans_and_words_keep_their_type():
-    rows = Scripted(
-        (Outcome({"n": 1, "flag": True, "word": "yes"}), Outcome({"n": 2, "flag": False, "word": "no"}))
-    )
+    rows = Scripted((Outcome({"n": 1, "flag": True, "word": "yes"}), Outcome({"n": 2, "flag": False, "word": "no"})))
     result = solve(rows, alpha=[0, 1])
     assert (result.n.dtype.kind, result.flag.dtype.kind, result.word.dtype.kind) == ("i", "b", "U")
 

@@ -203,9 +203,7 @@ def test_a_task_that_meets_its_wall_time_submits_itself_again(cluster, spec, tmp
 
 
 def test_the_script_says_what_was_asked_for(tmp_path):
-    script = job_script(
-        tmp_path, ["python", "a b"], tasks=64, time="2-00:00", cpus=3, gpus=1, partition="long"
-    )
+    script = job_script(tmp_path, ["python", "a b"], tasks=64, time="2-00:00", cpus=3, gpus=1, partition="long")
     for line in ("--array=1-64", "--time=2-00:00", "--cpus-per-task=3", "--gres=gpu:1", "--partition=long"):
         assert f"#SBATCH {line}\n" in script
     assert "--signal=B:USR1@90\n" in script

@@ -23,9 +23,7 @@ def linear_map(size, seed, radius=0.95):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_linear_map_is_solved_in_n_plus_one_steps(size):
     jacobian, offset, solution = linear_map(size, seed=3)
-    end = fixed_point(
-        lambda x: jacobian @ x + offset, np.zeros(size), tolerance=1e-9, max_steps=50, anderson=size
-    )
+    end = fixed_point(lambda x: jacobian @ x + offset, np.zeros(size), tolerance=1e-9, max_steps=50, anderson=size)
     # Points 0..n span the space, point n+1 is exact, and its residual is measured by evaluation n+2.
     assert end.converged
     assert end.steps <= size + 2
@@ -50,9 +48,7 @@ def test_far_fewer_steps_than_plain_near_marginality():
 @pytest.mark.parametrize("seed", [1e-6, 1e-3, -1e-3])
 def test_leaves_an_unstable_fixed_point_like_the_dynamics(depth, seed):
     """m = tanh(1.5 m): zero is a fixed point of slope 1.5, which a bare secant method would run into."""
-    end = fixed_point(
-        lambda x: np.tanh(1.5 * x), [seed], tolerance=1e-11, max_steps=300, anderson=depth
-    )
+    end = fixed_point(lambda x: np.tanh(1.5 * x), [seed], tolerance=1e-11, max_steps=300, anderson=depth)
     assert end.converged
     assert end.x[0] == pytest.approx(np.sign(seed) * magnetisation(1.5), abs=1e-9)
 

@@ -37,9 +37,7 @@ print(before, in_child())
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
 def test_only_a_fork_after_the_first_use_is_refused():
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.split() == ["0", "7"], done.stderr
 
 
@@ -65,9 +63,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
 def test_a_verb_in_a_forked_process_does_not_hang():
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
-        [sys.executable, "-c", SOLVING], capture_output=True, text=True, env=environment, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", SOLVING], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.split() == ["7"], done.stderr
 
 

@@ -33,9 +33,7 @@ def test_gauss_hermite_tensor_moments_and_layout():
     assert nodes.shape == (64, 3)
     assert weights.shape == (64,)
     assert (weights > 0).all()
-    assert weights @ (nodes[:, 0] ** 4 * nodes[:, 1] ** 2 * nodes[:, 2] ** 6) == pytest.approx(
-        3 * 1 * 15, rel=1e-12
-    )
+    assert weights @ (nodes[:, 0] ** 4 * nodes[:, 1] ** 2 * nodes[:, 2] ** 6) == pytest.approx(3 * 1 * 15, rel=1e-12)
     assert (nodes[:16, 0] == nodes[0, 0]).all()
 
 
@@ -99,9 +97,7 @@ def test_sobol_names_bad_seed_and_size():
 
 def test_sobol_error_falls_faster_than_monte_carlo():
     def rms(count):
-        errors = [
-            np.cos(sobol_normals(count, 3, seed).sum(axis=1)).mean() - np.exp(-1.5) for seed in range(16)
-        ]
+        errors = [np.cos(sobol_normals(count, 3, seed).sum(axis=1)).mean() - np.exp(-1.5) for seed in range(16)]
         return np.sqrt(np.mean(np.square(errors)))
 
     rate = np.log(rms(2**13) / rms(2**6)) / np.log(2**7)

@@ -225,9 +225,7 @@ def numbers_of(result: asx.Result, case: Case | None = None) -> list[str]:
     return [str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind in "fiu" and n not in left_out]
 
 
-def agree(
-    case: Case, found: asx.Result, expected: asx.Result, *, depends_on: str | None, words: bool = True
-) -> None:
+def agree(case: Case, found: asx.Result, expected: asx.Result, *, depends_on: str | None, words: bool = True) -> None:
     """The same numbers: exactly, or within what they may depend on "history" or on the "batch"."""
     assert set(found.ds.data_vars) == set(expected.ds.data_vars)
     if words:

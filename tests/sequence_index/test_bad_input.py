@@ -97,9 +97,7 @@ def test_side_information_outside_its_range(side):
 
 
 def test_model_that_is_none():
-    with pytest.raises(
-        TypeError, match="model must have a Bayes-optimal theory, as DeepAttention has"
-    ):
+    with pytest.raises(TypeError, match="model must have a Bayes-optimal theory, as DeepAttention has"):
         BayesOptimal("attention")  # type: ignore[arg-type]
 
 

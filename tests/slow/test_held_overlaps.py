@@ -17,8 +17,7 @@ def first_layer() -> dict[float, tuple[float, float]]:
     found = [solve(TWO, alpha=1.0, fixed={1: q}, tolerance=3e-3, progress=False) for q in held]
     assert all(result.ok for result in found)
     return {
-        q: (result.overlap.values[0, 0], result.overlap_err.values[0, 0])
-        for q, result in zip(held, found, strict=True)
+        q: (result.overlap.values[0, 0], result.overlap_err.values[0, 0]) for q, result in zip(held, found, strict=True)
     }
 
 

@@ -1,6 +1,5 @@
 """Staircases of three directions, exact recovery after a jump, and known thresholds of links through the verbs."""
 
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -34,13 +34,9 @@ def test_thresholds_at_skip_one(all_thresholds):
     first, second = (next(row for row in rows if row["skip"] == 1.0) for rows in (first, second))
     found, err = all_thresholds.weak_recovery.values, all_thresholds.weak_recovery_err.values
     assert abs(found[LAYER_2] - first["layer 2"]) < 1e-5 * first["layer 2"]  # deterministic quadrature
-    assert abs(found[LAYER_1] - second["value"]) < allowance(
-        second["value"], np.hypot(err[LAYER_1], second["err"])
-    )
+    assert abs(found[LAYER_1] - second["value"]) < allowance(second["value"], np.hypot(err[LAYER_1], second["err"]))
     other = REFERENCE["second_threshold_other_nodes"]
-    assert abs(found[LAYER_1] - other["value"]) < allowance(
-        other["value"], np.hypot(err[LAYER_1], other["err"])
-    )
+    assert abs(found[LAYER_1] - other["value"]) < allowance(other["value"], np.hypot(err[LAYER_1], other["err"]))
     assert err[LAYER_1] < 1e-3 * found[LAYER_1]  # the tolerance asked for
     np.testing.assert_array_equal(all_thresholds.staircase, found[::-1])
     np.testing.assert_array_equal(all_thresholds.direction, [np.diag([0, 1]), np.diag([1, 0])])
@@ -77,9 +73,7 @@ def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
         lambda *branch, **options: Threshold(1.0, 0.0),
     )
     evolution = StateEvolution(TwoLayerChannel(1.0, "linear"))
-    found = find_thresholds(
-        evolution, tolerance=1e-2, progress=Progress(None, "thresholds", enabled=False)
-    ).values
+    found = find_thresholds(evolution, tolerance=1e-2, progress=Progress(None, "thresholds", enabled=False)).values
     row = next(row for row in REFERENCE["first_threshold_linear"] if row["skip"] == 1.0)
     assert found["staircase"][0] == found["weak_recovery"][LAYER_1]
     # The accuracy promised
@@ -88,9 +82,7 @@ def test_linear_activation_learns_layer_one_first_at_small_skip(monkeypatch):
     # earlier than it would on its own. The crossing is at q = 0.012, close to zero.
     err = 3 * found["weak_recovery_err"][LAYER_2]
     assert row["layer 1"] < found["weak_recovery"][LAYER_2] < row["layer 2"] + err
-    assert (
-        abs(found["weak_recovery"][LAYER_2] - 0.417) < 0.004
-    )  # 1/f_2 there, f_2 = 2.397(3), within one per cent
+    assert abs(found["weak_recovery"][LAYER_2] - 0.417) < 0.004  # 1/f_2 there, f_2 = 2.397(3), within one per cent
 
 
 def test_first_threshold_without_skip():
@@ -166,9 +158,7 @@ def test_trajectory_with_side_information():
     row = REFERENCE["trajectory"]
     problem = BayesOptimal(DeepAttention(layers=2, tokens=2), side_information=row["side_information"])
     known = np.array(row["overlap"])
-    found = np.einsum(
-        "tpp->tp", problem.trace(iterations=len(known), damping=1.0, alpha=row["alpha"])["overlap"]
-    )
+    found = np.einsum("tpp->tp", problem.trace(iterations=len(known), damping=1.0, alpha=row["alpha"])["overlap"])
     # 2048 Sobol nodes in the reference and 8192 here: about 0.01 where layer 1 rises, which amplifies what
     # came before; three times that there, one for layer 2.
     np.testing.assert_allclose(found[:, LAYER_1], known[:, LAYER_1], rtol=0, atol=3 * row["err"])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 1e12
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
-INTEGER_FIELDS = ("tokens",)
+INTEGER_FIELDS = ("tokens", "dim", "rank")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class RiskMinimization(Problem):
     weight_decay : float
         lambda >= 0; zero is the limit 0+.
     width_ratio : float
-        m/d of the factorised learner; the theory holds where it exceeds the learned ``rank``, and depends on it
-        through sqrt(width_ratio) weight_decay only.
+        m/d of the factorised learner. Where it exceeds the learned ``rank`` it counts through sqrt(width_ratio)
+        weight_decay only. A narrower learner keeps the largest eigenvalues: a heuristic, as the status says.
     parameterization : "factorized" or "full"
     loss : "squared", "cross_entropy" or callable
         Squared error |y - A|_F^2 of the attention matrix, cross entropy -sum y log A, or a JAX function loss(y, h) of
@@ -69,6 +69,7 @@ class RiskMinimization(Problem):
 
     - ``test_error``: E|y - A|_F^2 on fresh data, noise included; ``train_error``: the same per training sample.
       With another loss both are that loss, and of two losses they cannot be compared; ``estimation_error`` can.
+    - ``excess_error``: test_error minus that of the best multiple of S_0, see :func:`population_optimum`.
     - ``train_loss``: L/d^2, penalty included. ``estimation_error``: |S - S_0|_F^2/d = Q_0 - 2m + q.
     - ``rank``: share of the eigenvalues of S that are not zero (in an experiment: beyond 0.01).
     - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; their conjugate fields ``mhat``, ``Sigmahat``,
@@ -90,8 +91,8 @@ class RiskMinimization(Problem):
     *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss,
     estimation_error and rank: absolute where the number is below one, relative above. More nodes are tried where it is
     not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
-    replicon of one or more, jumps of the proximal map on a thousandth of the data, and a learned rank above
-    ``width_ratio`` are "not valid".
+    replicon of one or more and jumps of the proximal map on a thousandth of the data are "not valid". Of a learner
+    narrower than its rank the status says "narrow: heuristic".
 
     The equations, each with the function that computes it, are in docs/theory/attention_index.md.
 
@@ -202,9 +203,7 @@ class RiskMinimization(Problem):
     def threshold_names(self) -> Sequence[str]:
         return ("interpolation", "exact_recovery")
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         return self.theory.thresholds(tolerance).only(which)  # neither takes any time
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:

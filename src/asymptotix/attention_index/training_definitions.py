@@ -34,6 +34,7 @@ _SHARED = (
     Observable("tokens", "tokens", "Length of a sequence.", symbol="T"),
     Observable("kappa0", "rank ratio of the target", "Rank of the target over the dimension.", symbol=r"\kappa_0"),
     Observable("exponent", "exponent", "Of the power law of the target's eigenvalues."),
+    Observable("gamma", "decay of the target", "Its eigenvalue of rank k is proportional to k^-gamma.", symbol=r"\gamma"),
     Observable("cutoff", "cutoff", "Largest eigenvalue of the target over its smallest positive one."),
     Observable(
         "mean_square", "mean square of the target",
@@ -52,7 +53,8 @@ _SHARED = (
     ),
     Observable(
         "estimation_error", "estimation error",
-        "Squared distance of the learned matrix from the target; Q_0 where nothing is learned.",
+        "Squared distance of the learned matrix from the target, computed without cancellation; Q_0 where nothing is "
+        "learned.",
         formula="|S - S_0|_F^2/d = Q_0 - 2m + q", reference=f"{_PAPER}, Claim 1",
     ),
     Observable(
@@ -94,6 +96,12 @@ TRAINING_DEFINITIONS: Table = table(
         "Squared error of the attention matrix on fresh data with noise of the same law, summed over its T x T "
         "entries; with a loss of another kind that loss.",
         formula="E|y - A|_F^2", reference=f"{_PAPER}, eq. (12)",
+    ),
+    Observable(
+        "excess_error", "excess test error",
+        "test_error minus that of the best multiple rho S_0 of the target, to which training tends as data abound: 2L times "
+        "estimation_error for linear attention.",
+        symbol=r"e - e_\infty", formula="test_error - min_rho E|y - A(rho S_0)|_F^2",
     ),
     Observable(
         "train_error", "training error",
@@ -154,7 +162,7 @@ TRAINING_DEFINITIONS: Table = table(
     Observable(
         "replicon", "replicon",
         "Stability of replica symmetry: below 1 it is stable; from 1 on the theory is not valid. Jumps of the "
-        "proximal map are not counted. nan at vanishing weight decay.",
+        "proximal map are not counted. nan at vanishing weight decay; inf where a narrow learner cuts a bulk in two.",
         reference=f"{_PAPER}, eq. (10)",
     ),
     Observable(

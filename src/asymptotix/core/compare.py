@@ -197,9 +197,7 @@ def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.D
         chosen = experiment.isel(at)
         return chosen.problem.comparable(chosen.ds)
     parts = [_comparable(experiment, {**at, swept[0]: k}) for k in range(ds.sizes[swept[0]])]
-    whole = xr.concat(
-        parts, dim=swept[0], data_vars="all", coords="minimal", compat="override", join="override"
-    )
+    whole = xr.concat(parts, dim=swept[0], data_vars="all", coords="minimal", compat="override", join="override")
     order = {name: [dim for dim in ds[name].dims if dim not in at] for name in ds.data_vars if name in whole}
     return whole.assign({name: whole[name].transpose(*dims, ...) for name, dims in order.items()})
 
@@ -260,9 +258,7 @@ def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
     options = [algorithm.trace_options(problem) for problem, _ in points]
     traces = [str(name) for name in measured.data_vars if str(name).endswith("_trace")]
     if not traces:
-        raise ValueError(
-            f"the experiment recorded no trace: {type(algorithm).__name__} gives no '<name>_trace'"
-        )
+        raise ValueError(f"the experiment recorded no trace: {type(algorithm).__name__} gives no '<name>_trace'")
     dynamics = [
         {f"{name}_trace": values for name, values in problem.trace(**chosen, **own).items()}
         for (problem, own), chosen in zip(points, options, strict=True)

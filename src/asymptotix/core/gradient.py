@@ -49,9 +49,7 @@ class Optimum(_Minimum):
     ``Status.AT_BOUND``. On a grid of controls all five are arrays of xarray along it.
     """
 
-    def __new__(
-        cls, at: Any, value: Any, inside: Any, status: Any = Status.CONVERGED, words: Any = ""
-    ) -> Self:
+    def __new__(cls, at: Any, value: Any, inside: Any, status: Any = Status.CONVERGED, words: Any = "") -> Self:
         found = super().__new__(cls, at, value, inside)
         found.status, found.words = status, words
         return found
@@ -243,9 +241,7 @@ def _derivative(
     return found if isinstance(found, Derivative) else Derivative(*found)
 
 
-def _checked_point(
-    problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]
-) -> Mapping[str, float]:
+def _checked_point(problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]) -> Mapping[str, float]:
     """The controls as numbers; raises for whatever else is wrong with the arguments."""
     _check_names(problem, observable, field, controls)
     for name, value in controls.items():

@@ -108,8 +108,7 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
             close = difflib.get_close_matches(name, legal, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise TypeError(
-                f"{name!r} is no control of {type(problem).__name__}{hint}; "
-                f"accepted are {', '.join(legal) or 'none'}"
+                f"{name!r} is no control of {type(problem).__name__}{hint}; accepted are {', '.join(legal) or 'none'}"
             )
     if missing := [name for name in own if name not in given]:
         raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")

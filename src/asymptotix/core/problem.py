@@ -161,9 +161,7 @@ class Problem(Specification, abc.ABC):
         """Return what ``thresholds(..., which=)`` may ask for. Default: nothing, and always all are computed."""
         return ()
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         """Return the phase-transition thresholds, or only those that are asked for.
 
         ``which`` is handed over only where some of :meth:`threshold_names` were asked for: a theory without such names
@@ -173,9 +171,7 @@ class Problem(Specification, abc.ABC):
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         """Return the theory's dynamics from its start: observable -> array with a leading iteration axis."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no dynamics to compare with iteration by iteration"
-        )
+        raise NotImplementedError(f"{type(self).__name__} has no dynamics to compare with iteration by iteration")
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         """Return an experiment with its known finite-size bias removed. Default: as it is."""

@@ -288,9 +288,7 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
         return [
             found
             for name in names
-            for found in differences(
-                first.get(name, missing), second.get(name, missing), path=f"{path}.{name}"
-            )
+            for found in differences(first.get(name, missing), second.get(name, missing), path=f"{path}.{name}")
         ]
     if callable(first) and callable(second):
         return [] if _same_object(first, second) else [f"{path}: another function".lstrip(".")]

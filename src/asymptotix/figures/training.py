@@ -421,4 +421,5 @@ def fig3_right(parts: Parts, *, points: int) -> tuple[Figure, Findings]:
     ]
     return picture, Findings(claims=thresholds.claims(found), remarks=remarks)
 
+
 __all__ = ["fig1", "fig2", "fig3_left", "fig3_right", "fig4", "fig5", "fig6"]

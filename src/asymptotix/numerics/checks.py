@@ -151,9 +151,7 @@ def positive_grid(name: str, x: Any, *, most: float = math.inf) -> np.ndarray:
 def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray:
     """Return ``x`` as a finite float array of the given shape; None stands for any length."""
     array = real_array(name, x).astype(float)
-    fits = len(shape) == array.ndim and all(
-        want in (None, have) for want, have in zip(shape, array.shape, strict=True)
-    )
+    fits = len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
     if not fits:
         wanted = "(" + ", ".join("any" if want is None else str(want) for want in shape) + ")"
         raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")

@@ -16,9 +16,7 @@ from types import FrameType
 from typing import Any
 
 #: What asks to stop: Ctrl-C, and the ways of a cluster and of a closed terminal.
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 #: A signal that follows an obeyed one within this time raises at once, so that a loop over verbs can be left.
 SECONDS_TO_LEAVE = 3.0
 

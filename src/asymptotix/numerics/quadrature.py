@@ -83,9 +83,7 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     count, dim = checks.integer("count", count, 1), checks.integer("dim", dim, 1)
     if count & (count - 1):
         below = 1 << (count.bit_length() - 1)
-        raise ValueError(
-            f"count must be a power of two, got {count}; the nearest are {below} and {2 * below}"
-        )
+        raise ValueError(f"count must be a power of two, got {count}; the nearest are {below} and {2 * below}")
     if dim > LARGEST_DIM:
         raise ValueError(f"dim must be at most {LARGEST_DIM} for Sobol points, got {dim}")
     _refuse_large(count * dim, f"count * dim = {count} * {dim} Sobol coordinates", "fewer points")
@@ -152,9 +150,7 @@ def randomised_average(
     def mean(index: int) -> NDArray[np.float64]:
         values = np.asarray(function(_kept_normals(count, dim, seed, index)), dtype=np.float64)
         if values.ndim == 0 or values.shape[0] != count:
-            raise ValueError(
-                f"function must return one row per node, ({count}, ...), got shape {values.shape}"
-            )
+            raise ValueError(f"function must return one row per node, ({count}, ...), got shape {values.shape}")
         return values.mean(axis=0)
 
     table = np.stack(in_threads(mean, range(randomisations)))
@@ -163,6 +159,4 @@ def randomised_average(
 
 def _refuse_large(entries: int, what: str, instead: str) -> None:
     if entries > MAX_ENTRIES:
-        raise ValueError(
-            f"{what} need {8 * entries / 2**30:.3g} GiB, more than the limit of 1 GiB: use {instead}"
-        )
+        raise ValueError(f"{what} need {8 * entries / 2**30:.3g} GiB, more than the limit of 1 GiB: use {instead}")

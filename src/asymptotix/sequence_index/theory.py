@@ -148,9 +148,7 @@ class SequenceIndexTheory:
     def threshold_names(self) -> Sequence[str]:
         return THRESHOLDS
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         if self.problem.side_information > 0:
             raise ValueError(
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"

@@ -114,6 +114,7 @@ def test_the_scan_does_not_step_over_a_pair_of_fixed_points(centre, descending):
     """Between two points of a grid 0.35 apart the function goes below zero on 0.01, on a slope or not."""
     grid = np.arange(-3, 8) * 0.35
     for slope in (0.0, 0.2):
+
         def balance(x, slope=slope):
             return (x - centre) ** 2 - 0.005**2 + slope * (x - centre) ** 3
 

@@ -41,7 +41,7 @@ def test_no_error_exceeds_its_number_around_interpolation():
 
 
 VALUES = dict.fromkeys(("test_error", "train_error", "train_loss"), 0.1) | {
-    "estimation_error": 2.0, "rank": 0.5, "replicon": 0.5,
+    "estimation_error": 2.0, "rank": 0.5, "replicon": 0.5, "excess_error": 0.1,
 }  # fmt: skip
 
 
@@ -53,8 +53,8 @@ VALUES = dict.fromkeys(("test_error", "train_error", "train_loss"), 0.1) | {
         ({"replicon_err": 0.6}, Status.INACCURATE, "replicon is known as 0.5 +- 0.6"),
         ({"test_error_err": 2e-3}, Status.INACCURATE, "test_error is known as 0.1 +- 0.002, beyond the tolerance"),
         ({"estimation_error_err": 1.9e-3}, Status.CONVERGED, ""),  # relative above one
-        ({"rank": 1.2}, Status.NOT_VALID, "width_ratio = 1 is below the learned rank 1.2"),
-        ({"rank": 1.2, "test_error_err": 2e-3}, Status.NOT_VALID, "beyond the tolerance"),
+        ({"excess_error": 1e-6}, Status.CONVERGED, "converged: excess_error is known as 1e-06 +- 1e-05"),
+        ({"excess_error": 1e-6, "test_error_err": 2e-3}, Status.INACCURATE, "beyond the tolerance"),
     ],
 )  # fmt: skip
 def test_one_verdict_for_every_outcome(changed, status, words):

@@ -119,9 +119,7 @@ def test_spectral_start_of_streamed_tokens():
     tokens = drawn(1, tiles=1)
     one_index = covariance[:, None, :, None, :]
     theory = uninformative(1.0, 1)._replace(eigenvalue=1.0)  # R = 1 and mean A = 0
-    streamed, kept = (
-        spectral.spectral_start(t, one_index, 0, np.eye(1), theory) for t in (tokens, tokens.kept())
-    )
+    streamed, kept = (spectral.spectral_start(t, one_index, 0, np.eye(1), theory) for t in (tokens, tokens.kept()))
     assert abs(streamed.eigenvalue / kept.eigenvalue - 1) < 1e-5  # single precision
     np.testing.assert_allclose(streamed.vectors, kept.vectors, atol=1e-3)
     np.testing.assert_allclose(streamed.scores, kept.scores, atol=1e-2)

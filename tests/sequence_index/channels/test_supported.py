@@ -97,9 +97,7 @@ def test_leaving_out_one_list_takes_the_bias_off():
 
     with double_precision():
         better = np.asarray(jax.vmap(moments)(points, log_weights).shift)[:, 0]
-        plain = np.asarray(
-            jax.vmap(moments)(points.reshape(-1, 1, 1, 32), log_weights.reshape(-1, 1, 32)).shift
-        )[:, 0]
+        plain = np.asarray(jax.vmap(moments)(points.reshape(-1, 1, 1, 32), log_weights.reshape(-1, 1, 32)).shift)[:, 0]
     error = better.std() / np.sqrt(len(better))
     assert plain.mean() < 1 - 0.03  # the bias of a ratio with about ten effective draws
     assert abs(better.mean() - 1) < 0.3 * abs(plain.mean() - 1) + 3 * error

@@ -30,9 +30,7 @@ def plain_loop(tokens: int, alpha: float, side: float, iterations: int, q: float
 def test_phase_retrieval_curve():
     rows = REFERENCE["phase_retrieval"]
     result = solve(one_layer(1), alpha=[row["alpha"] for row in rows])
-    for row, q, err in zip(
-        rows, result.overlap.values.ravel(), result.overlap_err.values.ravel(), strict=True
-    ):
+    for row, q, err in zip(rows, result.overlap.values.ravel(), result.overlap_err.values.ravel(), strict=True):
         # 1e-3 relative also covers the quadrature error of the reference, 6e-4 at alpha = 1.1; below the
         # threshold it has not quite reached zero.
         assert abs(q - row["overlap"]) < allowance(row["overlap"], err) + 1e-9, row
@@ -117,9 +115,7 @@ def test_weak_side_information_leads_to_the_uninformed_fixed_point():
 @pytest.mark.parametrize("damping", [1.0, 0.6])
 def test_trace_is_the_damped_plain_loop(tokens, damping):
     side, alpha = 0.2, 0.7 / tokens
-    found = one_layer(tokens, side_information=side).trace(iterations=6, damping=damping, alpha=alpha)[
-        "overlap"
-    ]
+    found = one_layer(tokens, side_information=side).trace(iterations=6, damping=damping, alpha=alpha)["overlap"]
     assert found.shape == (6, 1, 1)
     q = side
     for row in found.ravel():

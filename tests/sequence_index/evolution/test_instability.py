@@ -1,6 +1,5 @@
 """Which directions leave zero overlap: against closed forms and the definition of the operator."""
 
-
 import numpy as np
 import pytest
 

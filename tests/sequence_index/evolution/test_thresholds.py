@@ -80,9 +80,7 @@ def test_first_threshold_approaches_the_bound_with_the_skip():
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5])
 def test_one_layer_meets_the_bound(tokens):
     activation = "linear" if tokens == 1 else "softmax"
-    found = thresholds(
-        BayesOptimal(DeepAttention(layers=1, tokens=tokens, activation=activation)), progress=False
-    )
+    found = thresholds(BayesOptimal(DeepAttention(layers=1, tokens=tokens, activation=activation)), progress=False)
     np.testing.assert_allclose(found.weak_recovery, [1 / (tokens * (tokens + 1))], rtol=1e-14)  # exact
     np.testing.assert_array_equal(found.staircase, found.weak_recovery)
     np.testing.assert_array_equal(found.direction, [[[1.0]]])

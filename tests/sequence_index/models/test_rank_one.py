@@ -62,9 +62,7 @@ def test_rotated_closed_form_is_the_generic_forward_map(skip, activation):
 def test_closed_form_stays_finite_far_out():
     # 8.2 is the largest normal that a Sobol node can give (53 bits).
     corners = np.array(np.meshgrid(*[[-8.2, 0.0, 8.2]] * 4)).reshape(4, -1).T.reshape(-1, 2, 2)
-    expected = (
-        attention.last_preactivation(corners @ attention.ROTATION, 1.0, "softmax") @ attention.ROTATION.T
-    )
+    expected = attention.last_preactivation(corners @ attention.ROTATION, 1.0, "softmax") @ attention.ROTATION.T
     np.testing.assert_allclose(
         attention.rotated_preactivation(corners, 1.0, "softmax"), expected, rtol=ROUNDING, atol=ROUNDING
     )

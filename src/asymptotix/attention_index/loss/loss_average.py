@@ -75,17 +75,31 @@ class LossAverage(abc.ABC):
         Sigma: float,
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
+        spread: float | None = None,
     ) -> Pull:
         """What an iteration needs, from one descent per sample, starting from the points ``near`` if given.
 
         With ``multi_start`` the lowest of several minima is looked for, where it is a mask, at those samples.
+        ``spread`` is c_1 where it is known better than as a difference.
         """
 
     @abc.abstractmethod
     def evaluate(
-        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        *,
+        multi_start: bool,
+        near: np.ndarray | None = None,
+        spread: float | None = None,
     ) -> tuple[LossAverages, np.ndarray | None]:
         """All averages and the proximal points; with ``multi_start`` the lowest of several minima is looked for."""
+
+    @abc.abstractmethod
+    def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
+        """E loss(y, z) alone, which needs no proximal map."""
 
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
         """All averages."""
@@ -111,15 +125,26 @@ class NodeAverage(LossAverage):
         Sigma: float,
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
+        spread: float | None = None,
     ) -> Pull:
-        z0, z, spread = self._fields(signal, m, q, Sigma)
+        spread = _spread(signal, m, q, Sigma, spread)
+        z0, z = self._fields(signal, m, spread)
         points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         return self._pull(points, z0, z, spread, Sigma)
 
     def evaluate(
-        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        *,
+        multi_start: bool,
+        near: np.ndarray | None = None,
+        spread: float | None = None,
     ) -> tuple[LossAverages, np.ndarray | None]:
-        z0, z, spread = self._fields(signal, m, q, Sigma)
+        spread = _spread(signal, m, q, Sigma, spread)
+        z0, z = self._fields(signal, m, spread)
         points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
@@ -137,10 +162,13 @@ class NodeAverage(LossAverage):
         )
         return averages, points.p
 
-    def _fields(self, signal: float, m: float, q: float, Sigma: float) -> tuple[np.ndarray, np.ndarray, float]:
-        spread = _spread(signal, m, q, Sigma)
+    def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
+        z0, z = self._fields(signal, m, _spread(signal, m, q, known=spread))
+        return self._mean(self.proximal.loss(self._output(signal, z0), z))
+
+    def _fields(self, signal: float, m: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
         z0 = math.sqrt(signal) * self._target
-        return z0, (m / signal) * z0 + spread * self._noise, spread
+        return z0, (m / signal) * z0 + spread * self._noise
 
     def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
         """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
@@ -222,16 +250,24 @@ class QuadraticLinear(LossAverage):
         Sigma: float,
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
+        spread: float | None = None,
     ) -> Pull:
-        averages = self(signal, m, q, Sigma, multi_start=False)
+        averages, _ = self.evaluate(signal, m, q, Sigma, multi_start=False, spread=spread)
         return Pull(averages.f_square, averages.f_noise, averages.f_target, None, None)
 
     def evaluate(
-        self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool, near: np.ndarray | None = None
+        self,
+        signal: float,
+        m: float,
+        q: float,
+        Sigma: float,
+        *,
+        multi_start: bool,
+        near: np.ndarray | None = None,
+        spread: float | None = None,
     ) -> tuple[LossAverages, np.ndarray | None]:
-        _spread(signal, m, q, Sigma)
         L, shrink = self.visible_directions, 1 / (1 + 4 * Sigma)
-        error = 2 * L * (signal - 2 * m + q)
+        error = 2 * L * (_spread(signal, m, q, Sigma, spread) ** 2 + (signal - m) ** 2 / signal)  # signal - 2 m + q
         averages = LossAverages(
             f_square=8 * error * shrink**2,
             f_noise=-4 * L * shrink,
@@ -245,12 +281,17 @@ class QuadraticLinear(LossAverage):
         )
         return averages, None
 
+    def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
+        return 2 * self.visible_directions * (_spread(signal, m, q, known=spread) ** 2 + (signal - m) ** 2 / signal)
 
-def _spread(signal: float, m: float, q: float, Sigma: float) -> float:
-    """c_1, the standard deviation of z given z0."""
+
+def _spread(signal: float, m: float, q: float, Sigma: float = 1.0, known: float | None = None) -> float:
+    """c_1, the standard deviation of z given z0, unless it is known."""
     checks.positive("signal", signal)
     checks.positive("Sigma", Sigma)
     checks.number("m", m)
+    if known is not None:
+        return known
     variance = checks.non_negative("q", q) - m * m / signal
     if variance < -1e-9 * q:
         raise ValueError(f"m must be at most sqrt(q * signal) = {math.sqrt(q * signal)} in absolute value, got {m}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .convolution import Array, ComplexArray, Convolution, adaptive_rule, cut_panels, increasing_root
+from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
 from .measures import Measure, Sums
 
 ORDER = 28
@@ -160,11 +160,16 @@ class BianeConvolution(Convolution):
         slope = np.minimum(height * A + B**2 / A, F)  # dx/du over 2 delta^2; exceeds F by rounding errors only
         return u + self.delta**2 * H, 2 * v / np.pi * slope, H - 1j * v / self.delta**2
 
-    def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
-        start = low if np.isinf(low) else float(self._locate(np.array([low]))[0][0])
-        panels = cut_panels(self._intervals, start, self._cuts())
+    def _coordinate(self, x: float) -> float:
+        return float(self._locate(np.array([x]))[0][0])
+
+    def _panels(self, low: float) -> Array:
+        return cut_panels(self._intervals, low, self._cuts())
+
+    def _resolved(self, panels: Array, order: int | None) -> PanelRule:
         size = float(np.sqrt(sum(part.second_moment for part in self._parts) + self.delta**2))
-        return adaptive_rule(panels, self._evaluate, order or ORDER, size=size, delta=self.delta)
+        span = self._intervals[-1, 1] - self._intervals[0, 0]
+        return adaptive_rule(panels, self._evaluate, order or ORDER, size=size, delta=self.delta, span=span)
 
     def _locate(self, x: Array) -> tuple[Array, Array]:
         """u(x) and v(u(x))^2."""

@@ -27,6 +27,9 @@ RESOLVED = 1e-9
 A Gauss rule integrates what lies beyond its own degree too: its error is about the square of the last coefficient.
 """
 
+ROUNDED = 1e-14
+"""Rounding of a difference of points, with what an integrand makes of it, relative to the support."""
+
 SMALLEST_PANEL = 1e-13
 """Length of a panel, relative to the support, that is not halved any more."""
 
@@ -43,6 +46,19 @@ class SpectralMoments(NamedTuple):
     """mu_delta((eps, inf))."""
     divergence: float
     """J_delta / (2 delta) = int int (xi(x) - xi(y))/(x - y) mu_delta mu_delta with xi(x) = (x - eps)_+."""
+
+
+class PanelRule(NamedTuple):
+    """Gauss rules on panels: their ends (count, 2); nodes, weights with the density, and g, all (count, order)."""
+
+    panels: Array
+    x: Array
+    weight: Array
+    g: ComplexArray
+
+    def flat(self) -> tuple[Array, Array, ComplexArray]:
+        """Nodes, weights and g of all panels."""
+        return self.x.ravel(), self.weight.ravel(), self.g.ravel()
 
 
 class Convolution(abc.ABC):
@@ -81,8 +97,16 @@ class Convolution(abc.ABC):
         """mu_delta((x, inf))."""
 
     @abc.abstractmethod
-    def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
-        """Nodes x > low, weights including the density, and g at the nodes."""
+    def _coordinate(self, x: float) -> float:
+        """Where x is in the variable that the law is integrated over."""
+
+    @abc.abstractmethod
+    def _panels(self, low: float) -> Array:
+        """Intervals (count, 2) of that variable, above its value ``low``, cut at known singular points."""
+
+    @abc.abstractmethod
+    def _resolved(self, panels: Array, order: int | None) -> PanelRule:
+        """Nodes on the panels, which are halved where needed."""
 
     @property
     def bulks(self) -> int:
@@ -112,8 +136,28 @@ class Convolution(abc.ABC):
         x, weight, h : arrays
             sum(weight f(x)) is int_low f dmu_delta to about 1e-12 relative; h = Re g(x).
         """
-        x, weight, g = self._rule(low, order)
+        panels = self._panels(low if np.isinf(low) else self._coordinate(low))
+        x, weight, g = self._resolved(panels, order).flat()
         return x, weight, g.real
+
+    def nodes_cut_at(self, cut: float) -> tuple[Array, Array, ComplexArray]:
+        """Quadrature rule of the whole law for functions with a kink or a jump at ``cut``, which no panel contains.
+
+        The law is integrated once; for every further cut one panel is replaced by its two parts.
+
+        Returns
+        -------
+        x, weight, g : arrays
+            As of :meth:`nodes`, with g(x + i0) itself.
+        """
+        whole = self._whole
+        at = cut if np.isinf(cut) else self._coordinate(cut)
+        hit = (whole.panels[:, 0] < at) & (at < whole.panels[:, 1])
+        if not hit.any():
+            return whole.flat()
+        ((low, high),) = whole.panels[hit]
+        parts = self._resolved(np.array([[low, at], [at, high]]), None)
+        return PanelRule(*(np.concatenate([old[~hit], new]) for old, new in zip(whole, parts, strict=True))).flat()
 
     def moments(self, eps: float) -> SpectralMoments:
         """J and its derivatives at the threshold ``eps``."""
@@ -130,12 +174,22 @@ class Convolution(abc.ABC):
 
     def cube(self) -> float:
         """Integral of mu_delta(x)^3 dx, which gives the error of the Bayes-optimal denoiser."""
-        _, weight, g = self._whole
+        _, weight, g = self._whole.flat()
         return float(weight @ (g.imag / np.pi) ** 2)
 
+    def noise_left(self) -> float:
+        """int delta^2 (1 - delta^2 |g|^2) mu_delta: the error of the Bayes-optimal denoiser, a sum of positive terms."""
+        _, weight, g = self._whole.flat()
+        return float(weight @ posterior_variance(self.delta, g))
+
     @cached_property
-    def _whole(self) -> tuple[Array, Array, ComplexArray]:
-        return self._rule(-np.inf, None)
+    def _whole(self) -> PanelRule:
+        return self._resolved(self._panels(-np.inf), None)
+
+
+def posterior_variance(delta: float, g: ComplexArray) -> Array:
+    """delta^2 (1 - delta^2 |g|^2), whose average over mu_delta is the error of the Bayes-optimal denoiser."""
+    return delta**2 * np.maximum(1 - delta**2 * (g.real**2 + g.imag**2), 0.0)
 
 
 def adaptive_rule(
@@ -145,7 +199,8 @@ def adaptive_rule(
     *,
     size: float,
     delta: float,
-) -> tuple[Array, Array, ComplexArray]:
+    span: float,
+) -> PanelRule:
     """Integrate a density with square-root ends by Gauss-Legendre rules in an angle, halving panels where needed.
 
     On [a, b] the variable is t = (a + b)/2 - (b - a)/2 cos(theta), in which a square-root edge at an end is smooth.
@@ -161,15 +216,13 @@ def adaptive_rule(
     size, delta : float
         Root mean square of x, and the width of the semicircle. Integrals of the law with 1 + (x/size)^2 and with
         sqrt(size delta) Re g are to be resolved, Re g being 1/delta at atoms and 1/size in a density.
-
-    Returns
-    -------
-    x, weight, g : arrays
+    span : float
+        Length of the support in t.
     """
     cosines, scaled, to_tail = _angular_rule(order)
-    empty = np.zeros(0)
-    done: list[tuple[Array, Array, ComplexArray]] = [(empty, empty, empty.astype(complex))]
-    shortest = SMALLEST_PANEL * (panels[-1, 1] - panels[0, 0]) if len(panels) else 0.0
+    empty = np.zeros((0, order))
+    done = [PanelRule(np.zeros((0, 2)), empty, empty, empty.astype(complex))]
+    shortest = SMALLEST_PANEL * span
     while len(panels):
         interrupts.check()
         mid, half = panels.mean(axis=1)[:, None], 0.5 * np.diff(panels, axis=1)
@@ -177,13 +230,15 @@ def adaptive_rule(
         points = mid - half * cosines
         x, density, g = (part.reshape(shape) for part in evaluate(points.ravel()))
         weight = half * scaled * density
-        tail = np.abs((weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)) @ to_tail).max(axis=1)
-        fine = (tail <= RESOLVED) | (2 * half[:, 0] <= shortest)
-        done.append((x[fine].ravel(), weight[fine].ravel(), g[fine].ravel()))
+        integrand = weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)
+        tail = np.abs(integrand @ to_tail).max(axis=1)
+        lengths = np.maximum(half[:, 0], shortest)
+        noise = ROUNDED * span / lengths * np.abs(integrand).sum(axis=1)  # of points that hardly differ
+        fine = (tail <= np.maximum(RESOLVED, noise)) | (2 * half[:, 0] <= shortest)
+        done.append(PanelRule(panels[fine], x[fine], weight[fine], g[fine]))
         low, high, cut = panels[~fine, 0], panels[~fine, 1], mid[~fine, 0]
         panels = np.concatenate([np.stack([low, cut], axis=1), np.stack([cut, high], axis=1)])
-    x, weight, g = (np.concatenate(parts) for parts in zip(*done, strict=True))
-    return x, weight, g
+    return PanelRule(*(np.concatenate(parts) for parts in zip(*done, strict=True)))
 
 
 def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:

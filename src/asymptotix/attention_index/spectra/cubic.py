@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from .convolution import Array, ComplexArray, Convolution, adaptive_rule, cut_panels, increasing_root
+from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
 
 ORDER = 120
 """Nodes per panel: so many resolve most laws without halving a panel, and fewer take hardly less time."""
@@ -136,13 +136,17 @@ class CubicConvolution(Convolution):
         angles = np.arctan2(q, p) + self.kappa0 * np.arctan2(q, self._root - p)
         return np.clip((angles - q * (x - self.delta**2 * p)) / np.pi, 0.0, 1.0)
 
-    def _rule(self, low: float, order: int | None) -> tuple[Array, Array, ComplexArray]:
-        cusp = float(self._x(np.array(self._cusp_g)))
-        panels = cut_panels(self.edges, low, np.array([cusp]))
-        size = float(np.sqrt(1 + self.kappa0 + self.delta**2))
+    def _coordinate(self, x: float) -> float:
+        return x
 
+    def _panels(self, low: float) -> Array:
+        cusp = float(self._x(np.array(self._cusp_g)))
+        return cut_panels(self.edges, low, np.array([cusp]))
+
+    def _resolved(self, panels: Array, order: int | None) -> PanelRule:
         def evaluate(x: Array) -> tuple[Array, Array, ComplexArray]:
             g = self._inside(x)
             return x, -g.imag / np.pi, g
 
-        return adaptive_rule(panels, evaluate, order or ORDER, size=size, delta=self.delta)
+        size, span = float(np.sqrt(1 + self.kappa0 + self.delta**2)), self.edges[-1, 1] - self.edges[0, 0]
+        return adaptive_rule(panels, evaluate, order or ORDER, size=size, delta=self.delta, span=span)

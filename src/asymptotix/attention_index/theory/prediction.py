@@ -1,32 +1,132 @@
-"""Error of a prediction at given order parameters, with its numerical error.
+"""Error of a prediction at given order parameters, and of the best one there is, with their numerical errors.
 
-Boncoraglio et al., arXiv:2509.24914, eq. (12).
+Boncoraglio et al., arXiv:2509.24914, eq. (12). With noise inside the softmax the best multiple of the target is not the
+target itself: what training on ever more data tends to is rho S_0 with rho below one.
+
+Equation sc-optimum of docs/theory/scaling.md.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from ..loss.loss_average import SquaredSoftmax
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from ...numerics import checks
+from ..loss.loss_average import LossAverage, SquaredSoftmax
 from ..model import AttentionIndex
 from ..streams import NODE_SCRAMBLINGS
 
-_TINY_RESPONSE = 1e-9  # the proximal point is then the field itself, at no cost
 _ORDERS = (28, 22)
 _COUNT = 2**13
+#: Multiples of the target, relative to that of matched temperatures, between which the best one is looked for.
+_MULTIPLES = 0.02, 2.0
+#: Accuracy of that multiple: its error enters the least value squared.
+_MULTIPLE_ERROR = 1e-7
+
+
+#: What rounding leaves in a difference of two averages, relative to each.
+ROUNDING = 4e-15
+
+
+class PopulationOptimum(NamedTuple):
+    """The best multiple rho of the target as a predictor, its test error, and numerical errors of the two."""
+
+    rho: float
+    test_error: float
+    rho_err: float
+    test_error_err: float
 
 
 def prediction_error(model: AttentionIndex, m: float, q: float, *, beta: float) -> tuple[float, float]:
     """E|sigma(target_beta z_0) - sigma(beta z)|^2 for cov(z_0, z) = m, var z = q per direction, and its error."""
     if model.activation == "linear":
         return 2 * model.visible_directions * (model.noisy_signal - 2 * m + q), 0.0
+    return _mean_and_error(model, [rule.test(model.noisy_signal, m, q) for rule in _rules(model, beta)])
+
+
+def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tuple[float, float]:
+    """Squared prediction error beyond that of the best multiple of the target, and its numerical error.
+
+    For a linear channel it is 2L |S - S_0|^2/d. Otherwise both errors are from the same nodes, so that what these leave
+    out of one they leave out of the other; ``apart`` is q - m^2/Q_0.
+    """
+    Q0 = model.signal
+    if model.activation == "linear":
+        return 2 * model.visible_directions * (apart + (Q0 - m) ** 2 / Q0), 0.0
+    total = model.noisy_signal
+    spread = float(np.sqrt(apart + m**2 * 0.5 * model.noise / (Q0 * total)))
+    pairs = [(rule.test(total, m, q, spread), best_multiple(rule, model)[1]) for rule in _rules(model, model.beta)]
+    excess, numerical = _mean_and_error(model, [error - best for error, best in pairs])
+    return excess, max(numerical, ROUNDING * pairs[0][1])
+
+
+def population_optimum(model: AttentionIndex) -> PopulationOptimum:
+    """What training by the squared loss tends to as data abound: the multiple rho S_0 that predicts best.
+
+    With rho the minimiser of E|sigma(target_beta (h + noise)) - sigma(beta rho h)|^2 over multiples of the target's
+    pre-activation h, ``estimation_error`` tends to (1 - rho)^2 Q_0 and ``test_error`` to the value there; both are
+    trivial without noise. ``excess_error`` of a result is its ``test_error`` minus this one.
+
+    Parameters
+    ----------
+    model : AttentionIndex
+        With a softmax or linear.
+
+    Returns
+    -------
+    PopulationOptimum
+        (rho, test_error, rho_err, test_error_err).
+
+    Examples
+    --------
+    >>> import asymptotix as asx
+    >>> best = asx.population_optimum(asx.AttentionIndex(target=asx.Atoms((1.0,)), noise=0.5))
+    >>> round(best.rho, 4), round(best.test_error, 5)
+    (0.8743, 0.08485)
+    """
+    if not isinstance(model, AttentionIndex):
+        raise TypeError(f"model must be an AttentionIndex, got {checks.named(model)}")
+    if model.activation == "hardmax":
+        raise NotImplementedError(
+            "activation='hardmax' has no best multiple, which it does not see; softmax and linear have"
+        )
+    if model.activation == "linear":
+        return PopulationOptimum(1.0, model.visible_directions * model.noise, 0.0, 0.0)
+    if model.noise == 0:
+        return PopulationOptimum(model.beta_ratio, 0.0, 0.0, 0.0)
+    found = [best_multiple(rule, model) for rule in _rules(model, model.beta)]
+    rho, rho_err = _mean_and_error(model, [rho for rho, _ in found])
+    error, error_err = _mean_and_error(model, [error for _, error in found])
+    return PopulationOptimum(rho, error, max(rho_err, _MULTIPLE_ERROR), error_err)
+
+
+def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, float]:
+    """rho and the average loss of rho S_0, least on the nodes of ``loss``: what an excess on these nodes is beyond."""
+    Q0 = model.signal
+
+    def error(multiple: float) -> float:
+        rho = multiple * model.beta_ratio
+        return loss.test(model.noisy_signal, rho * Q0, rho**2 * Q0)
+
+    if model.noise == 0:
+        return model.beta_ratio, error(1.0)
+    found = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
+    return float(found.x) * model.beta_ratio, float(found.fun)
+
+
+def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
+    """The squared loss on several sets of nodes."""
     if model.tokens == 2:
-        rules = [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
-    else:
-        rules = [
-            SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS
-        ]
-    found = np.array([rule(model.noisy_signal, m, q, _TINY_RESPONSE, multi_start=False).test for rule in rules])
+        return [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
+    return [
+        SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS
+    ]
+
+
+def _mean_and_error(model: AttentionIndex, values: list[float]) -> tuple[float, float]:
+    """Gauss-Hermite rules of two orders differ by more than their error; scramblings have a mean and a spread."""
     if model.tokens == 2:
-        return float(found[0]), float(abs(found[1] - found[0]))
-    return float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found)))
+        return float(values[0]), float(abs(values[1] - values[0]))
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))

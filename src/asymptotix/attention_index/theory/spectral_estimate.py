@@ -12,24 +12,37 @@ where d Tr r(S) is the penalty. With g the Stieltjes transform of mu_delta,
 The second is E tr(S S_0)/d: what the noise contributes to E t x is delta^2 times the divergence of t, and that
 divergence is a single integral, the double one being the Hilbert transform 2 Re g.
 
+Of ``apart`` = q - m^2/Q_0 every term is positive, with rho = m/Q_0 and k = x - 2 delta^2 Re g the best estimate,
+
+    q - m^2/Q_0 = E [ rho^2 delta^2 (1 - delta^2 |g|^2) + (t - rho k)^2 ],
+
+so that an estimate which is nearly right is known as well as any other: the squared distance from the target is
+``apart`` + (Q_0 - m)^2/Q_0.
+
 Boncoraglio et al., arXiv:2509.24914, eqs. (39), (43), (44), with the penalty divided by d, where the paper prints d^2.
 
 Equations ai-penalty, ai-denoiser, ai-matrix, ai-full of docs/theory/attention_index.md.
+Equations sc-error, sc-narrow of docs/theory/scaling.md.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ..spectra.convolution import Convolution
+from ..spectra.convolution import Array, ComplexArray, Convolution, posterior_variance
 from ..targets.target import Target
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
+
+#: Share of the width by which a bulk may exceed it and still count as fitting in.
+_FITS = 1e-6
+#: Entries of a table over pairs of eigenvalues that are held at a time.
+_BLOCK = 2**21
+_BISECTIONS = 52
 
 
 class MatrixEstimate(NamedTuple):
@@ -47,6 +60,10 @@ class MatrixEstimate(NamedTuple):
         E min_t [r(t) + Sigmahat t^2/4 - mhat x t/2], the matrix part of the potential.
     rank : float
         Share of eigenvalues that are not zero.
+    apart : float
+        q - m^2/Q_0, what the estimate has beside its part along the target, from positive terms.
+    left_out : float
+        Share of eigenvalues that the penalty would keep but a narrow W has no column for.
     """
 
     m: float
@@ -55,6 +72,8 @@ class MatrixEstimate(NamedTuple):
     penalty: float
     envelope: float
     rank: float
+    apart: float
+    left_out: float = 0.0
 
 
 class Penalty(abc.ABC):
@@ -73,39 +92,106 @@ class Penalty(abc.ABC):
         """E [(t(x) - t(y))/(mhat (x - y))]^2 over two independent eigenvalues: the matrix part of the replicon."""
 
 
+class Overlaps(NamedTuple):
+    """Averages over mu_delta that every estimate t(x) has: m, q, E t Re g, and ``apart`` of :class:`MatrixEstimate`."""
+
+    m: float
+    q: float
+    response: float
+    apart: float
+
+
+def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArray], t: Array) -> Overlaps:
+    """The averages from the values t of an estimate at the nodes (x, weight, g) of mu_delta; ``signal`` is Q_0."""
+    x, weight, g = nodes
+    best, left = x - 2 * delta**2 * g.real, posterior_variance(delta, g)
+    m = float(weight @ (t * best))
+    if m > 0.5 * signal:  # from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only
+        m = signal - float(weight @ (left + best * (best - t)))
+    along = m / signal
+    apart = float(weight @ (along**2 * left + (t - along * best) ** 2))
+    return Overlaps(m, apart + m**2 / signal, float(weight @ (t * g.real)), apart)
+
+
 class NuclearNorm(Penalty):
     """r(t) = strength t on positive semi-definite matrices: weight decay of a factor W of S = W W^T.
 
-    t(x) = (mhat x - 2 strength)_+ / Sigmahat, and with J(delta, eps) = int_eps (x - eps)^2 mu_delta, eps = 2 strength
-    / mhat, all averages are derivatives of J: the first three lines of eq. (55).
+    t(x) = (mhat x - 2 strength)_+ / Sigmahat = scale (x - eps)_+: the first three lines of eq. (55), whose J(delta, eps)
+    is int_eps (x - eps)^2 mu_delta.
+
+    A factor with fewer columns than there are eigenvalues above eps keeps the largest ones, t(x) = scale (x - eps) for x
+    above x_m with mu_delta((x_m, inf)) = width, and zero below. That is a heuristic: the constraint on the rank is not
+    convex, and where x_m lies inside a bulk the replicon diverges.
+
+    Parameters
+    ----------
+    strength : float
+    width : float
+        Columns of the factor over the dimension.
     """
 
-    def __init__(self, strength: float) -> None:
-        self.strength = strength
+    def __init__(self, strength: float, width: float = np.inf) -> None:
+        self.strength, self.width = strength, width
 
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
-        delta, eps = np.sqrt(qhat) / mhat, 2 * self.strength / mhat
-        J, J_delta, J_eps, mass, divergence = target.convolution(delta).moments(eps)
-        scale = mhat / Sigmahat
+        delta, (eps, scale) = np.sqrt(qhat) / mhat, self.cut_and_scale(mhat, Sigmahat)
+        convolution = target.convolution(delta)
+        low, left_out = narrow_cut(convolution, eps, self.width)
+        x, weight, g = nodes = convolution.nodes_cut_at(low)
+        t = np.where(x > low, scale * (x - eps), 0.0)
+        found = overlaps(target.mean_square, delta, nodes, t)
+        penalty = self.strength * float(weight @ t)
         return MatrixEstimate(
-            m=scale * (J - 0.5 * eps * J_eps - 0.5 * delta * J_delta),
-            q=scale**2 * J,
-            Sigma=divergence / Sigmahat,
-            penalty=-0.5 * self.strength * scale * J_eps,
-            envelope=-0.25 * mhat * scale * J,
-            rank=mass,
+            m=found.m,
+            q=found.q,
+            Sigma=2 / mhat * found.response,
+            penalty=penalty,
+            envelope=penalty + 0.25 * Sigmahat * found.q - 0.5 * mhat * float(weight @ (t * x)),
+            rank=float(weight[x > low].sum()),
+            apart=found.apart,
+            left_out=left_out,
         )
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return 2 * self.strength / mhat, mhat / Sigmahat
 
     def squared_response(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> float:
-        # Of (x - eps)_+ the quotient is 1 where both are above eps, 0 where both are below.
         convolution, eps = target.convolution(np.sqrt(qhat) / mhat), 2 * self.strength / mhat
-        x, above, _ = convolution.nodes(eps)
-        y, below = _nodes_below(convolution, eps)
-        across = above @ ((x - eps)[:, None] / (x[:, None] - y)) ** 2 @ below
-        return float(above.sum() ** 2 + 2 * across) / Sigmahat**2
+        low, left_out = narrow_cut(convolution, eps, self.width)
+        if left_out > 0 and ((convolution.edges[:, 0] < low) & (low < convolution.edges[:, 1])).any():
+            return np.inf  # of a jump inside a bulk the squared quotient has no integral
+        x, weight, _ = convolution.nodes_cut_at(low)
+        above = x > low
+        # Of (x - eps)_+ the quotient is 1 where both are above, 0 where both are below.
+        y, below = x[~above], weight[~above]
+        across = 0.0
+        for part in np.array_split(np.flatnonzero(above), 1 + above.sum() * len(y) // _BLOCK):
+            across += float(weight[part] @ ((x[part, None] - eps) / (x[part, None] - y)) ** 2 @ below)
+        return float(weight[above].sum() ** 2 + 2 * across) / Sigmahat**2
+
+
+def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[float, float]:
+    """x_m above which a factor keeps eigenvalues, and the share of them above eps for which it has no column.
+
+    Where the eigenvalues above a gap just fit in, x_m is in the middle of the gap.
+    """
+    if width >= 1:
+        return eps, 0.0
+    wanted = float(convolution.mass_above(eps))
+    if wanted <= width * (1 + _FITS):
+        return eps, 0.0
+    gaps = 0.5 * (convolution.edges[:-1, 1] + convolution.edges[1:, 0])
+    gaps = gaps[gaps > eps]
+    masses = convolution.mass_above(gaps) if len(gaps) else gaps
+    fitting = np.flatnonzero(abs(masses - width) <= _FITS * width)
+    if len(fitting):
+        return float(gaps[fitting[0]]), wanted - width
+    low = max([eps, *gaps[masses > width]])
+    high = min([float(convolution.edges[-1, 1]), *gaps[masses < width]])
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if float(convolution.mass_above(middle)) > width else (low, middle)
+    return 0.5 * (low + high), wanted - width
 
 
 class SquaredNorm(Penalty):
@@ -122,7 +208,7 @@ class SquaredNorm(Penalty):
         square = target.mean_square * mhat**2 + qhat
         q = square / stiffness**2
         m, envelope = target.mean_square * mhat / stiffness, -0.25 * square / stiffness
-        return MatrixEstimate(m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0)
+        return MatrixEstimate(m, q, 1 / stiffness, self.strength * q, envelope, rank=1.0, apart=qhat / stiffness**2)
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return 0.0, mhat / (Sigmahat + 4 * self.strength)
@@ -164,19 +250,19 @@ class SpectralPenalty(Penalty):
         return 2 * float(self.derivative(np.zeros(1))[0]) / mhat if self.positive else -np.inf
 
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
-        delta = np.sqrt(qhat) / mhat
-        x, weight, h = target.convolution(delta).nodes(self._cut(mhat))
-        t = self.denoise(x, mhat, Sigmahat)
-        at_zero = float(self.function(np.zeros(1))[0]) * (1 - weight.sum())
-        penalty = float(weight @ self.function(t)) + at_zero
-        q = float(weight @ t**2)
+        delta, cut = np.sqrt(qhat) / mhat, self._cut(mhat)
+        x, weight, _ = nodes = target.convolution(delta).nodes_cut_at(cut)
+        t = np.where(x > cut, self.denoise(x, mhat, Sigmahat), 0.0)
+        found = overlaps(target.mean_square, delta, nodes, t)
+        penalty = float(weight @ self.function(t))
         return MatrixEstimate(
-            m=float(weight @ (t * (x - 2 * delta**2 * h))),
-            q=q,
-            Sigma=2 / mhat * float(weight @ (t * h)),
+            m=found.m,
+            q=found.q,
+            Sigma=2 / mhat * found.response,
             penalty=penalty,
-            envelope=penalty + 0.25 * Sigmahat * q - 0.5 * mhat * float(weight @ (t * x)),
+            envelope=penalty + 0.25 * Sigmahat * found.q - 0.5 * mhat * float(weight @ (t * x)),
             rank=float(weight @ (abs(t) > 1e-12 * abs(t).max())),
+            apart=found.apart,
         )
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
@@ -192,10 +278,7 @@ class SpectralPenalty(Penalty):
 
 def _squared_difference(target: Target, delta: float, cut: float, function: Elementwise) -> float:
     """E [(f(x) - f(y))/(x - y)]^2 over two independent draws from mu_delta; f has a kink at ``cut``."""
-    convolution = target.convolution(delta)
-    x, w, _ = convolution.nodes(cut)
-    low_x, low_w = _nodes_below(convolution, cut)
-    x, w = np.concatenate([low_x, x]), np.concatenate([low_w, w])
+    x, w, _ = target.convolution(delta).nodes_cut_at(cut)
     f = function(x)
     difference = x[:, None] - x[None, :]
     close = abs(difference) < 1e-9 * max(1.0, float(np.ptp(x)))
@@ -203,18 +286,3 @@ def _squared_difference(target: Target, delta: float, cut: float, function: Elem
     slope = (function(x + step * (x > cut)) - f) / step
     ratio = np.where(close, slope[:, None], (f[:, None] - f[None, :]) / np.where(close, 1.0, difference))
     return float(w @ ratio**2 @ w)
-
-
-def _nodes_below(convolution: Convolution, cut: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of mu_delta below the cut; x = middle + half cos(theta) is smooth at the edges."""
-    theta, weight = _legendre()
-    angle = 0.5 * np.pi * (theta + 1)
-    parts = [(a, min(b, cut)) for a, b in convolution.edges if a < cut]
-    x = np.concatenate([np.zeros(0), *(0.5 * (a + b) + 0.5 * (b - a) * np.cos(angle) for a, b in parts)])
-    measure = [0.25 * np.pi * (b - a) * np.sin(angle) * weight for a, b in parts]
-    return x, np.concatenate([np.zeros(0), *measure]) * convolution.density(x)
-
-
-@cache
-def _legendre() -> tuple[np.ndarray, np.ndarray]:
-    return np.polynomial.legendre.leggauss(120)

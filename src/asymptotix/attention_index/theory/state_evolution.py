@@ -5,7 +5,7 @@ With f = (p - z)/Sigma the residual of the proximal map (the loss side) and t th
     qhat = 2 alpha E|f|^2,   Sigmahat = -2 alpha E tr df/dz,   mhat = 2 alpha E tr df/dz_0,
     m, q, Sigma = matrix side (mhat, qhat, Sigmahat).
 
-It is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method. On fixed nodes the map is smooth, and
+It is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method, the logit from q - m^2/Q_0 itself. On fixed nodes the map is smooth, and
 the variational potential
 
     Phi = (qhat Sigma + 2 mhat m - Sigmahat q)/4 + alpha E min_h{...} + envelope
@@ -21,15 +21,15 @@ Equations ai-fields, ai-potential, ai-replicon of docs/theory/attention_index.md
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from ...core.status import Status
 from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
-from ...numerics.linear_algebra import from_logit, to_logit
+from ...numerics.linear_algebra import from_logit
 from ..loss.loss_average import LossAverage, LossAverages, Pull
 from ..targets.target import Target
 from .spectral_estimate import MatrixEstimate, Penalty
@@ -37,21 +37,41 @@ from .spectral_estimate import MatrixEstimate, Penalty
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
-_WIDTHS = 1e-6, 1e5
+_WIDTHS = 1e-10, 1e5
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 120, 40, 12, 4, 500, 20
 #: Distance in every variable at which a fixed point that is known counts as reached.
 _CLOSE = 0.03
 #: Logarithms beyond which an iteration counts as run away.
 _LARGEST_LOG = 100.0
 _HARMLESS = 1e-4
+#: One minus the cosine between S and S_0 below which S is a multiple of S_0.
+_ALIGNED = 1e-30
 
 
-class OrderParameters(NamedTuple):
-    """m = Tr(S S_0)/d, q = Tr(S^2)/d and the response Sigma."""
-
+class _ThreeNumbers(NamedTuple):
     m: float
     q: float
     Sigma: float
+
+
+class OrderParameters(_ThreeNumbers):
+    """m = Tr(S S_0)/d, q = Tr(S^2)/d and the response Sigma.
+
+    ``apart`` is q - m^2/Q_0 where it is known better than as this difference, which loses its digits where S is nearly
+    a multiple of S_0.
+    """
+
+    apart: float | None
+
+    def __new__(cls, m: float, q: float, Sigma: float, apart: float | None = None) -> Self:
+        found = super().__new__(cls, m, q, Sigma)
+        found.apart = apart
+        return found
+
+    @classmethod
+    def of_estimate(cls, estimate: MatrixEstimate) -> OrderParameters:
+        """Those of the matrix side."""
+        return cls(estimate.m, estimate.q, estimate.Sigma, estimate.apart)
 
     @classmethod
     def uninformed(cls, signal: float) -> OrderParameters:
@@ -114,7 +134,7 @@ class Iterate:
     @property
     def next_parameters(self) -> OrderParameters:
         """After one more iteration."""
-        return OrderParameters(self.estimate.m, self.estimate.q, self.estimate.Sigma)
+        return OrderParameters.of_estimate(self.estimate)
 
 
 @dataclass(frozen=True)
@@ -140,10 +160,20 @@ class TrainingEvolution:
     target : Target
     noisy_signal : float
         Q_0', which the loss side sees; the matrix side has Q_0 of the target.
+    least_error : callable
+        The test error of the best multiple of the target on the nodes of this loss.
     """
 
-    def __init__(self, loss: LossAverage, penalty: Penalty, target: Target, noisy_signal: float) -> None:
+    def __init__(
+        self,
+        loss: LossAverage,
+        penalty: Penalty,
+        target: Target,
+        noisy_signal: float,
+        least_error: Callable[[], float] = lambda: np.nan,
+    ) -> None:
         self.loss, self.penalty, self.target, self.noisy_signal = loss, penalty, target, noisy_signal
+        self.least_error = least_error
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -164,7 +194,8 @@ class TrainingEvolution:
         It is from one descent of the proximal map per sample; from several at those that ``multi_start`` chooses.
         """
         parameters = self.parameters(x)
-        pull = self.loss.pull(self.noisy_signal, *parameters, near=near, multi_start=multi_start)
+        spread = self.spread(parameters)
+        pull = self.loss.pull(self.noisy_signal, *parameters, near=near, multi_start=multi_start, spread=spread)
         sides = self._matrix_side(alpha, x, parameters, pull)
         return Iterate(parameters, *sides, pull.points, several=pull.several)
 
@@ -173,7 +204,9 @@ class TrainingEvolution:
     ) -> TrainingSolution:
         """As :meth:`step`, with all averages; with ``multi_start`` the lowest of several minima is looked for."""
         parameters = self.parameters(x)
-        averages, points = self.loss.evaluate(self.noisy_signal, *parameters, multi_start=multi_start, near=near)
+        averages, points = self.loss.evaluate(
+            self.noisy_signal, *parameters, multi_start=multi_start, near=near, spread=self.spread(parameters)
+        )
         sides = self._matrix_side(alpha, x, parameters, averages)
         return TrainingSolution(parameters, *sides, points, averages=averages)
 
@@ -188,7 +221,7 @@ class TrainingEvolution:
         estimate = self.penalty.estimate(self.target, *fields)
         if not (estimate.q > 0 and estimate.Sigma > 0):
             raise FloatingPointError(f"the penalty leaves nothing of S at {_words(parameters)}: {_words(fields)}")
-        residual = float(abs(self.variables(OrderParameters(*estimate[:3])) - x).max())
+        residual = float(abs(self.variables(OrderParameters.of_estimate(estimate)) - x).max())
         return fields, estimate, residual
 
     def image(self, state: Iterate) -> np.ndarray:
@@ -199,14 +232,29 @@ class TrainingEvolution:
         """Order parameters at the variables x; FloatingPointError where they leave what numbers can hold."""
         if not abs(x).max() < _LARGEST_LOG:
             raise FloatingPointError(f"the iteration runs away: log q = {x[0]:.3g}, log Sigma = {x[2]:.3g}")
-        q, cosine, Sigma = np.exp(x[0]), from_logit(x[1])[0], np.exp(x[2])
-        return OrderParameters(float(np.sqrt(q * self.target.mean_square) * cosine), float(q), float(Sigma))
+        q, (cosine, rest), Sigma = float(np.exp(x[0])), from_logit(x[1]), float(np.exp(x[2]))
+        m = float(np.sqrt(q * self.target.mean_square) * cosine)
+        return OrderParameters(m, q, Sigma, float(q * rest * (1 + cosine)))
 
     def variables(self, parameters: OrderParameters) -> np.ndarray:
-        """The logarithm of q, the logit of m/sqrt(q Q_0), the logarithm of Sigma."""
+        """The logarithm of q, the logit of the cosine m/sqrt(q Q_0), the logarithm of Sigma."""
         m, q, Sigma = parameters
-        cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1 - 1e-13)
-        return np.array([np.log(q), to_logit(cosine, 1 - cosine), np.log(Sigma)])
+        cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1.0)
+        # 1 - cosine has no digits of its own where S is nearly a multiple of S_0
+        rest = max(self.apart(parameters) / (q * (1 + cosine)), _ALIGNED)
+        return np.array([np.log(q), np.log(cosine) - np.log(rest), np.log(Sigma)])
+
+    def apart(self, parameters: OrderParameters) -> float:
+        """q - m^2/Q_0."""
+        if parameters.apart is not None:
+            return parameters.apart
+        return max(parameters.q - parameters.m**2 / self.target.mean_square, 0.0)
+
+    def spread(self, parameters: OrderParameters) -> float:
+        """Standard deviation sqrt(q - m^2/Q_0') of the learner's pre-activation given the target's."""
+        Q0 = self.target.mean_square
+        seen = parameters.m**2 * max(self.noisy_signal - Q0, 0.0) / (Q0 * self.noisy_signal)
+        return float(np.sqrt(self.apart(parameters) + seen))
 
     def jacobian(self, alpha: float, state: Iterate, step: float = 1e-3) -> np.ndarray:
         """G' by differences of the map, as good as quasi-Newton steps need it."""

@@ -15,6 +15,7 @@ from ..loss.loss_average import LossAverage, QuadraticLinear, SquaredSoftmax
 from ..loss.quadrature_nodes import LossNodes
 from ..model import AttentionIndex
 from ..streams import NODE_SCRAMBLINGS
+from .prediction import best_multiple
 from .spectral_estimate import Elementwise, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
 from .state_evolution import TrainingEvolution
 
@@ -66,18 +67,26 @@ class TrainingEquations:
     def __init__(self, problem: Training) -> None:
         self.problem, self.model = problem, problem.model
         self._losses: dict[LossNodes | None, LossAverage] = {}
+        self._least_errors: dict[LossNodes | None, float] = {}
 
     @property
     def penalty(self) -> Penalty:
         """The penalty on the spectrum, with its strength."""
         if self.problem.penalty is not None:
             return _user_penalty(self.problem.penalty, self.problem.weight_decay, is_factorized(self.problem))
-        return (NuclearNorm if is_factorized(self.problem) else SquaredNorm)(decay_of_matrix(self.problem))
+        if is_factorized(self.problem):
+            return NuclearNorm(decay_of_matrix(self.problem), self.problem.width_ratio)
+        return SquaredNorm(decay_of_matrix(self.problem))
 
     @property
     def in_closed_form(self) -> bool:
         """Whether the loss needs no nodes."""
         return self.model.activation == "linear" and self.problem.loss == "squared"
+
+    @property
+    def in_two_equations(self) -> bool:
+        """Whether two equations for delta and eps are all that is left."""
+        return self.in_closed_form and is_factorized(self.problem) and self.problem.penalty is None
 
     @property
     def convex(self) -> bool:
@@ -102,7 +111,13 @@ class TrainingEquations:
         """State evolution on the nodes asked for; none are where the loss is known in closed form."""
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
-        return TrainingEvolution(self._losses[nodes], self.penalty, self.model.target, self.model.noisy_signal)
+        loss, model = self._losses[nodes], self.model
+        return TrainingEvolution(loss, self.penalty, model.target, model.noisy_signal, lambda: self._least_error(nodes))
+
+    def _least_error(self, nodes: LossNodes | None) -> float:
+        if nodes not in self._least_errors:
+            self._least_errors[nodes] = best_multiple(self._losses[nodes], self.model)[1]
+        return self._least_errors[nodes]
 
     def _loss(self, nodes: LossNodes | None) -> LossAverage:
         model, loss = self.model, self.problem.loss

@@ -15,11 +15,13 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from ..streams import NODE_SCRAMBLINGS
+from .prediction import ROUNDING
 from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
-from .training_equations import Training, is_factorized
+from .training_equations import Training
+from .two_equations import squared_distance
 
 OBSERVABLES = (
-    "test_error", "train_error", "train_loss", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
+    "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
     "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
 #: The observables that the tolerance is for.
@@ -39,7 +41,8 @@ def observables(
         "test_error": averages.test,
         "train_error": averages.train,
         "train_loss": alpha * averages.train + penalty,
-        "estimation_error": problem.model.signal - 2 * m + q,
+        "excess_error": _excess_error(problem, solution, evolution),
+        "estimation_error": _distance(problem, solution, evolution),
         "rank": solution.estimate.rank,
         "m": m, "q": q, "Sigma": Sigma, "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
         "delta": np.sqrt(qhat) / mhat, "eps": eps, "scale": scale,
@@ -47,6 +50,18 @@ def observables(
         "replicon": evolution.replicon(alpha, solution),
         "jump_weight": averages.jump_weight,
     }  # fmt: skip
+
+
+def _distance(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
+    """The estimation error without the cancellation of Q_0 - 2m + q."""
+    return squared_distance(problem.model.signal, solution.parameters.m, evolution.apart(solution.parameters))
+
+
+def _excess_error(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
+    """The test error beyond that of the best multiple of the target, on the same nodes."""
+    if problem.model.activation == "linear" and problem.loss == "squared":
+        return 2 * problem.model.visible_directions * _distance(problem, solution, evolution)
+    return solution.averages.test - evolution.least_error()
 
 
 def training_outcome(
@@ -63,13 +78,17 @@ def training_outcome(
     # What is left of the iteration stands in the logarithms of the order parameters; ten is for how it is amplified.
     settled = 10 * max(_ROUNDING / 10, *(solution.residual for solution in solutions[:1]))
     errors = {name: max(error, settled * abs(values[name])) for name, error in errors.items()}
+    test, excess = values["test_error"], abs(values["excess_error"])
+    if excess < test:  # where it is small it is of second order in what is left of the iteration
+        errors["excess_error"] += 2 * settled * np.sqrt(excess * test) + ROUNDING * test
     outcome = Outcome(values | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"})
+    outcome = narrow_remark(problem, outcome, solutions[0].estimate.left_out)
     if stuck := [solution for solution in solutions if not solution.converged]:
         outcome = doubted(outcome, stuck[0].status, stuck[0].words)
     if values["jump_weight"] > JUMPS:
         share = f"{values['jump_weight']:.1%} of the data, where replica symmetry may fail"
         outcome = doubted(outcome, Status.NOT_VALID, f"unproven: the proximal map jumps on {share}")
-    elif values["replicon"] >= 1:
+    elif 1 <= values["replicon"] < np.inf:
         words = f"unproven: replica symmetry is unstable, replicon = {values['replicon']:.3g}"
         outcome = doubted(outcome, Status.NOT_VALID, words)
     return judged(problem, outcome, tolerance)
@@ -81,25 +100,38 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
         values = {name: float(column.mean()) for name, column in table.items()}
         return values, {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
     values = {name: float(column[0]) for name, column in table.items()}
-    return values, {name: float(abs(column - column[0]).max()) for name, column in table.items()}
+    spread = {
+        name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0
+        for name, column in table.items()
+    }
+    return values, spread
+
+
+def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outcome:
+    """What is to be said where W has fewer columns than directions to learn: the largest are kept, as a heuristic."""
+    if not left_out > 0:
+        return outcome
+    words = (
+        f"converged; narrow: heuristic: width_ratio = {problem.width_ratio:g} leaves out a share {left_out:.3g} of the "
+        "eigenvalues that would be learned, and the largest are kept"
+    )
+    if np.isinf(outcome.values["replicon"]):
+        words += "; the cut lies inside a bulk, where the replicon diverges"
+    return doubted(outcome, None, words)
 
 
 def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
-    """The verdict on any outcome of training: is W wide enough, is the tolerance met, is there an error beyond reason?
+    """The verdict on any outcome of training: is the tolerance met, is there an error beyond reason?
 
     The tolerance is for test_error, train_error, train_loss, estimation_error and rank: absolute where they are below
-    one, relative above. Of all numbers an error must not exceed the number itself.
+    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may, which
+    is a remark.
     """
     values = outcome.values
-    if is_factorized(problem) and values["rank"] > problem.width_ratio:
-        outcome = doubted(
-            outcome,
-            Status.NOT_VALID,
-            f"the theory does not apply: width_ratio = {problem.width_ratio:g} is below the learned rank "
-            f"{values['rank']:.3g}, and the learner is confined to fewer directions than it needs",
-        )
     known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}
-    vague = [name for name, (size, error) in known.items() if error > size]
+    vague = [name for name, (size, error) in known.items() if error > size and name != "excess_error"]
+    if "excess_error" in known and known["excess_error"][1] > known["excess_error"][0]:
+        outcome = doubted(outcome, None, f"{outcome.sentence}: {_known('excess_error', values)}")
     loose = [name for name in PROMISED if known[name][1] > tolerance * max(1.0, known[name][0])]
     if vague:
         outcome = doubted(outcome, Status.INACCURATE, f"inaccurate: {_known(vague[0], values)}")
@@ -128,17 +160,18 @@ def _gravity(status: Status) -> int:
 
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
     """S = 0: the penalty outweighs all that the data say."""
-    nothing = [evolution.from_nothing(alpha)[0].test for evolution in evolutions]
-    values, errors = _mean_and_spread([{"test_error": test} for test in nothing])
+    nothing = [(evolution.from_nothing(alpha)[0].test, evolution.least_error()) for evolution in evolutions]
+    values, errors = _mean_and_spread([{"test_error": test, "excess_error": test - least} for test, least in nothing])
+    excess, excess_err = values["excess_error"], errors["excess_error"]
     test, error = values["test_error"], errors["test_error"]
     values = with_rounding(
         dict.fromkeys(OBSERVABLES, 0.0) | {
-            "test_error": test, "train_error": test, "train_loss": alpha * test,
+            "test_error": test, "train_error": test, "train_loss": alpha * test, "excess_error": excess,
             "estimation_error": problem.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
             "potential": alpha * test,
         }
     )  # fmt: skip
-    values |= {"test_error_err": error, "train_error_err": error}
+    values |= {"test_error_err": error, "train_error_err": error, "excess_error_err": excess_err}
     values |= {"train_loss_err": alpha * error, "potential_err": alpha * error}
     return Outcome(values, Status.CONVERGED, words="converged: the penalty keeps S at zero")
 

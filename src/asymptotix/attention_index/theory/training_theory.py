@@ -20,13 +20,15 @@ from ...numerics.iteration import QuasiNewton
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
-from .training_equations import Training, TrainingEquations
+from .training_equations import Training, TrainingEquations, decay_of_matrix
 from .training_observables import doubted, nothing_learned, training_outcome
+from .two_equations import two_equations
 from .vanishing_weight_decay import (
     NEARLY_ZERO,
     interpolates,
     interpolating_outcome,
     interpolating_start,
+    recovers_exactly,
     threshold_outcome,
 )
 
@@ -112,6 +114,8 @@ class TrainingTheory:
 
     def solve(self, alpha: float, starts: Sequence[OrderParameters], tolerance: float) -> Found:
         """What is learned at one alpha."""
+        if self.equations.in_two_equations:
+            return self._in_two_equations(alpha, tolerance)
         if interpolates(self.problem, alpha):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         try:
@@ -122,6 +126,25 @@ class TrainingTheory:
         if stuck and interpolates(self.problem, alpha, below=NEARLY_ZERO):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         return found
+
+    def _in_two_equations(self, alpha: float, tolerance: float) -> Found:
+        """Linear channel: delta and eps solve two equations, and the others follow from them."""
+        problem, model, evolution = self.problem, self.model, self.equations.evolution()
+        samples, decay = 2 * model.visible_directions * alpha, decay_of_matrix(problem)
+        if decay == 0 and recovers_exactly(problem, alpha):
+            return Found(interpolating_outcome(problem, alpha, tolerance), None)
+        try:
+            law = two_equations(model.target, model.noise, samples, decay, problem.width_ratio)
+        except FloatingPointError as error:
+            return Found(Outcome({}, Status.FAILED, words=f"failed: {error}"), None)
+        if law.q <= 0:
+            return Found(nothing_learned(problem, alpha, [evolution]), None)
+        Sigmahat = 2 * decay / law.eps if decay > 0 else 4 * (samples - law.divergence)
+        if decay == 0 and law.eps > 0:
+            return Found(interpolating_outcome(problem, alpha, tolerance, law), None)
+        parameters = OrderParameters(law.m, law.q, law.divergence / Sigmahat, law.apart)
+        solution = evolution.at(alpha, evolution.variables(parameters))
+        return Found(training_outcome(problem, alpha, [solution], [evolution], tolerance), parameters)
 
     # -- from few nodes to many --------------------------------------------------------------------------------
 
@@ -210,7 +233,7 @@ class TrainingTheory:
             if estimate.q <= 0:
                 count = self.equations.node_counts(tolerance)[-1]
                 return Found(nothing_learned(self.problem, alpha, self.equations.replicas(count)), None)
-            near = few.cautiously(alpha, OrderParameters(*estimate[:3]), tolerance=_FOLLOWED)
+            near = few.cautiously(alpha, OrderParameters.of_estimate(estimate), tolerance=_FOLLOWED)
             return self._judged(alpha, [near], tolerance)
         except FloatingPointError:
             return Found(Outcome({}, Status.FAILED, words=f"failed: {reason}"), None)

@@ -1,6 +1,6 @@
 """Training at vanishing weight decay: thresholds, what is learned where the data are interpolated, and where to start.
 
-Boncoraglio et al., arXiv:2509.24914, Section 4 and Appendix C; the equations are in :mod:`.ridgeless` and
+Boncoraglio et al., arXiv:2509.24914, Section 4 and Appendix C; the equations are in :mod:`.two_equations` and
 :mod:`.interpolation_and_recovery`.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from .interpolation_and_recovery import exact_recovery, exact_recovery_full, interpolation
-from .prediction import prediction_error
-from .ridgeless import Interpolator, least_norm, least_trace
+from .prediction import excess_error, prediction_error
 from .state_evolution import OrderParameters
 from .training_equations import Training, decay_of_matrix, is_factorized
-from .training_observables import judged, with_rounding
+from .training_observables import judged, narrow_remark, with_rounding
+from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
 #: Weight decay of S that is as good as none, and the largest for which the limit stands in where the iteration fails.
 COUNTS_AS_ZERO, NEARLY_ZERO = 1e-12, 1e-6
@@ -64,21 +64,35 @@ def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZE
     """Whether weight decay vanishes, or is ``below`` a bound, and all data are fitted: at any alpha without noise."""
     if decay_of_matrix(problem) > below or problem.loss != "squared" or problem.penalty is not None:
         return False
+    if is_factorized(problem) and problem.width_ratio < 1 - problem.model.target.zero_mass:
+        return _interpolator(problem, alpha).eps > 0  # fewer columns fit fewer data
     return problem.model.noise == 0 or alpha < training_thresholds(problem).interpolation
 
 
-def interpolating_outcome(problem: Training, alpha: float, tolerance: float) -> Outcome:
-    """What the interpolator of least trace, or of least norm, has learned."""
-    model = problem.model
-    if model.noise == 0 and alpha >= training_thresholds(problem).exact_recovery:
+def recovers_exactly(problem: Training, alpha: float) -> bool:
+    """Whether the data are without noise and so many that only the target interpolates them."""
+    wide = not is_factorized(problem) or problem.width_ratio >= 1 - problem.model.target.zero_mass
+    return problem.model.noise == 0 and wide and alpha >= training_thresholds(problem).exact_recovery
+
+
+def interpolating_outcome(
+    problem: Training, alpha: float, tolerance: float, known: LearnedLaw | None = None
+) -> Outcome:
+    """What the interpolator of least trace, or of least norm, has learned; its law may be known."""
+    if known is None and recovers_exactly(problem, alpha):
         return judged(problem, _as_limit(problem, _exact(problem)), tolerance)
+    found = _interpolator(problem, alpha) if known is None else known
+    words = "converged: interpolation at vanishing weight decay"
+    outcome = narrow_remark(problem, Outcome(_values(problem, found), words=words), found.left_out)
+    return judged(problem, _as_limit(problem, outcome), tolerance)
+
+
+def _interpolator(problem: Training, alpha: float) -> LearnedLaw:
+    model = problem.model
     samples = 2 * model.visible_directions * alpha
     if is_factorized(problem):
-        found = least_trace(model.target, model.noisy_signal, samples)
-    else:
-        found = least_norm(model.target, model.noise, samples)
-    words = "converged: interpolation at vanishing weight decay"
-    return judged(problem, _as_limit(problem, Outcome(_values(problem, found), words=words)), tolerance)
+        return two_equations(model.target, model.noise, samples, 0.0, problem.width_ratio)
+    return least_norm(model.target, model.noise, samples)
 
 
 def _as_limit(problem: Training, outcome: Outcome) -> Outcome:
@@ -97,23 +111,26 @@ def _as_limit(problem: Training, outcome: Outcome) -> Outcome:
     return Outcome(values, outcome.how, words=words)
 
 
-def _values(problem: Training, found: Interpolator) -> dict[str, float]:
+def _values(problem: Training, found: LearnedLaw) -> dict[str, float]:
     model, factor = problem.model, problem.model.beta_ratio
     m, q = factor * found.m, factor**2 * found.q
+    apart = factor**2 * found.apart
     test, test_err = prediction_error(model, m, q, beta=model.beta)
-    above = model.target.convolution(found.delta).mass_above(found.eps) if is_factorized(problem) else 1.0
+    excess, excess_err = excess_error(model, m, q, apart)
     values = {
-        "test_error": test, "train_error": 0.0, "train_loss": 0.0, "estimation_error": model.signal - 2 * m + q,
-        "rank": float(above), "m": m, "q": q, "Sigma": np.inf, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0,
+        "test_error": test, "train_error": 0.0, "train_loss": 0.0, "excess_error": excess,
+        "estimation_error": squared_distance(model.signal, m, apart), "rank": found.rank, "m": m, "q": q, "Sigma": np.inf, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0,
         "delta": found.delta, "eps": found.eps, "scale": factor * found.scale, "potential": 0.0,
         "replicon": np.nan, "jump_weight": 0.0,
     }  # fmt: skip
-    return with_rounding(values) | {"test_error_err": max(test_err, 1e-9 * test)}
+    numerical = {"test_error_err": max(test_err, 1e-9 * test), "excess_error_err": max(excess_err, 1e-9 * excess)}
+    return with_rounding(values) | numerical
 
 
 def _exact(problem: Training) -> Outcome:
     model, factor, Q0 = problem.model, problem.model.beta_ratio, problem.model.signal
-    values = dict.fromkeys(("test_error", "train_error", "train_loss", "potential", "jump_weight"), 0.0) | {
+    nothing = ("test_error", "train_error", "train_loss", "excess_error", "potential", "jump_weight")
+    values = dict.fromkeys(nothing, 0.0) | {
         "estimation_error": (1 - factor) ** 2 * Q0, "rank": 1 - model.target.zero_mass, "m": factor * Q0,
         "q": factor**2 * Q0, "Sigma": np.nan, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0, "delta": 0.0, "eps": 0.0,
         "scale": factor, "replicon": np.nan,
@@ -130,6 +147,6 @@ def interpolating_start(problem: Training, alpha: float) -> OrderParameters | No
     if model.noise == 0 or alpha > 0.9 * interpolation(model.target, model.noise, model.visible_directions):
         return None
     N, factor = model.visible_directions, model.beta_ratio
-    found = least_trace(model.target, model.noisy_signal, 2 * N * alpha)
+    found = two_equations(model.target, model.noise, 2 * N * alpha, 0.0)
     Sigma = alpha * N * found.eps / (decay * factor)
-    return OrderParameters(found.m * factor, found.q * factor**2, Sigma * factor**2)
+    return OrderParameters(found.m * factor, found.q * factor**2, Sigma * factor**2, found.apart * factor**2)

@@ -154,6 +154,4 @@ class SinglePath:
         U, *inner = (np.array([[x]]) for x in orders)
         slope, value = abs(float(self._slope(t, width))), self._value(t, width)
         off = slope * error + 4 * np.finfo(float).eps * abs(value)
-        return OrderParameter(
-            U, inner, value, evaluations, slope, U * np.expm1(error), off, Status.CONVERGED, words
-        )
+        return OrderParameter(U, inner, value, evaluations, slope, U * np.expm1(error), off, Status.CONVERGED, words)

@@ -47,9 +47,7 @@ def assemble(
     definitions
         What the names mean, which becomes the attributes of variables and coordinates; None sets none.
     """
-    own_dims = {
-        name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values
-    }
+    own_dims = {name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values}
     arrays = [None if o is None else {n: np.asarray(v) for n, v in o.values.items()} for o in outcomes]
     lengths = _own_lengths(arrays, own_dims, rows)
     names = {d: [index_name(rows.labels, i) for i in range(lengths[d])] for d in INDEX_DIMENSIONS if d in lengths}
@@ -72,9 +70,7 @@ def assemble(
 def _check_names(own_dims: Mapping[str, tuple[str, ...]], taken: Sequence[str]) -> None:
     for name, dims in own_dims.items():
         if name in RESERVED or name in taken or name in {dim for other in own_dims.values() for dim in other}:
-            raise ValueError(
-                f"an observable cannot be called {name!r}: the name is taken by a coordinate or a status"
-            )
+            raise ValueError(f"an observable cannot be called {name!r}: the name is taken by a coordinate or a status")
         if clash := set(dims) & set(taken):
             raise ValueError(f"observable {name!r} has a dimension {clash.pop()!r} that is also a control")
 

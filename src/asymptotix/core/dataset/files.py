@@ -219,9 +219,7 @@ def _from_json(path: str | os.PathLike, name: str, text: Any) -> Any:
     return value
 
 
-def _problem(
-    described: Any, arrays: Mapping[str, np.ndarray], given: Problem | None, free: Collection[str]
-) -> Problem:
+def _problem(described: Any, arrays: Mapping[str, np.ndarray], given: Problem | None, free: Collection[str]) -> Problem:
     if given is not None:
         saved = _inlined(described, arrays)
         found = differences(saved, describe(given))
@@ -280,6 +278,4 @@ def _with_codes(ds: xr.Dataset) -> xr.Dataset:
 def _require_h5netcdf() -> None:
     # h5netcdf is installed without h5py too, and then cannot write.
     if missing := [name for name in ("h5netcdf", "h5py") if importlib.util.find_spec(name) is None]:
-        raise ImportError(
-            f"saving and loading results needs {' and '.join(missing)}: pip install h5netcdf h5py"
-        )
+        raise ImportError(f"saving and loading results needs {' and '.join(missing)}: pip install h5netcdf h5py")

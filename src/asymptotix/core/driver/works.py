@@ -237,9 +237,7 @@ def sizes_of(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
     """The sizes of ``simulate(dim=)``; None alone where the problem fixes it."""
     if not algorithm.needs_dim:
         if dim is not None:
-            raise TypeError(
-                f"{type(algorithm).__name__} takes no dim: the problem fixes the size, got dim={dim!r}"
-            )
+            raise TypeError(f"{type(algorithm).__name__} takes no dim: the problem fixes the size, got dim={dim!r}")
         return [None]
     if dim is None:
         raise TypeError(f"{type(algorithm).__name__} needs dim, for example dim=1000")

@@ -83,7 +83,7 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
     name, shows = escape(figure.name), escape(figure.shows)
     if record is None:
         why = f"needs the data set {', '.join(figure.needs)}" if figure.needs else "not made yet"
-        return f'<article><div><h3>{name}</h3><p>{shows}</p>{_badge(why, "missing")}</div></article>'
+        return f"<article><div><h3>{name}</h3><p>{shows}</p>{_badge(why, 'missing')}</div></article>"
     folder, title = figure.name, figure.name.rpartition("/")[2]
     verdict = record["verdict"]
     files = [file for file in record["files"] if file.endswith((".pdf", ".md", ".nc"))]

@@ -192,9 +192,7 @@ class GAMP(AlgorithmOnSamples):
             return self.start
         return "side_information" if theory.problem.side_information > 0 else "staged"
 
-    def _batch(
-        self, theory: SequenceIndexTheory, runs: PointRuns, stream: bool, seeds: Sequence[int]
-    ) -> GampBatch:
+    def _batch(self, theory: SequenceIndexTheory, runs: PointRuns, stream: bool, seeds: Sequence[int]) -> GampBatch:
         """Some of the runs at a point, with their data drawn and their programs compiled."""
         side, channel = theory.problem.side_information, theory.channel
         options = BatchOptions(

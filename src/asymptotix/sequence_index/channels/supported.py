@@ -93,9 +93,7 @@ class SupportedPosterior:
         found = _moments(self._support, fields.reshape(len(self._y), -1, P * M) - self._truth[:, None], precision)
         self._do_again(found, fields, precision)
         log_evidence = found[0] - 0.5 * M * np.linalg.slogdet(2 * np.pi * V)[1]
-        posterior = Posterior(
-            log_evidence, found[1].reshape(n, P, M), found[2].reshape(n, P, M, P, M), found[3]
-        )
+        posterior = Posterior(log_evidence, found[1].reshape(n, P, M), found[2].reshape(n, P, M, P, M), found[3])
         kept = np.isfinite(log_evidence) & self._enough(found[3])
         few = np.flatnonzero(~kept)
         if len(few):
@@ -197,9 +195,7 @@ def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray,
 
 def _in_single_precision(points: np.ndarray, log_weights: np.ndarray) -> Support:
     """Coordinates before places."""
-    return Support(
-        np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32)
-    )
+    return Support(np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32))
 
 
 def _rounded_up(number: int, multiple: int) -> int:

@@ -187,9 +187,7 @@ class Coordinates:
     def _principal(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return (x, self.frame) if self.diagonal else self._spectrum(x)
 
-    def _selected(
-        self, logits: np.ndarray, directions: np.ndarray, kept: np.ndarray
-    ) -> tuple[Coordinates, np.ndarray]:
+    def _selected(self, logits: np.ndarray, directions: np.ndarray, kept: np.ndarray) -> tuple[Coordinates, np.ndarray]:
         space = replace(self, frame=directions[:, kept])
         return space, logits[kept] if self.diagonal else space._components(np.diag(logits[kept]))
 

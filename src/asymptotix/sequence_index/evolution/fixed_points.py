@@ -49,9 +49,7 @@ class StateEvolution(Dynamics):
     ) -> None:
         super().__init__(channel, side_information, Nodes(channel, seed), held)
 
-    def uninformed(
-        self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None
-    ) -> OverlapSolution:
+    def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
         """Fixed point reached from a vanishing, isotropic overlap.
 
         As the start tends to zero directions are learned one after the other: the most unstable one grows and
@@ -105,9 +103,7 @@ class StateEvolution(Dynamics):
             rows.append(Q)
         return np.array(rows)
 
-    def _from_nothing(
-        self, point: Point, tolerance: float, at_start: Instability | None = None
-    ) -> OverlapSolution:
+    def _from_nothing(self, point: Point, tolerance: float, at_start: Instability | None = None) -> OverlapSolution:
         """Let one unstable direction after the other enter until nothing more grows.
 
         ``at_start`` is what grows at the point, where that is known.

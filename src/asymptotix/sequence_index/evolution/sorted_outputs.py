@@ -120,9 +120,7 @@ def _table(z: np.ndarray, y: np.ndarray) -> Table:
     edges = np.append(np.flatnonzero(new), len(y)) if new.sum() <= FEW_VALUES else window_edges(len(y))
     counts, starts = np.diff(edges), edges[:-1]
     products = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
-    y, first, second = (
-        np.add.reduceat(x, starts) / counts.reshape(-1, *[1] * (x.ndim - 1)) for x in (y, z, products)
-    )
+    y, first, second = (np.add.reduceat(x, starts) / counts.reshape(-1, *[1] * (x.ndim - 1)) for x in (y, z, products))
     return Table(y, first, second.reshape(len(y), z.shape[1], -1))
 
 

@@ -113,5 +113,3 @@ def sampled_curvature_at_zero(channel: Channel) -> Estimate:
     refuse_seen_signs(channel)
     f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
     return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
-
-

@@ -276,9 +276,7 @@ class DeepChannel(MappedChannel):
             return [1.0, -1.0]
         return [jnp.where((u[0] - u[1]) * (t[0] - t[1]) < 0, -1.0, 1.0)]
 
-    def _weighed(
-        self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Any], exist: Any
-    ) -> Points:
+    def _weighed(self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Any], exist: Any) -> Points:
         """Log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
         early = sum((jnp.log(determinant(A)) for A in matrices[:-1]), 0.0)
         middle, last = (_energy(prior, layer, x[layer]) for layer in (-2, -1))

@@ -77,9 +77,7 @@ class LinearAverager(OperatorAverager):
         seen = len(self._B) * (1 + np.log(2 * np.pi)) + log_det
         rest = self._unseen * (1 + np.log(2 * np.pi * self._noise)) if self._noise > 0 else 0.0
         own = np.einsum("pmpk->pmk", H)
-        return Averages(
-            np.einsum("pmqm->pq", H)[None], np.array([-0.5 * (seen + rest)]), (own**2).sum((-1, -2))[None]
-        )
+        return Averages(np.einsum("pmqm->pq", H)[None], np.array([-0.5 * (seen + rest)]), (own**2).sum((-1, -2))[None])
 
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray

@@ -46,7 +46,7 @@ class CubatureChannel(LinkChannel):
 
     def footprint(self, draws: int) -> int:
         n = self.size
-        cells = self._grid ** n + self._levels * draws * (2**n - 1)
+        cells = self._grid**n + self._levels * draws * (2**n - 1)
         return cells * max(self._order, 3) ** n * (4 + 2 * n)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:

@@ -208,9 +208,7 @@ def _draw_free(charts: Charts, key: Any, each: int) -> Any:
     return jnp.concatenate([plain, around], 1)
 
 
-def _solve(
-    phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any, starts: int
-) -> tuple[Any, Any]:
+def _solve(phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any, starts: int) -> tuple[Any, Any]:
     """Roots (charts, each, starts, n) of phi = y in the solved coordinates, and which of them count."""
     each, r = free.shape[1], charts.solved.shape[1]
     n = r + free.shape[2]

@@ -154,9 +154,7 @@ class FibreSupport:
         place = root_between(jax.grad(residual), lower, upper, _STEPS)
         return place, residual(place) * residual(lower) < 0
 
-    def _weighted_roots(
-        self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any
-    ) -> tuple[Any, Any]:
+    def _weighted_roots(self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any) -> tuple[Any, Any]:
         """Points (D, r) and their log-weights (r,)."""
 
         def root(base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any, Any]:

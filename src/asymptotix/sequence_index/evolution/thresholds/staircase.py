@@ -50,9 +50,7 @@ class Staircase(NamedTuple):
     branch: Point | None
 
 
-def staircase(
-    evolution: StateEvolution, *, tolerance: float, rows_only: bool = False, say: Say = quietly
-) -> Staircase:
+def staircase(evolution: StateEvolution, *, tolerance: float, rows_only: bool = False, say: Say = quietly) -> Staircase:
     """Directions in the order in which they are learned from nothing; those that are not come last, at infinity.
 
     With ``rows_only`` it ends where every row that is visible has a part in a step: later ones tell nothing new of it.

@@ -1,0 +1,163 @@
+"""Local exponents of a curve: how an observable goes as a power of what it is drawn against."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import xarray as xr
+
+from ...numerics import checks
+from ..words import format_number
+
+
+class _WithDataset(Protocol):
+    @property
+    def ds(self) -> xr.Dataset: ...
+
+    @property
+    def problem(self) -> Any: ...
+
+
+@dataclass(frozen=True, repr=False)
+class ScalingExponent:
+    """The exponent p of observable ~ along^p, locally and over a window.
+
+    Attributes
+    ----------
+    observable, along : str
+    local : xarray.Dataset
+        ``slope``, the logarithmic derivative at every point of the result, and ``slope_err``, which follows from the
+        numerical or statistical errors of the observable.
+    mean, error : xarray.DataArray
+        Slope of a straight line through the logarithms in the window, and its error from those of the observable.
+    spread : xarray.DataArray
+        Half the difference between the largest and the smallest local slope in the window: how far from a power law the
+        curve is there.
+    window : pair of float
+    words : str
+        Why there is no power law to be expected, where there is none.
+    """
+
+    observable: str
+    along: str
+    local: xr.Dataset
+    mean: xr.DataArray
+    error: xr.DataArray
+    spread: xr.DataArray
+    window: tuple[float, float]
+    words: str = ""
+
+    def __repr__(self) -> str:
+        between = f"{self.along} from {self.window[0]:.4g} to {self.window[1]:.4g}"
+        if self.mean.ndim:
+            found = f"slopes from {float(self.mean.min()):.3f} to {float(self.mean.max()):.3f}"
+        else:
+            found = f"~ {self.along}^{format_number(float(self.mean), max(float(self.error), float(self.spread)))}"
+        return (
+            f"<asymptotix scaling exponent: {self.observable} {found}, {between}{'; ' * bool(self.words)}{self.words}>"
+        )
+
+
+def scaling_exponent(
+    result: _WithDataset,
+    observable: str = "excess_error",
+    along: str = "alpha",
+    window: tuple[float, float] | None = None,
+) -> ScalingExponent:
+    """Local logarithmic slope of an observable, and its spread over a window.
+
+    Parameters
+    ----------
+    result : Result
+        Of theory or of an experiment, of which the mean over seeds is taken.
+    observable : str
+        Positive along the dimension; points without a number have no slope.
+    along : str
+        A dimension of the result with positive values, three or more.
+    window : pair of float, optional
+        Values of ``along`` between which the mean and the spread are taken, both included; by default all.
+
+    Returns
+    -------
+    ScalingExponent
+        Its numbers are arrays along the other dimensions of the observable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import asymptotix as asx
+    >>> target = asx.RankedPowerLaw(gamma=1.5, dim=10**4)
+    >>> task = asx.AttentionIndex(tokens=1, activation="linear", target=target)
+    >>> theory = asx.solve(asx.RiskMinimization(task, weight_decay=10.0), alpha=np.geomspace(0.3, 3, 4))
+    >>> float(asx.scaling_exponent(theory).mean.round(2))      # over-regularised: tends to -(2 - 1/gamma) = -4/3
+    -1.31
+    """
+    values, errors = _values(result.ds, observable, along)
+    x = values[along].values.astype(float)
+    if len(x) < 3 or not (x > 0).all() or not (np.diff(x) > 0).all():
+        raise ValueError(f"{along} must have three or more positive, ascending values, got {x}")
+    if (values <= 0).any():
+        at = values.where(values <= 0, drop=True)[along].values[0]
+        raise ValueError(
+            f"{observable} must be positive for a slope of its logarithm, got a value below at {along}={at:g}"
+        )
+    low, high = _window(window, x)
+    inside = (x >= low) & (x <= high)
+    if inside.sum() < 2:
+        raise ValueError(f"window must contain two or more of the values of {along}, got {window} and {x}")
+    log = np.log(x)
+    by_point = np.gradient(np.eye(len(x)), log, axis=0)  # rows: local slopes as sums over the points
+    centred = np.where(inside, log - log[inside].mean(), 0.0)
+    line = centred / (centred**2).sum()
+    y, share = np.log(values), errors / values
+
+    def summed(weights: np.ndarray, of: xr.DataArray) -> xr.DataArray:
+        return xr.dot(xr.DataArray(weights, dims=along), of, dim=along)
+
+    table = xr.DataArray(by_point, dims=("point", along), coords={"point": x})
+    local = xr.Dataset(
+        {"slope": xr.dot(table, y, dim=along), "slope_err": np.sqrt(xr.dot(table**2, share**2, dim=along))}
+    ).rename(point=along)
+    seen = local["slope"].isel({along: np.flatnonzero(inside)})
+    spread = 0.5 * (seen.max(along) - seen.min(along))
+    error = np.sqrt(summed(line**2, share**2))
+    return ScalingExponent(
+        observable, along, local, summed(line, y), error, spread, (low, high), _no_power_law(result.problem)
+    )
+
+
+def _values(ds: xr.Dataset, observable: str, along: str) -> tuple[xr.DataArray, xr.DataArray]:
+    """The observable and its errors, those of a mean over seeds if there are any."""
+    if observable not in ds.data_vars:
+        raise ValueError(f"observable must be one of {', '.join(map(str, ds.data_vars))}, got {observable!r}")
+    values = ds[observable]
+    if along not in values.dims or along not in values.coords:
+        dims = ", ".join(str(dim) for dim in values.dims if dim in values.coords) or "none"
+        raise ValueError(f"along must be a dimension of {observable} with values, here {dims}, got {along!r}")
+    errors = ds[f"{observable}_err"] if f"{observable}_err" in ds else xr.zeros_like(values)
+    if "seed" in values.dims:
+        count = np.maximum(values.notnull().sum("seed"), 1)
+        errors = values.std("seed", ddof=1) / np.sqrt(count) if values.sizes["seed"] > 1 else errors.mean("seed")
+        values = values.mean("seed")
+    return values, errors
+
+
+def _window(window: Any, x: np.ndarray) -> tuple[float, float]:
+    if window is None:
+        return float(x[0]), float(x[-1])
+    low, high = (float(checks.positive("window", end)) for end in checks.array_of_shape("window", window, (2,)))
+    if not low < high:
+        raise ValueError(f"window must be ascending, got {window}")
+    return low, high
+
+
+def _no_power_law(description: Any) -> str:
+    """What a part of the description says on why its curves are no power laws."""
+    words = getattr(description, "no_power_law", "")
+    if words or not dataclasses.is_dataclass(description):
+        return words
+    parts = (getattr(description, field.name, None) for field in dataclasses.fields(description))
+    return next((found for part in parts if (found := _no_power_law(part))), "")
