@@ -75,6 +75,11 @@ class Measure(abc.ABC):
     def argument(self, u: Array, v: Array) -> Array:
         """Integral of arg(w - s) over the measure."""
 
+    def away_from(self, z: Array, same: float) -> tuple[Array, Array]:
+        """Integrals of 1/(z - s) and 1/(z - s)^2 off the support; an atom within ``same`` of z is left out."""
+        sums = self.sums(z, np.zeros_like(z))
+        return sums.H, sums.F
+
 
 class Atomic(Measure):
     """Point masses.
@@ -110,6 +115,45 @@ class Atomic(Measure):
         for part in _blocks(len(u), len(self.values)):
             angles[part] = np.arctan2(v[part, None], u[part, None] - self.values) @ self.weights
         return angles
+
+    def away_from(self, z: Array, same: float) -> tuple[Array, Array]:
+        distance = z[:, None] - self.values
+        inverse = 1 / np.where(np.abs(distance) <= same * np.abs(self.values), np.inf, distance)
+        return inverse @ self.weights, inverse**2 @ self.weights
+
+
+def zeros(mass: float) -> list[Measure]:
+    """The atom at zero, if it has a mass."""
+    return [Atomic(np.zeros(1), np.array([mass]))] if mass > 0 else []
+
+
+class Share(Measure):
+    """A share of another measure: what finitely many spikes leave of a bulk."""
+
+    def __init__(self, measure: Measure, share: float) -> None:
+        self.measure, self.share = measure, share
+
+    @property
+    def islands(self) -> Array:
+        return self.measure.islands
+
+    @property
+    def island_masses(self) -> Array:
+        return self.share * self.measure.island_masses
+
+    @property
+    def second_moment(self) -> float:
+        return self.share * self.measure.second_moment
+
+    def sums(self, u: Array, height: Array) -> Sums:
+        return Sums(*(self.share * total for total in self.measure.sums(u, height)))
+
+    def argument(self, u: Array, v: Array) -> Array:
+        return self.share * self.measure.argument(u, v)
+
+    def away_from(self, z: Array, same: float) -> tuple[Array, Array]:
+        G, F = self.measure.away_from(z, same)
+        return self.share * G, self.share * F
 
 
 def _blocks(points: int, atoms: int) -> Iterator[slice]:

@@ -6,12 +6,17 @@ import abc
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...core.specification import Specification
 from ...numerics import checks
 
 if TYPE_CHECKING:
     from ..spectra.convolution import Convolution
+    from ..spectra.measures import Measure
+
+SAME = 1e-12
+"""Distance, relative to an atom, within which a point is that atom itself."""
 
 
 class Target(Specification, abc.ABC):
@@ -54,9 +59,35 @@ class Target(Specification, abc.ABC):
     def largest(self) -> float:
         """Right end of the support."""
 
-    @abc.abstractmethod
+    @property
+    def spikes(self) -> np.ndarray:
+        """Single eigenvalues that stand apart from the law, descending, with their multiplicities; mostly none."""
+        return np.zeros(0)
+
+    @property
+    def spike_weight(self) -> float:
+        """Weight of one spike in the law: 1/d where the law is that of a matrix of size d, 0 where d is infinite."""
+        return 0.0
+
+    def parts(self) -> list[Measure]:
+        """The measures whose sum is mu_0; a law with a convolution and an off_support of its own needs none."""
+        raise NotImplementedError(f"{type(self).__name__} must say the parts() of its law, or its convolution()")
+
     def convolution(self, delta: float) -> Convolution:
         """mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
+        from ..spectra.biane import BianeConvolution
+
+        return BianeConvolution(self.parts(), delta)
+
+    def off_support(self, z: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """G(z) = int mu_0(ds)/(z - s) and F(z) = int mu_0(ds)/(z - s)^2 at real points off the support.
+
+        An atom at z itself is left out: that of a spike, which does not see itself.
+        """
+        z = np.asarray(z, dtype=float)
+        sums = [part.away_from(z.ravel(), SAME) for part in self.parts()]
+        G, F = np.sum(sums, axis=0)
+        return G.reshape(z.shape), F.reshape(z.shape)
 
     @abc.abstractmethod
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
