@@ -13,6 +13,7 @@ from .attention_index.targets.discrete_targets import Atoms as Atoms
 from .attention_index.targets.discrete_targets import Empirical as Empirical
 from .attention_index.targets.marchenko_pastur import MarchenkoPastur as MarchenkoPastur
 from .attention_index.targets.power_law import PowerLaw as PowerLaw
+from .attention_index.targets.spiked import Spiked as Spiked
 from .attention_index.targets.target import Target as Target
 from .attention_paths.heads import empirical_order_parameter as empirical_order_parameter
 from .attention_paths.heads import head_scores as head_scores

@@ -48,7 +48,7 @@ class MarchenkoPasturDensity(Continuous):
             slope = -value * s * (1 + (w - 0.5 * (self._low + self._high)) / R) / denominator
         return value, slope
 
-    def away_from(self, z: Array, same: float) -> tuple[Array, Array]:
+    def away_from(self, z: Array) -> tuple[Array, Array]:
         """In the closed form itself, with the real root: positive to the right of the support, negative left of it."""
         value, slope = self.transform(z.astype(complex))
         return value.real, -slope.real

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..spectra.convolution import Convolution
     from ..spectra.measures import Measure
 
-SAME = 1e-12
-"""Distance, relative to an atom, within which a point is that atom itself."""
-
 
 class Target(Specification, abc.ABC):
     """Law mu_0 of the eigenvalues of the positive semi-definite target S_0, an atom at zero included.
@@ -60,7 +57,7 @@ class Target(Specification, abc.ABC):
         """Right end of the support."""
 
     @property
-    def spikes(self) -> np.ndarray:
+    def spikes(self) -> np.ndarray | tuple[float, ...]:
         """Single eigenvalues that stand apart from the law, descending, with their multiplicities; mostly none."""
         return np.zeros(0)
 
@@ -84,10 +81,9 @@ class Target(Specification, abc.ABC):
 
         An atom at z itself is left out: that of a spike, which does not see itself.
         """
-        z = np.asarray(z, dtype=float)
-        sums = [part.away_from(z.ravel(), SAME) for part in self.parts()]
-        G, F = np.sum(sums, axis=0)
-        return G.reshape(z.shape), F.reshape(z.shape)
+        from ..spectra.measures import off_support
+
+        return off_support(self.parts(), z)
 
     @abc.abstractmethod
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
@@ -101,12 +97,16 @@ class Target(Specification, abc.ABC):
         bounded density; it is larger where a heavy tail carries Q_0 (1.05 for PowerLaw(3.5) at dim = 400).
         """
         dim = checks.integer("dim", dim, 1)
-        zeros = round(self.zero_mass * dim)
-        rank = dim - zeros
-        if rank == 0:
+        values = self.quantiles(dim)
+        if not values.any():
             least = int(0.5 / (1 - self.zero_mass)) + 1
             share = 1 - self.zero_mass
             raise ValueError(f"dim must be at least {least} where a share {share:g} is positive, got {dim}")
-        positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank)
-        positive *= np.sqrt(self.mean_square * dim / np.sum(positive**2))
+        return values * np.sqrt(self.mean_square * dim / np.sum(values**2))
+
+    def quantiles(self, dim: int) -> np.ndarray:
+        """The spectrum of :meth:`eigenvalues` before it is rescaled."""
+        zeros = round(self.zero_mass * dim)
+        rank = dim - zeros
+        positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank) if rank else np.zeros(0)
         return np.concatenate([np.zeros(zeros), positive])

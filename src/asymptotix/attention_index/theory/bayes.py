@@ -107,7 +107,8 @@ class AttentionIndexTheory:
 
         The balance is positive at small fields, and with noise negative at large ones.
         """
-        low, high = (float(np.log(bound / self.model.signal)) for bound in _FIELDS)
+        size = self.model.signal or self.model.noisy_signal
+        low, high = (float(np.log(bound / size)) for bound in _FIELDS)
         for _ in range(_MOST_STRIDES):
             if self._balance(low, alpha) > 0:
                 break
@@ -163,7 +164,7 @@ class AttentionIndexTheory:
         if test_err > tolerance:
             words = f"test_error is known as {test:.4g} +- {test_err:.1g}, beyond the tolerance of {tolerance:g}"
             return Outcome(values, Status.INACCURATE, words=f"inaccurate: {words}")
-        if values["estimation_error_err"] > max(error, _ROUNDING * Q0):
+        if values["estimation_error_err"] > max(error, _ROUNDING * (Q0 or self.model.noisy_signal)):
             words = f"inaccurate: estimation_error is known as {error:.2g} +- {values['estimation_error_err']:.1g}"
             return Outcome(values, Status.INACCURATE, words=words)
         return Outcome(values)

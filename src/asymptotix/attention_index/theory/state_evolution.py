@@ -205,7 +205,8 @@ class TrainingEvolution:
     def variables(self, parameters: OrderParameters) -> np.ndarray:
         """The logarithm of q, the logit of m/sqrt(q Q_0), the logarithm of Sigma."""
         m, q, Sigma = parameters
-        cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1 - 1e-13)
+        signal = self.target.mean_square
+        cosine = np.clip(m / np.sqrt(q * signal), 1e-9, 1 - 1e-13) if signal > 0 else 0.5  # any, as m = 0
         return np.array([np.log(q), to_logit(cosine, 1 - cosine), np.log(Sigma)])
 
     def jacobian(self, alpha: float, state: Iterate, step: float = 1e-3) -> np.ndarray:
@@ -383,14 +384,15 @@ class TrainingEvolution:
                 x = x - np.array([0.5, 0.0, 0.5])
         return x, self.step(alpha, x)
 
-    def from_nothing(self, alpha: float) -> tuple[LossAverages, MatrixEstimate]:
-        """Loss side and estimate at S = 0, where the response vanishes."""
+    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
+        """Loss side, fields and estimate at S = 0, where the response vanishes."""
         nothing = OrderParameters(0.0, 0.0, 1e-9)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
         if not mhat > 0:
             raise FloatingPointError(f"the data exert no field on S = 0 towards the target: mhat = {mhat:.3g}")
-        return averages, self.penalty.estimate(self.target, mhat, qhat, abs(Sigmahat))
+        fields = Fields(mhat, qhat, abs(Sigmahat))
+        return averages, fields, self.penalty.estimate(self.target, *fields)
 
     def replicon(self, alpha: float, state: TrainingSolution) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.
