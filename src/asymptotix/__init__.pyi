@@ -16,6 +16,7 @@ from .attention_index.targets.discrete_targets import Empirical as Empirical
 from .attention_index.targets.marchenko_pastur import MarchenkoPastur as MarchenkoPastur
 from .attention_index.targets.power_law import PowerLaw as PowerLaw
 from .attention_index.targets.ranked_power_law import RankedPowerLaw as RankedPowerLaw
+from .attention_index.targets.spiked import Spiked as Spiked
 from .attention_index.targets.target import Target as Target
 from .attention_index.theory.prediction import population_optimum as population_optimum
 from .attention_paths.heads import empirical_order_parameter as empirical_order_parameter

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import ArrayLike
 
+    from .core.result import Result
+
 
 class Theory(Protocol):
     """What a theory of Bayes-optimal learning does for the verbs; each method is that of :class:`Problem`."""
@@ -107,6 +109,15 @@ class BayesOptimal(Problem):
         """The theory of this model, a :class:`Theory`; what else it has, such as a channel, is its own."""
         return theory_of(self.model)(self)
 
+    @property
+    def readouts(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What can be called on results of this model."""
+        return getattr(self.theory, "readouts", ())
+
+    def outliers(self, result: Result) -> xr.Dataset:
+        """What the spikes of an AttentionIndex's target have become; see :meth:`RiskMinimization.outliers`."""
+        return self.theory.outliers(result)
+
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return self.theory.dimensions()
 
@@ -159,9 +170,9 @@ def theory_of(model: Any) -> Callable[[BayesOptimal], Theory]:
     from .attention_index.model import AttentionIndex
 
     if isinstance(model, AttentionIndex):
-        from .attention_index.theory.bayes import AttentionIndexTheory
+        from .attention_index.outliers.inference_outliers import AttentionIndexInference
 
-        return AttentionIndexTheory
+        return AttentionIndexInference
     from .sequence_index.channels.choose import covers
 
     if covers(model):

@@ -37,7 +37,7 @@ class AttentionIndex(Specification):
     tokens : int
         Sequence length T.
     target : Target
-        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw or Empirical.
+        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw, Empirical, or Spiked.
     noise : float
         Delta >= 0.
     beta : float
@@ -84,6 +84,11 @@ class AttentionIndex(Specification):
             raise TypeError(
                 "target must be a Target: MarchenkoPastur(0.5), say, or Atoms, PowerLaw, Empirical; "
                 f"got {checks.named(self.target)}"
+            )
+        if self.target.mean_square == 0 and self.noise == 0:
+            raise ValueError(
+                "noise must be positive where the target is spikes of weight zero on a zero bulk: Q_0 = 0, and nothing "
+                "sets the scale of the outputs; or give the spikes their weight, Spiked(..., dim=d); got noise=0"
             )
         if self.tokens == 1 and self.activation != "linear":
             raise ValueError(

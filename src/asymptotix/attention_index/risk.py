@@ -24,6 +24,7 @@ from .model import AttentionIndex
 from .training_definitions import TRAINING_DEFINITIONS
 
 if TYPE_CHECKING:
+    import xarray as xr
     from numpy.typing import ArrayLike
 
     from ..core.progress import Progress
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Largest alpha: beyond it the noise of the field is below the rounding of the spectrum.
 MOST_SAMPLES = 1e12
+#: Which follow from counting, and which from the field along alpha.
+COUNTING_THRESHOLDS = ("interpolation", "exact_recovery")
+OUTLIER_THRESHOLDS = ("outlier", "outlier_until", "outlier_again")
 PARAMETERIZATIONS = ("factorized", "full")
 LOSSES = ("squared", "cross_entropy")
 INTEGER_FIELDS = ("tokens", "dim", "rank")
@@ -106,7 +110,7 @@ class RiskMinimization(Problem):
     """
 
     controls: ClassVar[tuple[str, ...]] = ("alpha",)
-    readouts: ClassVar[tuple[str, ...]] = ("spectrum",)
+    readouts: ClassVar[tuple[str, ...]] = ("spectrum", "outliers")
 
     model: AttentionIndex
     weight_decay: float = 0.01
@@ -178,6 +182,9 @@ class RiskMinimization(Problem):
                 y = np.exp(y) / np.exp(y).sum(axis=-1, keepdims=True)
             return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
 
+    def dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys((*OUTLIER_THRESHOLDS, "outlier_eigenvalue", "outlier_overlap"), ("spike",))
+
     def observables(self) -> Mapping[str, Observable]:
         return TRAINING_DEFINITIONS
 
@@ -201,10 +208,20 @@ class RiskMinimization(Problem):
             yield from ((position, solve_at(alpha, starts)[1]) for position, alpha in enumerate(alphas))
 
     def threshold_names(self) -> Sequence[str]:
-        return ("interpolation", "exact_recovery")
+        return (*COUNTING_THRESHOLDS, *(OUTLIER_THRESHOLDS if len(self.model.target.spikes) else ()))
 
     def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
-        return self.theory.thresholds(tolerance).only(which)  # neither takes any time
+        asked = self.threshold_names() if which is None else which
+        if not set(asked) & set(OUTLIER_THRESHOLDS):
+            return self.theory.thresholds(tolerance).only(which)  # neither takes any time
+        from .outliers.training_visibility import training_windows
+
+        outliers = training_windows(self.theory, tolerance)
+        if not set(asked) & set(COUNTING_THRESHOLDS):
+            return outliers.only(which)
+        counted = self.theory.thresholds(tolerance)
+        words = "; ".join(part for part in (outliers.words, counted.words) if part)
+        return Outcome({**counted.values, **outliers.values}, outliers.how, words=words).only(which)
 
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
@@ -232,6 +249,18 @@ class RiskMinimization(Problem):
         if value == 0:
             raise ValueError(f"{field} must not be 0, where only a one-sided derivative exists, got 0")
         return float(value)
+
+    def outliers(self, result: Result) -> xr.Dataset:
+        """What the spikes of the target have become, at every point of a theory or in every run of an experiment.
+
+        Over ``spike``, beside the dimensions of the result: ``theta``; of a theory ``location`` (eigenvalue of the
+        field), ``eigenvalue`` (of S), ``singular_value``, ``overlap`` (squared, of the directions), ``detached``,
+        ``visible`` and errors; of an experiment the learned ``eigenvalue``, ``singular_value`` and ``overlap`` of the
+        eigenvector that overlaps most.
+        """
+        from .outliers.training_outliers import outliers_of_training
+
+        return outliers_of_training(self, result)
 
     def spectrum(self, result: Result) -> LearnedSpectrum:
         """Law of the learned eigenvalues and singular values at one point of a theory result."""

@@ -70,6 +70,24 @@ _SHARED = (
     ),
     Observable("eigenvalues", "eigenvalues", "Of the learned matrix S at this size, in ascending order."),
     Observable(
+        "outlier_eigenvalue", "learned eigenvalue of a spike",
+        "Of the eigenvector of the learned matrix that overlaps most with the eigenspace of a spike of the target.",
+    ),
+    Observable(
+        "outlier_overlap", "overlap with a spike",
+        "Squared overlap of that eigenvector with the eigenspace of the spike.",
+    ),
+    Observable(
+        "outlier", "appearance of an outlier",
+        "Alpha from which a spike of the target is an eigenvalue of the learned matrix apart from its bulk; inf is "
+        "never.",
+    ),
+    Observable(
+        "outlier_until", "disappearance of an outlier",
+        "Alpha up to which it is: at vanishing weight decay it may dissolve close to interpolation. inf is never.",
+    ),
+    Observable("outlier_again", "return of an outlier", "Alpha from which it is visible again; inf is never."),
+    Observable(
         "rank", "rank",
         "Share of the eigenvalues of the learned matrix that are not zero: the mass of the law mu_delta above "
         "eps. In an experiment those beyond 0.01 count.",

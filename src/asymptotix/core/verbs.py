@@ -168,7 +168,11 @@ def thresholds(
           ``exact_recovery_informed``: alpha from which full overlap is stable; ``exact_recovery_gap``: a flag and no
           width, 1.0 where the first exceeds the second by more than three errors, else 0.0.
 
-        Of Bayes-optimal learning with an AttentionIndex only ``exact_recovery``. Of training, as the weight decay
+        Where the target of an AttentionIndex has spikes, for every ``spike``: ``outlier``, the alpha from which on it
+        is visible as an outlier of the learned spectrum; ``outlier_until`` and ``outlier_again``, between which it is
+        not.
+
+        Of Bayes-optimal learning with an AttentionIndex else only ``exact_recovery``. Of training, as the weight decay
         vanishes, ``interpolation``: largest alpha at which all data are fitted (without noise the one from which on the
         interpolator is unique), and ``exact_recovery``: smallest alpha at which the target is found without noise.
 

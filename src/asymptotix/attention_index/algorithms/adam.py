@@ -77,8 +77,9 @@ class Adam(AlgorithmOnSamples):
     Reported are ``train_loss`` = L / d^2, ``train_error`` and ``test_error`` (per sample, the latter on fresh samples;
     both for the model's own output), ``label_error`` (the test error of y, whatever the output), ``estimation_error`` =
     ||S - S_0||_F^2 / d, ``m`` = Tr(S S_0) / d, ``q`` = Tr(S^2) / d, ``eigenvalues`` of S, ``rank`` (the share of them
-    beyond 0.01), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of the gradient of L / d^2
-    times that of the weights: the change of L / d^2 per relative change of the weights. Without weight decay the
+    beyond 0.01), ``outlier_eigenvalue`` and ``outlier_overlap`` (squared, of the eigenvector that overlaps most with each
+    spike of the target, where it has some), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of
+    the gradient of L / d^2 times that of the weights: the change of L / d^2 per relative change of the weights. Without weight decay the
     minimum is not unique where the data can be interpolated, and that of the theory is not what is found.
 
     On an accelerator seeds run together as far as that is of use; beside others a run differs by rounding from the
@@ -388,7 +389,7 @@ def _report(
     penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
     return {
         **_fresh_errors(model, seed, S, centre, settings),
-        **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim)),
+        **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim), model.target.spikes),
         "train_loss": trace[-1],
         "train_error": (trace[-1] - penalty) * dim**2 / samples,
         "gradient_norm": float(state.slope),

@@ -68,8 +68,8 @@ class MatrixAMP(AlgorithmOnSamples):
     -----
     Labels are treated, also where the model's output is a sequence: the limits agree. Reported are the last values
     and the traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d, and ``test_error``,
-    ``estimation_error``, ``eigenvalues`` and ``rank`` as for :class:`Adam`; for training also ``train_error`` and
-    ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over the posterior.
+    ``estimation_error``, ``eigenvalues``, ``rank`` and outliers as for :class:`Adam`; for training also
+    ``train_error`` and ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over the posterior.
 
     Examples
     --------
@@ -146,7 +146,8 @@ class MatrixAMP(AlgorithmOnSamples):
             progress.message(f"{label}: iteration {iteration} of {self.iterations}")
         values: dict[str, Any] = {name: trace[-1] for name, trace in traces.items()}
         values |= {f"{name}_trace": np.array(trace) for name, trace in traces.items()}
-        values |= spectral_observables(state.S, target) | estimator.errors(sensing, state)
+        values |= spectral_observables(state.S, target, estimator.model.target.spikes)
+        values |= estimator.errors(sensing, state)
         if state.change < self.tolerance:
             return Outcome(values)
         words = f"finished, S still moving by {100 * state.change:.2g} % per iteration"

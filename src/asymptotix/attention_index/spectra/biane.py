@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
-from .measures import Measure, Sums
+from .measures import Measure, Sums, off_support
 
 ORDER = 28
 
@@ -50,6 +50,9 @@ class BianeConvolution(Convolution):
     def _sums(self, u: Array, height: Array) -> Sums:
         total = np.sum([part.sums(u, height) for part in self._parts], axis=0)
         return Sums(*total)
+
+    def _off_support(self, z: Array) -> tuple[Array, Array]:
+        return off_support(self._parts, z)
 
     @cached_property
     def edges(self) -> Array:

@@ -108,6 +108,30 @@ class Convolution(abc.ABC):
     def _resolved(self, panels: Array, order: int | None) -> PanelRule:
         """Nodes on the panels, which are halved where needed."""
 
+    @abc.abstractmethod
+    def _off_support(self, z: Array) -> tuple[Array, Array]:
+        """G_0(z) and -G_0'(z) at real points off the support of mu_0; an atom at z itself is left out."""
+
+    def outlier(self, theta: Any) -> tuple[Array, Array]:
+        """Eigenvalue of S_0 + delta GOE that a single eigenvalue theta of S_0 leads to, and the overlap of directions.
+
+        With G(z) = int mu_0(ds)/(z - s) and F = -G', it stands apart from the bulks where delta^2 F(theta) < 1.
+
+        Parameters
+        ----------
+        theta : float or array
+            Off the support of mu_0, or an atom of it that is meant as single eigenvalues: it does not see itself.
+
+        Returns
+        -------
+        x, overlap : arrays
+            theta + delta^2 G(theta) and the squared overlap 1 - delta^2 F(theta); nan and 0 where nothing stands apart.
+        """
+        theta = np.asarray(theta, dtype=float)
+        G, F = self._off_support(theta)
+        overlap = 1 - self.delta**2 * F
+        return np.where(overlap > 0, theta + self.delta**2 * G, np.nan), np.maximum(overlap, 0.0)
+
     @property
     def bulks(self) -> int:
         """Number of separate intervals that carry mu_delta."""

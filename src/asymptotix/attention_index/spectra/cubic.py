@@ -9,6 +9,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
+from .marchenko_pastur_density import MarchenkoPasturDensity
+from .measures import off_support, zeros
 
 ORDER = 120
 """Nodes per panel: so many resolve most laws without halving a panel, and fewer take hardly less time."""
@@ -39,6 +41,9 @@ class CubicConvolution(Convolution):
         super().__init__(delta)
         self.kappa0 = kappa0
         self._root = float(np.sqrt(kappa0))
+
+    def _off_support(self, z: Array) -> tuple[Array, Array]:
+        return off_support([MarchenkoPasturDensity(self.kappa0), *zeros(max(0.0, 1 - self.kappa0))], z)
 
     @property
     def edges(self) -> Array:

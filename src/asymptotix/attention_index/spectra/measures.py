@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .convolution import Array, ComplexArray
 
@@ -21,6 +21,9 @@ FAR = 2.2 + 1 / 2.2
 
 That is a Bernstein ellipse of parameter 2.2, where the rule has an error of 2.2^{-48} = 4e-17.
 """
+
+SAME = 1e-12
+"""Distance, relative to an atom, within which a point is that atom itself."""
 
 AXIS = 1e-7
 """Distance to the real axis, relative to that to the support, that stands for zero where G_0 is real."""
@@ -49,6 +52,13 @@ class Sums(NamedTuple):
     """int mu_0(ds) (u - s) / |w - s|^4."""
 
 
+def off_support(parts: Sequence[Measure], z: ArrayLike) -> tuple[Array, Array]:
+    """G(z) and F(z) of :meth:`Convolution.outlier` for a law that is the sum of its parts."""
+    z = np.asarray(z, dtype=float)
+    G, F = np.sum([part.away_from(z.ravel()) for part in parts], axis=0)
+    return G.reshape(z.shape), F.reshape(z.shape)
+
+
 class Measure(abc.ABC):
     """A part of mu_0."""
 
@@ -74,6 +84,11 @@ class Measure(abc.ABC):
     @abc.abstractmethod
     def argument(self, u: Array, v: Array) -> Array:
         """Integral of arg(w - s) over the measure."""
+
+    def away_from(self, z: Array) -> tuple[Array, Array]:
+        """Integrals of 1/(z - s) and 1/(z - s)^2 off the support; an atom at z itself is left out."""
+        sums = self.sums(z, np.zeros_like(z))
+        return sums.H, sums.F
 
 
 class Atomic(Measure):
@@ -110,6 +125,45 @@ class Atomic(Measure):
         for part in _blocks(len(u), len(self.values)):
             angles[part] = np.arctan2(v[part, None], u[part, None] - self.values) @ self.weights
         return angles
+
+    def away_from(self, z: Array) -> tuple[Array, Array]:
+        distance = z[:, None] - self.values
+        inverse = 1 / np.where(np.abs(distance) <= SAME * np.abs(self.values), np.inf, distance)
+        return inverse @ self.weights, inverse**2 @ self.weights
+
+
+def zeros(mass: float) -> list[Measure]:
+    """The atom at zero, if it has a mass."""
+    return [Atomic(np.zeros(1), np.array([mass]))] if mass > 0 else []
+
+
+class Share(Measure):
+    """A share of another measure: what finitely many spikes leave of a bulk."""
+
+    def __init__(self, measure: Measure, share: float) -> None:
+        self.measure, self.share = measure, share
+
+    @property
+    def islands(self) -> Array:
+        return self.measure.islands
+
+    @property
+    def island_masses(self) -> Array:
+        return self.share * self.measure.island_masses
+
+    @property
+    def second_moment(self) -> float:
+        return self.share * self.measure.second_moment
+
+    def sums(self, u: Array, height: Array) -> Sums:
+        return Sums(*(self.share * total for total in self.measure.sums(u, height)))
+
+    def argument(self, u: Array, v: Array) -> Array:
+        return self.share * self.measure.argument(u, v)
+
+    def away_from(self, z: Array) -> tuple[Array, Array]:
+        G, F = self.measure.away_from(z)
+        return self.share * G, self.share * F
 
 
 def _blocks(points: int, atoms: int) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
-    from ..spectra.convolution import Convolution
+    from ..spectra.measures import Measure
 
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
@@ -66,11 +66,10 @@ class _Discrete(Target):
     def largest(self) -> float:
         return float(self.points[0][-1])
 
-    def convolution(self, delta: float) -> Convolution:
-        from ..spectra.biane import BianeConvolution
+    def parts(self) -> list[Measure]:
         from ..spectra.measures import Atomic
 
-        return BianeConvolution([Atomic(*self.points)], delta)
+        return [Atomic(*self.points)]
 
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
         values, weights = self.points

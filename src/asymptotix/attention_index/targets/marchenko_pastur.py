@@ -15,6 +15,7 @@ from .target import Target
 
 if TYPE_CHECKING:
     from ..spectra.convolution import Convolution
+    from ..spectra.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,12 @@ class MarchenkoPastur(Target):
     @property
     def largest(self) -> float:
         return self.bulk[1]
+
+    def parts(self) -> list[Measure]:
+        from ..spectra.marchenko_pastur_density import MarchenkoPasturDensity
+        from ..spectra.measures import zeros
+
+        return [MarchenkoPasturDensity(self.kappa0), *zeros(self.zero_mass)]
 
     def convolution(self, delta: float) -> Convolution:
         from ..spectra.cubic import CubicConvolution

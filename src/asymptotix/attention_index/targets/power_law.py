@@ -11,7 +11,7 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
-    from ..spectra.convolution import Convolution
+    from ..spectra.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,10 @@ class PowerLaw(Target):
         scale = self.kappa0 / (self.lower_edge * self._integral(1 - self.exponent))
         return np.where(inside, scale * np.where(inside, y, 1.0) ** -self.exponent, 0.0)
 
-    def convolution(self, delta: float) -> Convolution:
-        from ..spectra.biane import BianeConvolution
-        from ..spectra.measures import Atomic, Measure, PiecewiseDensity
+    def parts(self) -> list[Measure]:
+        from ..spectra.measures import PiecewiseDensity, zeros
 
-        parts: list[Measure] = [PiecewiseDensity(self.density, self._breaks())]
-        if self.zero_mass > 0:
-            parts.append(Atomic(np.zeros(1), np.array([self.zero_mass])))
-        return BianeConvolution(parts, delta)
+        return [PiecewiseDensity(self.density, self._breaks()), *zeros(self.zero_mass)]
 
     def _breaks(self) -> np.ndarray:
         """Ends of intervals no longer than a factor of two, on which the density is a polynomial to rounding error."""

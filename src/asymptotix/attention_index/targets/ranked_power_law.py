@@ -25,6 +25,9 @@ GROWTH = 1 + 1 / 40
 
 LARGEST_DIM = 10**9
 
+MOST_SPIKES = 16
+"""Leading directions of which outliers tell."""
+
 
 @dataclass(frozen=True)
 class RankedPowerLaw(_Discrete):
@@ -103,6 +106,15 @@ class RankedPowerLaw(_Discrete):
             f"no power law in n at gamma = {self.gamma:g}: up to 1/2 the spectrum has a limit, u^-gamma over u = k/d, "
             "samples are alpha d^2, and slopes go on changing with alpha"
         )
+
+    @property
+    def spikes(self) -> np.ndarray:
+        """The largest eigenvalues: the directions that are learned first, one after the other."""
+        return self.ranks(min(MOST_SPIKES, self.rank or self.dim))
+
+    @property
+    def spike_weight(self) -> float:
+        return 1 / self.dim
 
     def ranks(self, count: int) -> np.ndarray:
         """The ``count`` largest eigenvalues, exact, descending."""

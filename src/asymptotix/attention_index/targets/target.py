@@ -6,12 +6,14 @@ import abc
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...core.specification import Specification
 from ...numerics import checks
 
 if TYPE_CHECKING:
     from ..spectra.convolution import Convolution
+    from ..spectra.measures import Measure
 
 
 class Target(Specification, abc.ABC):
@@ -54,9 +56,34 @@ class Target(Specification, abc.ABC):
     def largest(self) -> float:
         """Right end of the support."""
 
-    @abc.abstractmethod
+    @property
+    def spikes(self) -> np.ndarray | tuple[float, ...]:
+        """Single eigenvalues that stand apart from the law, descending, with their multiplicities; mostly none."""
+        return np.zeros(0)
+
+    @property
+    def spike_weight(self) -> float:
+        """Weight of one spike in the law: 1/d where the law is that of a matrix of size d, 0 where d is infinite."""
+        return 0.0
+
+    def parts(self) -> list[Measure]:
+        """The measures whose sum is mu_0; a law with a convolution and an off_support of its own needs none."""
+        raise NotImplementedError(f"{type(self).__name__} must say the parts() of its law, or its convolution()")
+
     def convolution(self, delta: float) -> Convolution:
         """mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
+        from ..spectra.biane import BianeConvolution
+
+        return BianeConvolution(self.parts(), delta)
+
+    def off_support(self, z: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """G(z) = int mu_0(ds)/(z - s) and F(z) = int mu_0(ds)/(z - s)^2 at real points off the support.
+
+        An atom at z itself is left out: that of a spike, which does not see itself.
+        """
+        from ..spectra.measures import off_support
+
+        return off_support(self.parts(), z)
 
     @abc.abstractmethod
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
@@ -70,12 +97,16 @@ class Target(Specification, abc.ABC):
         bounded density; it is larger where a heavy tail carries Q_0 (1.05 for PowerLaw(3.5) at dim = 400).
         """
         dim = checks.integer("dim", dim, 1)
-        zeros = round(self.zero_mass * dim)
-        rank = dim - zeros
-        if rank == 0:
+        values = self.quantiles(dim)
+        if not values.any():
             least = int(0.5 / (1 - self.zero_mass)) + 1
             share = 1 - self.zero_mass
             raise ValueError(f"dim must be at least {least} where a share {share:g} is positive, got {dim}")
-        positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank)
-        positive *= np.sqrt(self.mean_square * dim / np.sum(positive**2))
+        return values * np.sqrt(self.mean_square * dim / np.sum(values**2))
+
+    def quantiles(self, dim: int) -> np.ndarray:
+        """The spectrum of :meth:`eigenvalues` before it is rescaled."""
+        zeros = round(self.zero_mass * dim)
+        rank = dim - zeros
+        positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank) if rank else np.zeros(0)
         return np.concatenate([np.zeros(zeros), positive])

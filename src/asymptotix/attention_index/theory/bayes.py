@@ -107,7 +107,8 @@ class AttentionIndexTheory:
 
         The balance is positive at small fields, and with noise negative at large ones.
         """
-        low, high = (float(np.log(bound / self.model.signal)) for bound in _FIELDS)
+        size = self.model.signal or self.model.noisy_signal
+        low, high = (float(np.log(bound / size)) for bound in _FIELDS)
         for _ in range(_MOST_STRIDES):
             if self._balance(low, alpha) > 0:
                 break

@@ -105,6 +105,9 @@ def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArra
     """The averages from the values t of an estimate at the nodes (x, weight, g) of mu_delta; ``signal`` is Q_0."""
     x, weight, g = nodes
     best, left = x - 2 * delta**2 * g.real, posterior_variance(delta, g)
+    if signal == 0:  # zeros alone have nothing to be aligned with
+        q = float(weight @ t**2)
+        return Overlaps(0.0, q, float(weight @ (t * g.real)), q)
     m = float(weight @ (t * best))
     if m > 0.5 * signal:  # from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only
         m = signal - float(weight @ (left + best * (best - t)))

@@ -234,11 +234,13 @@ class TrainingEvolution:
             raise FloatingPointError(f"the iteration runs away: log q = {x[0]:.3g}, log Sigma = {x[2]:.3g}")
         q, (cosine, rest), Sigma = float(np.exp(x[0])), from_logit(x[1]), float(np.exp(x[2]))
         m = float(np.sqrt(q * self.target.mean_square) * cosine)
-        return OrderParameters(m, q, Sigma, float(q * rest * (1 + cosine)))
+        return OrderParameters(m, q, Sigma, float(q * rest * (1 + cosine)) if m > 0 else q)
 
     def variables(self, parameters: OrderParameters) -> np.ndarray:
         """The logarithm of q, the logit of the cosine m/sqrt(q Q_0), the logarithm of Sigma."""
         m, q, Sigma = parameters
+        if self.target.mean_square == 0:
+            return np.array([np.log(q), 0.0, np.log(Sigma)])
         cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1.0)
         # 1 - cosine has no digits of its own where S is nearly a multiple of S_0
         rest = max(self.apart(parameters) / (q * (1 + cosine)), _ALIGNED)
@@ -248,12 +250,13 @@ class TrainingEvolution:
         """q - m^2/Q_0."""
         if parameters.apart is not None:
             return parameters.apart
-        return max(parameters.q - parameters.m**2 / self.target.mean_square, 0.0)
+        Q0 = self.target.mean_square
+        return max(parameters.q - parameters.m**2 / Q0, 0.0) if Q0 > 0 else parameters.q
 
     def spread(self, parameters: OrderParameters) -> float:
         """Standard deviation sqrt(q - m^2/Q_0') of the learner's pre-activation given the target's."""
         Q0 = self.target.mean_square
-        seen = parameters.m**2 * max(self.noisy_signal - Q0, 0.0) / (Q0 * self.noisy_signal)
+        seen = parameters.m**2 * max(self.noisy_signal - Q0, 0.0) / (Q0 * self.noisy_signal) if Q0 > 0 else 0.0
         return float(np.sqrt(self.apart(parameters) + seen))
 
     def jacobian(self, alpha: float, state: Iterate, step: float = 1e-3) -> np.ndarray:
@@ -431,14 +434,15 @@ class TrainingEvolution:
                 x = x - np.array([0.5, 0.0, 0.5])
         return x, self.step(alpha, x)
 
-    def from_nothing(self, alpha: float) -> tuple[LossAverages, MatrixEstimate]:
-        """Loss side and estimate at S = 0, where the response vanishes."""
+    def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
+        """Loss side, fields and estimate at S = 0, where the response vanishes."""
         nothing = OrderParameters(0.0, 0.0, 1e-9)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
         if not mhat > 0:
             raise FloatingPointError(f"the data exert no field on S = 0 towards the target: mhat = {mhat:.3g}")
-        return averages, self.penalty.estimate(self.target, mhat, qhat, abs(Sigmahat))
+        fields = Fields(mhat, qhat, abs(Sigmahat))
+        return averages, fields, self.penalty.estimate(self.target, *fields)
 
     def replicon(self, alpha: float, state: TrainingSolution) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.

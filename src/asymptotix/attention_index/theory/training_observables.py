@@ -28,6 +28,8 @@ OBSERVABLES = (
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
 #: Relative error of what is found without nodes.
 _ROUNDING = 1e-9
+#: Relative error of the fields at S = 0, which are those at a response of 1e-9.
+_NO_RESPONSE = 1e-8
 
 
 def observables(
@@ -160,20 +162,21 @@ def _gravity(status: Status) -> int:
 
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
     """S = 0: the penalty outweighs all that the data say."""
-    nothing = [(evolution.from_nothing(alpha)[0].test, evolution.least_error()) for evolution in evolutions]
-    values, errors = _mean_and_spread([{"test_error": test, "excess_error": test - least} for test, least in nothing])
-    excess, excess_err = values["excess_error"], errors["excess_error"]
-    test, error = values["test_error"], errors["test_error"]
-    values = with_rounding(
-        dict.fromkeys(OBSERVABLES, 0.0) | {
-            "test_error": test, "train_error": test, "train_loss": alpha * test, "excess_error": excess,
-            "estimation_error": problem.model.signal, "delta": np.nan, "eps": np.nan, "scale": np.nan,
-            "potential": alpha * test,
-        }
-    )  # fmt: skip
-    values |= {"test_error_err": error, "train_error_err": error, "excess_error_err": excess_err}
-    values |= {"train_loss_err": alpha * error, "potential_err": alpha * error}
+    found, errors = _mean_and_spread([_at_nothing(alpha, evolution) for evolution in evolutions])
+    values = with_rounding(dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal} | found)
+    values |= {f"{name}_err": max(error, _NO_RESPONSE * abs(found[name])) for name, error in errors.items()}
     return Outcome(values, Status.CONVERGED, words="converged: the penalty keeps S at zero")
+
+
+def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
+    """What is not zero at S = 0: errors, and the field, to which single directions of the target may respond."""
+    averages, (mhat, qhat, Sigmahat), _ = evolution.from_nothing(alpha)
+    eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
+    return {
+        "test_error": averages.test, "train_error": averages.test, "train_loss": alpha * averages.test,
+        "excess_error": averages.test - evolution.least_error(), "potential": alpha * averages.test, "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
+        "delta": np.sqrt(qhat) / mhat, "eps": eps, "scale": scale,
+    }  # fmt: skip
 
 
 def with_rounding(values: Mapping[str, float]) -> dict[str, float]:

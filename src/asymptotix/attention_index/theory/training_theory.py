@@ -96,7 +96,7 @@ class TrainingTheory:
         "uninformed" and "informed" both try the other one too, unless the loss is convex. "continued" and given (m, q,
         Sigma) follow one branch.
         """
-        Q0 = self.model.signal
+        Q0 = self.model.signal or self.model.noisy_signal  # without a signal the noise sets the size of S
         uninformed, informed = OrderParameters.uninformed(Q0), OrderParameters.informed(Q0, self.model.beta_ratio)
         if isinstance(start, str):
             named = {
@@ -229,7 +229,7 @@ class TrainingTheory:
             return Found(Outcome({}, Status.FAILED, words=f"failed: {words}; {reason}"), None)
         few = self.equations.few()
         try:
-            _, estimate = few.from_nothing(alpha)
+            _, _, estimate = few.from_nothing(alpha)
             if estimate.q <= 0:
                 count = self.equations.node_counts(tolerance)[-1]
                 return Found(nothing_learned(self.problem, alpha, self.equations.replicas(count)), None)

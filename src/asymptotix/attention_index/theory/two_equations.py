@@ -67,7 +67,7 @@ class LearnedLaw(NamedTuple):
 
 def squared_distance(signal: float, m: float, apart: float) -> float:
     """|S - S_0|_F^2/d = Q_0 - 2m + q as a sum of positive terms, ``apart`` being q - m^2/Q_0."""
-    return apart + (signal - m) ** 2 / signal
+    return apart + (signal - m) ** 2 / signal if signal > 0 else apart
 
 
 def two_equations(target: Target, noise: float, samples: float, decay: float, width: float = np.inf) -> LearnedLaw:

@@ -39,11 +39,11 @@ def training_thresholds(problem: Training) -> TrainingThresholds:
     model = problem.model
     if problem.loss != "squared" or problem.penalty is not None:
         raise NotImplementedError("thresholds are covered for the squared loss without a penalty of your own")
-    if is_factorized(problem):
-        fits = interpolation(model.target, model.noise, model.visible_directions)
-        exact = exact_recovery(model.target, model.visible_directions)
-    else:
+    if not is_factorized(problem):
         fits = exact = exact_recovery_full(model.visible_directions)
+    else:
+        fits = interpolation(model.target, model.noise, model.visible_directions)
+        exact = exact_recovery(model.target, model.visible_directions) if model.noise == 0 else np.inf
     return TrainingThresholds(fits, exact if model.noise == 0 else np.inf)
 
 

@@ -1,0 +1,131 @@
+"""The outliers of a result as a dataset: as the theory has them at every point, or as experiments measured them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from ...core.problem import Problem
+from ...core.result import Result
+from ...core.specification import numeric_fields, with_fields
+from ..targets.target import Target
+from .outlier_law import FieldOutliers, field_outliers
+
+DESCRIPTIONS = {
+    "theta": "Spike of the target: a single eigenvalue outside its bulk.",
+    "location": "Eigenvalue of the field S_0 + delta GOE in its direction; nan where none is apart from the bulk.",
+    "eigenvalue": "Learned eigenvalue in its direction; 0 where the penalty removes it, nan where there is none.",
+    "singular_value": "Singular value of W/(m d)^{1/4}, the root of eigenvalue; nan of what is not factorised.",
+    "overlap": "Squared overlap of the learned direction with that of the spike; 0 where none is learned.",
+    "detached": "Whether the spike is apart from the bulk of the field: delta^2 F(theta) < 1.",
+    "visible": "Whether it is an eigenvalue of the learned matrix: detached, and not removed by the penalty.",
+}
+
+#: delta, eps and scale at the points of a theory, each with its error, as arrays of equal shape.
+Law = dict[str, np.ndarray]
+
+
+def refuse_without_spikes(target: Target) -> None:
+    """Raise where a target has no single eigenvalues outside its bulk."""
+    if not len(target.spikes):
+        raise ValueError(f"target has no spikes, and outliers come from them: Spiked(bulk, spikes), got {target!r}")
+
+
+def outliers_of(result: Result, from_theory: Callable[[Problem, xr.Dataset], xr.Dataset]) -> xr.Dataset:
+    """The dataset of a result; what depends on swept fields of the target is worked out target by target."""
+    if result.kind == "thresholds":
+        raise ValueError("outliers() belongs to a theory or an experiment; this result is of kind 'thresholds'")
+    problem: Any = result.problem
+    refuse_without_spikes(problem.model.target)
+    if result.kind == "experiment":
+        factorized = getattr(problem, "parameterization", "full") == "factorized"
+        return _measured(result.ds, problem.model.target, factorized)
+    return _over_swept(problem, result.ds, from_theory).transpose(*result.ds["status"].dims, "spike")
+
+
+def _over_swept(
+    problem: Problem, ds: xr.Dataset, from_theory: Callable[[Problem, xr.Dataset], xr.Dataset]
+) -> xr.Dataset:
+    fields = [str(name) for name in ds.coords if name in numeric_fields(problem) and name not in problem.controls]
+    fixed = {name: ds[name].item() for name in fields if ds[name].ndim == 0}
+    problem = with_fields(problem, **fixed) if fixed else problem
+    swept = [name for name in fields if ds[name].ndim]
+    if not swept:
+        return from_theory(problem, ds)
+    along = swept[0]
+    points = [_over_swept(problem, ds.isel({along: i}), from_theory) for i in range(ds.sizes[along])]
+    return xr.concat(points, dim=ds[along])
+
+
+def theory_dataset(
+    target: Target, ds: xr.Dataset, delta: xr.DataArray, delta_err: xr.DataArray, learned: Callable[..., Law]
+) -> xr.Dataset:
+    """Outliers at all points of a theory; ``learned`` says the eigenvalues of S from those of the field.
+
+    It maps the field's outliers and the error of their location to ``eigenvalue``, ``eigenvalue_err``, ``visible`` and
+    ``singular_value``.
+    """
+    field = field_outliers(target, delta.values)
+    width_err = np.asarray(delta_err.values, float)[..., None]
+    location_err = np.abs(field.location_slope) * width_err
+    found = learned(field, location_err)
+    visible = found["visible"]
+    singular = found["singular_value"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        singular_err = np.where(singular > 0, found["eigenvalue_err"] / (2 * singular), found["eigenvalue_err"])
+    numbers = {
+        "location": field.location, "location_err": location_err,
+        "eigenvalue": found["eigenvalue"], "eigenvalue_err": found["eigenvalue_err"],
+        "singular_value": singular, "singular_value_err": np.where(np.isnan(singular), np.nan, singular_err),
+        "overlap": np.where(visible | np.isnan(field.overlap), field.overlap, 0.0),
+        "overlap_err": np.where(visible, np.abs(field.overlap_slope) * width_err, 0.0),
+        "detached": field.detached, "visible": visible,
+    }  # fmt: skip
+    coordinates = {name: ds.coords[name] for name in ds.coords if set(ds.coords[name].dims) <= set(delta.dims)}
+    return _described(numbers, (*map(str, delta.dims), "spike"), field.theta, coordinates)
+
+
+def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, location_err: np.ndarray) -> Law:
+    """Learned: scale (x - eps)_+ of a factorised S, scale x of a full one."""
+    eps, eps_err, scale, scale_err = (law[name][..., None] for name in ("eps", "eps_err", "scale", "scale_err"))
+    if not factorized:
+        eps = eps_err = np.zeros_like(scale)
+    excess = field.location - eps
+    visible = field.detached & ((excess > 0) if factorized else True)
+    eigenvalue = scale * (np.maximum(excess, 0.0) if factorized else excess)
+    error = np.where(visible, scale * (location_err + eps_err) + scale_err * np.abs(excess), 0.0)
+    singular = np.sqrt(eigenvalue) if factorized else np.full_like(eigenvalue, np.nan)
+    return {"eigenvalue": eigenvalue, "eigenvalue_err": error, "visible": visible, "singular_value": singular}
+
+
+def learned_by_inference(field: FieldOutliers, location_err: np.ndarray) -> Law:
+    """The posterior mean has theta - delta^2 G(theta) = 2 theta - x."""
+    eigenvalue = 2 * field.theta - field.location
+    error = np.where(field.detached, location_err, 0.0)
+    nothing = np.full_like(eigenvalue, np.nan)
+    return {"eigenvalue": eigenvalue, "eigenvalue_err": error, "visible": field.detached, "singular_value": nothing}
+
+
+def _measured(ds: xr.Dataset, target: Target, factorized: bool) -> xr.Dataset:
+    if "outlier_overlap" not in ds:
+        reported = ", ".join(map(str, ds.data_vars))
+        raise ValueError(f"outliers() needs outlier_overlap; this experiment reports {reported}")
+    eigenvalue, overlap = ds["outlier_eigenvalue"].values, ds["outlier_overlap"]
+    singular = np.sqrt(np.maximum(eigenvalue, 0.0)) if factorized else np.full(eigenvalue.shape, np.nan)
+    numbers = {"eigenvalue": eigenvalue, "singular_value": singular, "overlap": overlap.values}
+    coordinates = {name: ds.coords[name] for name in ds.coords if set(ds.coords[name].dims) <= set(overlap.dims)}
+    return _described(numbers, tuple(map(str, overlap.dims)), np.asarray(target.spikes, float), coordinates)
+
+
+def _described(
+    numbers: dict[str, np.ndarray], dims: tuple[str, ...], theta: np.ndarray, coordinates: dict[Any, xr.DataArray]
+) -> xr.Dataset:
+    variables = {"theta": ("spike", theta)} | {name: (dims, values) for name, values in numbers.items()}
+    found = xr.Dataset(variables, coords=coordinates)
+    for name, words in DESCRIPTIONS.items():
+        if name in found:
+            found[name].attrs["description"] = words
+    return found

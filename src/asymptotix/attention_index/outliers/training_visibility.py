@@ -1,0 +1,153 @@
+"""From how many samples on outliers are visible in what training learns.
+
+With weight decay the field is that of the solution at each alpha. As the decay vanishes nothing need be sampled below
+interpolation: along eps = ratio delta the factorised learner has delta(ratio) from one equation and alpha from
+another, DIV = 2 N alpha, and the full one is known in closed form.
+
+Equations out-windows, out-explicit of docs/theory/outliers.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ...core.problem import Outcome
+from ..theory.interpolation_and_recovery import (
+    MOST_DOUBLINGS,
+    bracketed_root,
+    exact_recovery_full,
+    interpolation_width,
+    recovery_ratio,
+)
+from ..theory.two_equations import least_norm
+from ..theory.training_equations import decay_of_matrix, is_factorized
+from ..theory.training_theory import TrainingTheory
+from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
+from .visibility import FieldAt, FieldCurve, Visibility, followed, remembered, windows_outcome
+
+#: Steps of the grid in log alpha, as many as may be needed in one direction.
+_STRIDES = np.log(1.5) * np.arange(1, 50)
+#: Distances to interpolation, in log alpha, at which the grid has points; delta may have a narrow peak there.
+_CLOSE = (0.3, 0.1)
+#: Errors of alpha, relative: from closed forms, and of enclosing what is sampled, as a share of the tolerance.
+_CLOSED, _SHARE = 1e-12, 1e-3
+
+
+def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
+    """Alphas at which each spike appears, disappears, and appears again; inf where it does not."""
+    problem = theory.problem
+    if problem.penalty is not None:
+        raise NotImplementedError("outliers are covered for the built-in penalties, not for one of your own")
+    vanishing = decay_of_matrix(problem) <= COUNTS_AS_ZERO and problem.loss == "squared"
+    sampled = not (theory.equations.in_closed_form or (vanishing and problem.model.noise == 0))
+    visibility = Visibility(problem.model.target, _SHARE * tolerance if sampled and not vanishing else _CLOSED)
+    curves = _vanishing(theory, visibility, tolerance) if vanishing else [_decaying(theory, visibility, tolerance)]
+    return windows_outcome(visibility.changes(curves))
+
+
+# -- with weight decay ---------------------------------------------------------------------------------------------
+
+
+def _solved(theory: TrainingTheory, tolerance: float, log_alpha: float) -> FieldAt | None:
+    alpha = float(np.exp(log_alpha))
+    values = theory.solve(alpha, theory.starts("uninformed"), tolerance).outcome.values
+    if not np.isfinite(values.get("delta", np.nan)):
+        return None
+    cut = (values["eps"], values["eps_err"]) if is_factorized(theory.problem) else (0.0, 0.0)
+    return FieldAt(alpha, values["delta"], cut[0], values["delta_err"], cut[1])
+
+
+def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> FieldCurve:
+    """All alphas: from where no spike is visible to where all are."""
+    at = remembered(partial(_solved, theory, tolerance))
+    peak = float(np.log(_interpolation(theory)))
+    near = [peak - gap for gap in _CLOSE] + [peak] + [peak + gap for gap in reversed(_CLOSE)]
+    down = followed(at, min(near) - _STRIDES, visibility.of_none)
+    up = followed(at, max(near) + _STRIDES, visibility.of_all)
+    return FieldCurve(at, [*reversed(down), *near, *up])
+
+
+def _interpolation(theory: TrainingTheory) -> float:
+    """Where the peak of delta is, if it has one; about there where the loss has no such threshold."""
+    if theory.problem.loss == "squared":
+        return training_thresholds(theory.problem).interpolation
+    return exact_recovery_full(theory.model.visible_directions)
+
+
+# -- as it vanishes ------------------------------------------------------------------------------------------------
+
+
+def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> list[FieldCurve]:
+    """Below interpolation without sampling, and solved above it where that may change anything."""
+    below = (_least_trace_curve if is_factorized(theory.problem) else _least_norm_curve)(theory, visibility)
+    at_peak = below.at(below.grid[-1])
+    # Beyond its peak delta falls: what is visible there stays so, and what is solved there is solved slowly.
+    if theory.model.noise == 0 or (at_peak is not None and visibility.of_all(at_peak)):
+        return [below]
+    peak = float(np.log(_interpolation(theory)))
+
+    def above(log_alpha: float) -> FieldAt | None:
+        return at_peak if log_alpha == peak else _solved(theory, tolerance, log_alpha)
+
+    at = remembered(above)
+    steps = [*(peak + gap for gap in reversed(_CLOSE)), *(peak + _CLOSE[0] + _STRIDES)]
+    return [below, FieldCurve(at, [peak, *followed(at, steps, visibility.of_all)])]
+
+
+def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
+    """The factorised interpolator, t = -ratio: from eps = 2 delta, where alpha = 0, to eps = 0 at interpolation."""
+    model = theory.model
+    target, noisy_signal = model.target, model.noisy_signal
+    noiseless = model.noise == 0
+    widest = np.sqrt(noisy_signal) if noiseless else interpolation_width(target, noisy_signal)
+
+    def at(t: float) -> FieldAt:
+        delta = widest if t == 0 else _width(theory, -t, widest)
+        divergence = target.convolution(delta).moments(-t * delta).divergence
+        return FieldAt(divergence / (2 * model.visible_directions), delta, -t * delta)
+
+    known = remembered(at)
+    nearest = max(recovery_ratio(target), 1e-6) * (1 + 1e-6) if noiseless else 0.0
+    steps = [-ratio for ratio in (*np.arange(1.0, 1.9, 0.1), *(2 - 0.1 * 0.7 ** np.arange(50)))]
+    far = followed(known, steps, visibility.of_none)
+    return FieldCurve(known, [*reversed(far), *np.linspace(-1.0, -nearest, 14)[1:]])
+
+
+def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
+    """Delta of the interpolator of least trace at eps = ratio delta."""
+    target, noisy_signal = theory.model.target, theory.model.noisy_signal
+
+    def excess(log_delta: float) -> float:
+        delta = float(np.exp(log_delta))
+        found = target.convolution(delta).moments(ratio * delta)
+        return found.J - ratio * delta * found.J_eps - 0.5 * delta * found.J_delta - noisy_signal
+
+    low = high = float(np.log(widest))
+    for _ in range(MOST_DOUBLINGS):
+        if excess(high) >= 0:
+            break
+        high += 0.7
+    for _ in range(MOST_DOUBLINGS):
+        if excess(low) <= 0:
+            break
+        low -= 0.7
+    return float(np.exp(bracketed_root(excess, low, high, "the equation of the noise in the field")))
+
+
+def _least_norm_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
+    """The full interpolator, t = log alpha; with noise delta diverges at interpolation, 2 N alpha = 1."""
+    model, N = theory.model, theory.model.visible_directions
+    peak = float(np.log(exact_recovery_full(N)))
+
+    def at(log_alpha: float) -> FieldAt:
+        alpha = float(np.exp(log_alpha))
+        if log_alpha == peak:
+            return FieldAt(alpha, np.inf if model.noise > 0 else 0.0)
+        return FieldAt(alpha, least_norm(model.target, model.noise, 2 * N * alpha).delta)
+
+    known = remembered(at)
+    near = peak + np.log1p(-(2.0 ** -np.arange(1, 30)))
+    down = followed(known, near[0] - _STRIDES, visibility.of_none)
+    return FieldCurve(known, [*reversed(down), *near, peak])

@@ -1,0 +1,173 @@
+"""Numbers of samples between which single eigenvalues of the target are visible in what is learned.
+
+With the width delta(alpha) of the noise in the field, and its cut eps(alpha) where a penalty has one, a spike theta is
+visible where both of
+
+    -log(delta^2 F(theta)),        log(x/eps),        x = theta + delta^2 G(theta)
+
+are positive. Neither need be monotone: as the weight decay vanishes delta has a peak where the data can just be
+interpolated, at which outliers may dissolve and come back. So a curve of fields is followed on a grid from where
+nothing is visible to where all is, and every change is then enclosed.
+
+Equation out-windows of docs/theory/outliers.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ...core.problem import Outcome
+from ...core.status import Status
+from ...numerics import interrupts
+from ..targets.target import Target
+
+NAMES = ("outlier", "outlier_until", "outlier_again")
+#: Bound of the logarithms, of which one is infinite where delta is.
+_LARGEST = 100.0
+#: Distance along a curve over which slopes are taken.
+_STEP = 1e-4
+_ROUNDING = np.float64(1e-14)
+
+
+class FieldAt(NamedTuple):
+    """Width and cut of the field at one alpha, with their errors; eps is 0 where there is no cut."""
+
+    alpha: float
+    delta: float
+    eps: float = 0.0
+    delta_err: float = 0.0
+    eps_err: float = 0.0
+
+
+class FieldCurve(NamedTuple):
+    """A stretch of alpha with a coordinate t of its own, such as log alpha.
+
+    Attributes
+    ----------
+    at : callable
+        The field at t; None where the theory has no numbers.
+    grid : sequence of float
+        Points t in the order of ascending alpha.
+    """
+
+    at: Callable[[float], FieldAt | None]
+    grid: Sequence[float]
+
+
+class Change(NamedTuple):
+    """A spike appears or disappears at alpha; not ``resolved`` where the theory has no numbers in between."""
+
+    alpha: float
+    error: float
+    resolved: bool
+
+
+class _NoNumbers(Exception):
+    """The theory has none at a point that a search has come to."""
+
+
+class Visibility:
+    """How far each spike of a target is from the edge of being visible, and where that changes."""
+
+    def __init__(self, target: Target, relative_error: float) -> None:
+        self.theta = np.asarray(target.spikes, dtype=float)
+        self.G, self.F = target.off_support(self.theta)
+        self.relative_error = relative_error
+
+    def margin(self, at: FieldAt) -> np.ndarray:
+        """The smaller of the two logarithms for every spike."""
+        return self._margin_and_error(at)[0]
+
+    def _margin_and_error(self, at: FieldAt) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            apart, error = -np.log(at.delta**2 * self.F), np.full(len(self.F), 2 * at.delta_err / at.delta)
+            if at.eps > 0:
+                x = self.theta + at.delta**2 * self.G
+                kept = np.where(x > 0, np.log(np.maximum(x, 0.0) / at.eps), -np.inf)
+                kept_err = at.eps_err / at.eps + 2 * at.delta * np.abs(self.G / x) * at.delta_err
+                apart, error = np.minimum(apart, kept), np.where(apart <= kept, error, kept_err)
+        return np.clip(apart, -_LARGEST, _LARGEST), np.nan_to_num(error, nan=0.0, posinf=0.0)
+
+    def of_all(self, at: FieldAt) -> bool:
+        """Whether all spikes are visible."""
+        return bool((self.margin(at) > 0).all())
+
+    def of_none(self, at: FieldAt) -> bool:
+        """Whether no spike is visible."""
+        return bool((self.margin(at) < 0).all())
+
+    def changes(self, curves: Sequence[FieldCurve]) -> list[list[Change]]:
+        """For every spike where it appears, disappears, appears again, ..., along stretches that follow each other."""
+        return [
+            [change for curve in curves for change in self._along(curve, k)] for k in range(len(self.theta))
+        ]
+
+    def _along(self, curve: FieldCurve, k: int) -> list[Change]:
+        known = [(t, self.margin(at)[k]) for t in curve.grid if (at := curve.at(t)) is not None]
+        return [
+            self._enclosed(curve, k, first, last)
+            for (first, before), (last, after) in itertools.pairwise(known)
+            if (before > 0) != (after > 0)
+        ]
+
+    def _enclosed(self, curve: FieldCurve, k: int, first: float, last: float) -> Change:
+        def at(t: float) -> FieldAt:
+            if (found := curve.at(t)) is None:
+                raise _NoNumbers
+            return found
+
+        ends = at(first).alpha, at(last).alpha
+        try:
+            found = brentq(lambda t: self.margin(at(t))[k], first, last, xtol=self.relative_error, rtol=_ROUNDING)
+            t = float(found)  # type: ignore[arg-type]
+            here, beside = at(t), at(t + _STEP * float(np.sign(0.5 * (first + last) - t) or 1.0))
+        except _NoNumbers:
+            return Change(float(np.sqrt(ends[0] * ends[1])), 0.5 * abs(ends[1] - ends[0]), resolved=False)
+        margin, error = self._margin_and_error(here)
+        slope = abs(self.margin(beside)[k] - margin[k]) / _STEP
+        pace = abs(beside.alpha - here.alpha) / _STEP
+        return Change(here.alpha, float(pace * (self.relative_error + error[k] / max(slope, 1e-9))), resolved=True)
+
+
+def remembered(at: Callable[[float], FieldAt | None]) -> Callable[[float], FieldAt | None]:
+    """The same curve, asked for every point once."""
+
+    def checked(t: float) -> FieldAt | None:
+        interrupts.check()
+        return at(t)
+
+    return lru_cache(maxsize=None)(checked)
+
+
+def followed(
+    at: Callable[[float], FieldAt | None], steps: Iterable[float], arrived: Callable[[FieldAt], bool]
+) -> list[float]:
+    """Points of a curve in turn, up to the first at which one has arrived."""
+    points: list[float] = []
+    for t in steps:
+        points.append(float(t))
+        if (found := at(t)) is not None and arrived(found):
+            break
+    return points
+
+
+def windows_outcome(spikes: list[list[Change]]) -> Outcome:
+    """The first three changes of every spike, with their errors, and words on what is left out or unknown."""
+    never = Change(np.inf, 0.0, resolved=True)
+    table = [[*changes, never, never, never][: len(NAMES)] for changes in spikes]
+    values: dict[str, np.ndarray] = {}
+    for j, name in enumerate(NAMES):
+        values[name] = np.array([changes[j].alpha for changes in table])
+        values[f"{name}_err"] = np.array([changes[j].error for changes in table])
+    if any(not change.resolved for changes in table for change in changes):
+        words = "inaccurate: a change is known between two alphas only, the theory having no numbers in between"
+        return Outcome(values, Status.INACCURATE, words=words)
+    more = [k for k, changes in enumerate(spikes) if len(changes) > len(NAMES)]
+    words = f"converged: outlier {more[0]} goes again at {spikes[more[0]][len(NAMES)].alpha:.4g}" if more else ""
+    return Outcome(values, Status.CONVERGED, words=words)

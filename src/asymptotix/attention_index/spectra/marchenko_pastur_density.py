@@ -1,0 +1,62 @@
+"""The continuous part of a Marchenko-Pastur law, by its Stieltjes transform in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .convolution import Array, ComplexArray
+from .measures import Continuous
+
+
+class MarchenkoPasturDensity(Continuous):
+    """Of mass min(kappa0, 1) between a and b; see :class:`MarchenkoPastur`.
+
+    With s = sqrt(kappa0) and the root R = sqrt(w - a) sqrt(w - b), which is cut along the support alone,
+
+        G_0(w) = 2 s min(kappa0, 1) / (w s - |1 - kappa0| + s R).
+
+    It is G of the whole law less (1 - kappa0)/w, written without their difference.
+
+    Parameters
+    ----------
+    kappa0 : float
+        Rank ratio, positive.
+    """
+
+    def __init__(self, kappa0: float) -> None:
+        s = float(np.sqrt(kappa0))
+        self.kappa0, self._root, self._mass = kappa0, s, min(kappa0, 1.0)
+        self._low, self._high = (1 - s) ** 2 / s, (1 + s) ** 2 / s
+
+    @property
+    def islands(self) -> Array:
+        return np.array([[self._low, self._high]])
+
+    @property
+    def island_masses(self) -> Array:
+        return np.array([self._mass])
+
+    @property
+    def second_moment(self) -> float:
+        return 1.0 + self.kappa0
+
+    def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        s, R = self._root, np.sqrt(w - self._low) * np.sqrt(w - self._high)
+        denominator = w * s - abs(1 - self.kappa0) + s * R
+        value = 2 * s * self._mass / denominator
+        with np.errstate(divide="ignore", invalid="ignore"):  # at an edge, where the slope is infinite
+            slope = -value * s * (1 + (w - 0.5 * (self._low + self._high)) / R) / denominator
+        return value, slope
+
+    def away_from(self, z: Array) -> tuple[Array, Array]:
+        """In the closed form itself, with the real root: positive to the right of the support, negative left of it."""
+        value, slope = self.transform(z.astype(complex))
+        return value.real, -slope.real
+
+    def argument(self, u: Array, v: Array) -> Array:
+        """Im of int G_0 dw = g w - log g + kappa0 log(s - g) for g of the whole law, less the part of its zeros."""
+        w, zeros = u + 1j * v, max(0.0, 1.0 - self.kappa0)
+        g = self.transform(w)[0] + (zeros / w if zeros else 0.0)
+        below = np.abs(g.imag)
+        angles = np.arctan2(below, g.real) + self.kappa0 * np.arctan2(below, self._root - g.real)
+        return angles + g.real * v - below * u - zeros * np.arctan2(v, u)

@@ -1,0 +1,231 @@
+"""Outliers of the field and of the learned spectrum, against identities, random matrices and reference numbers."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import asymptotix as asx
+from asymptotix.attention_index.outliers.outlier_law import critical_width, field_outliers, leakage
+from reference_numbers import reference
+
+REFERENCE = {entry["name"]: entry for entry in reference("outliers_and_scaling")["entries"]}
+MP = asx.MarchenkoPastur(0.5)
+ZERO_BULK = asx.AttentionIndex(1, asx.Spiked(None, (2.0,)), noise=1.0, activation="linear")
+
+
+def values(name: str) -> dict:
+    return REFERENCE[name]["values"]
+
+
+# -- the formulas --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "bulk"), [("outlier_right_of_MP", MP), ("outlier_zero_bulk", None)])
+def test_reference_numbers_of_the_field(name: str, bulk: asx.Target | None) -> None:
+    given, expected = REFERENCE[name]["inputs"], values(name)
+    target = asx.Spiked(bulk, (given["theta"],))
+    x, overlap = target.convolution(given["delta"]).outlier(given["theta"])
+    error = REFERENCE[name]["error"]
+    assert float(x) == pytest.approx(expected["x"], abs=error)
+    assert float(overlap) == pytest.approx(expected["overlap"], abs=error)
+    assert 2 * given["theta"] - float(x) == pytest.approx(expected["bayes_eigenvalue"], abs=error)
+
+
+def test_critical_widths() -> None:
+    entry = REFERENCE["critical_delta"]
+    target = asx.Spiked(MP, entry["inputs"]["theta"])
+    assert critical_width(target)[::-1] == pytest.approx(entry["values"]["delta_c"], abs=entry["error"])
+    for theta, width in zip(target.spikes, critical_width(target), strict=True):
+        assert target.convolution(1.001 * width).outlier(theta)[1] == 0
+        x, overlap = target.convolution(0.999 * width).outlier(theta)
+        assert 0 < overlap < 0.01
+        # It leaves the bulk at its edge: there x - edge is of second order in the distance from the threshold.
+        assert 0 < x - target.convolution(0.999 * width).edges[-1, 1] < 1e-4 * x
+
+
+def test_leakage_is_what_the_overlap_lacks() -> None:
+    target = asx.Spiked(asx.Atoms((0.0, 1.0, 2.0), (0.5, 0.25, 0.25)), (4.0, 6.0), dim=42)
+    spectrum, delta = target.eigenvalues(42), 0.8
+    field = field_outliers(target, delta)
+    for theta, overlap in zip(field.theta, field.overlap, strict=True):
+        lost = leakage(theta, delta, spectrum[spectrum != theta], 42)
+        assert lost.sum() == pytest.approx(1 - overlap, rel=1e-12)
+        # the eigenvalue of S_0 in the direction of the outlier: that of the spike and what leaks to others
+        kept = overlap * theta + lost @ spectrum[spectrum != theta]
+        assert kept == pytest.approx(theta - delta**2 * target.off_support(theta)[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("bulk", "theta"), [(MP, 5.5), (asx.MarchenkoPastur(0.1), 0.7), (None, 2.0)])
+def test_random_matrices(bulk: asx.Target | None, theta: float) -> None:
+    target, dim, draws = asx.Spiked(bulk, (theta,)), 400, 6
+    delta = 0.6 * float(critical_width(target)[0])
+    S0, rng = target.eigenvalues(dim), np.random.default_rng(0)
+    spike = int(np.argmin(abs(S0 - theta)))
+    found = []
+    for _ in range(draws):
+        noise = rng.standard_normal((dim, dim)) / np.sqrt(2 * dim)
+        x, vectors = np.linalg.eigh(np.diag(S0) + delta * (noise + noise.T))
+        best = int(np.argmax(vectors[spike] ** 2))
+        found.append((x[best], vectors[spike, best] ** 2, S0 @ vectors[:, best] ** 2))
+    expected = target.convolution(delta).outlier(theta)
+    kept = theta - delta**2 * float(target.off_support(theta)[0])
+    # The outlier fluctuates by delta sqrt(2 overlap/d) from draw to draw, the others by a few overlaps of it;
+    # the quantiles of the bulk are off by O(1/d).
+    spread = delta * np.sqrt(2 / dim)
+    mean = np.mean(found, axis=0)
+    assert mean[0] == pytest.approx(float(expected[0]), abs=4 * spread / np.sqrt(draws) + 2 * theta / dim)
+    assert mean[1] == pytest.approx(float(expected[1]), abs=0.03)
+    assert mean[2] == pytest.approx(kept, abs=4 * spread / np.sqrt(draws) + 2 * theta / dim)
+
+
+def test_equal_spikes_share_their_outlier() -> None:
+    single, double = (asx.Spiked(MP, spikes, dim=200) for spikes in ((6.0,), (6.0, 6.0)))
+    field = field_outliers(double, 1.0)
+    assert field.location[0] == field.location[1]
+    assert field.overlap[0] == field.overlap[1]
+    assert field.location[0] == pytest.approx(field_outliers(single, 1.0).location[0], abs=1 / 200)
+
+
+# -- what is learned -----------------------------------------------------------------------------------------------
+
+
+def test_finite_dimension_of_a_softmax() -> None:
+    entry = REFERENCE["learned_outlier_softmax_finite_d"]
+    given = entry["inputs"]
+    task = asx.AttentionIndex(given["tokens"], asx.Spiked(MP, (6.0, 9.0), dim=given["dim"]), noise=given["noise"])
+    problem = asx.RiskMinimization(task, weight_decay=given["weight_decay"])
+    theory = asx.solve(problem, alpha=given["alpha"], progress=False)
+    found = theory.outliers()
+    assert float(theory.delta) == pytest.approx(entry["values"]["delta"], abs=entry["error"])
+    assert found.eigenvalue.values[::-1] == pytest.approx(entry["values"]["eigenvalue"], abs=entry["error"])
+    assert found.overlap.values[::-1] == pytest.approx(entry["values"]["overlap"], abs=entry["error"])
+    assert found.visible.all()
+    assert found.singular_value.values == pytest.approx(np.sqrt(found.eigenvalue.values))
+
+
+def test_a_spiked_law_is_that_of_its_eigenvalues() -> None:
+    target = asx.Spiked(asx.Atoms((0.0, 1.0, 2.0), (0.5, 0.25, 0.25)), (4.0, 6.0), dim=42)
+    empirical = asx.Empirical(target.eigenvalues(42))
+    found = [
+        asx.solve(asx.RiskMinimization(asx.AttentionIndex(2, law, 0.5, activation="linear"), 0.05), alpha=0.3)
+        for law in (target, empirical)
+    ]
+    for name in ("m", "q", "delta", "eps", "test_error", "rank"):
+        # the two iterations end where the residual is below 1e-11
+        assert float(found[0][name]) == pytest.approx(float(found[1][name]), rel=1e-9)
+
+
+def test_the_overlap_depends_on_the_width_alone() -> None:
+    """Factorised and full learners have the same outlier of the field at equal delta."""
+    task = asx.AttentionIndex(2, asx.Spiked(MP, (5.0, 8.0)), noise=0.5, activation="linear")
+    first = asx.solve(asx.RiskMinimization(task, weight_decay=0.05), alpha=0.4, progress=False)
+    second = asx.solve(asx.RiskMinimization(task, 0.05, parameterization="full"), alpha=0.4, progress=False)
+    second.ds["delta"] = first.ds["delta"]
+    one, other = first.outliers(), second.outliers()
+    assert one.overlap.values == pytest.approx(other.overlap.values)
+    assert one.location.values == pytest.approx(other.location.values)
+    assert other.eigenvalue.values == pytest.approx(float(second.scale) * other.location.values)
+    assert np.isnan(other.singular_value).all()
+
+
+def test_a_bulk_that_the_penalty_removes_leaves_outliers() -> None:
+    expected = values("zero_bulk_threshold_linear")["at_alpha_0p5"]
+    theory = asx.solve(asx.RiskMinimization(ZERO_BULK, weight_decay=3.0), alpha=[0.2, 0.5], progress=False)
+    found = theory.outliers().squeeze("spike")
+    at = theory.sel(alpha=0.5)
+    # fields at S = 0 are those at a response of 1e-9, four of which stand in the stiffness of the loss
+    assert float(at.delta) == pytest.approx(expected["delta"], rel=1e-8)
+    assert float(at.eps) == pytest.approx(expected["eps"], rel=1e-8)
+    assert float(at.q) == 0
+    learned = found.sel(alpha=0.5)
+    assert float(learned.eigenvalue) == pytest.approx(expected["eigenvalue"], rel=1e-7)
+    assert float(learned.overlap) == pytest.approx(expected["overlap"], rel=1e-8)
+    hidden = found.sel(alpha=0.2)
+    assert (bool(hidden.detached), bool(hidden.visible)) == (True, False)
+    assert float(hidden.eigenvalue) == float(hidden.overlap) == 0
+
+
+def test_the_noise_of_a_zero_bulk_is_learned_by_the_closed_equations() -> None:
+    """Section "bulk removed": beyond lt^2 = 8 noise a the bulk is noise, with c = eps/delta from two equations."""
+    a, noise, decay = 2.6, 1.0, 3.0
+    theory = asx.solve(asx.RiskMinimization(ZERO_BULK, weight_decay=decay), alpha=a / 2, progress=False)
+    delta, c = float(theory.delta), float(theory.eps / theory.delta)
+    x = np.linspace(c, 2, 200_001)[1:-1]
+    density = np.sqrt(4 - x**2) / (2 * np.pi) * (x[1] - x[0])
+    j, D = density @ (x - c) ** 2, density @ ((x - c) * x)
+    # the rectangle rule misses (2 - c)/2e5 of integrals of order 1e-2
+    assert delta**2 * (a - j) == pytest.approx(noise / 2, rel=1e-6)
+    assert 2 * c * delta * (a - D) == pytest.approx(decay, rel=1e-6)
+
+
+def test_outliers_of_a_sweep_have_its_dimensions() -> None:
+    problem = asx.BayesOptimal(asx.AttentionIndex(2, asx.Spiked(MP, (5.0, 8.0)), noise=0.5))
+    swept = asx.solve(problem, alpha=[0.02, 0.5], kappa0=[0.4, 0.5], progress=False)
+    found = swept.outliers()
+    assert found.overlap.dims == ("alpha", "kappa0", "spike")
+    alone = asx.solve(problem, alpha=0.5, kappa0=0.4, progress=False).outliers()
+    xr.testing.assert_allclose(found.sel(alpha=0.5, kappa0=0.4), alone)
+    assert alone.eigenvalue.values == pytest.approx(2 * alone.theta.values - alone.location.values)
+
+
+# -- thresholds ----------------------------------------------------------------------------------------------------
+
+
+def spiked_task() -> asx.AttentionIndex:
+    return asx.AttentionIndex(2, asx.Spiked(MP, (5.0, 6.0, 8.0)), noise=0.5)
+
+
+def test_thresholds_at_vanishing_weight_decay() -> None:
+    entry = REFERENCE["alpha_k_factorized_vanishing_decay"]
+    limits = asx.thresholds(asx.RiskMinimization(spiked_task(), 0.0), which=("outlier",), progress=False)
+    assert set(limits.ds.data_vars) >= {"outlier", "outlier_err"}
+    assert "interpolation" not in limits.ds
+    assert limits.outlier.values[::-1] == pytest.approx(entry["values"]["alpha"], abs=entry["error"])
+
+
+def test_thresholds_of_bayes_optimal_learning() -> None:
+    entry = REFERENCE["alpha_k_bayes"]
+    problem = asx.BayesOptimal(spiked_task())
+    limits = asx.thresholds(problem, progress=False)
+    assert limits.outlier.values[::-1] == pytest.approx(entry["values"]["alpha"], abs=entry["error"])
+    assert np.isinf(limits.outlier_until).all()
+    alphas = np.sort(np.concatenate([0.999 * limits.outlier.values, 1.001 * limits.outlier.values]))
+    visible = asx.solve(problem, alpha=alphas, progress=False).outliers().visible
+    assert visible.sum("spike").values.tolist() == [0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.slow
+def test_thresholds_with_weight_decay() -> None:
+    entry = REFERENCE["alpha_k_factorized"]
+    limits = asx.thresholds(asx.RiskMinimization(spiked_task(), 0.01), which="outlier", progress=False)
+    assert limits.outlier.values[::-1] == pytest.approx(entry["values"]["alpha"], abs=entry["error"])
+
+
+def test_thresholds_of_a_zero_bulk() -> None:
+    expected = values("zero_bulk_threshold_linear")["alpha_k"]
+    limits = asx.thresholds(asx.RiskMinimization(ZERO_BULK, 3.0), progress=False)
+    assert limits.outlier.item() == pytest.approx(expected, rel=1e-8)
+    # without a penalty that cuts, BBP alone: delta^2 = noise/(2a) = theta^2 of Bayes-optimal learning
+    assert asx.thresholds(asx.BayesOptimal(ZERO_BULK), progress=False).outlier.item() == pytest.approx(1 / 16)
+
+
+def test_an_outlier_dissolves_at_interpolation_and_comes_back() -> None:
+    """Full learner, linear attention: delta is known in closed form on both sides of a = 2 L alpha = 1."""
+    spiked, noise = asx.Spiked(MP, (6.0,)), 0.5
+    task = asx.AttentionIndex(1, spiked, noise, activation="linear")
+    limits = asx.thresholds(asx.RiskMinimization(task, 0.0, parameterization="full"), progress=False)
+    square, Q0 = float(critical_width(spiked)[0]) ** 2, spiked.mean_square
+    for name in ("outlier", "outlier_until"):
+        a = 2 * limits[name].item()
+        assert (Q0 * (1 - a) + noise / (2 * (1 - a))) / a == pytest.approx(square, rel=1e-9)
+    # above it delta^2 = noise / (2 (a - 1)), from an iteration to 1e-11
+    assert 2 * limits.outlier_again.item() == pytest.approx(1 + noise / (2 * square), rel=1e-9)
+
+
+def test_laws_without_spikes_have_no_outliers() -> None:
+    problem = asx.RiskMinimization(asx.AttentionIndex(2, MP, noise=0.5, activation="linear"), 0.05)
+    assert "outlier" not in asx.thresholds(problem, progress=False).ds
+    with pytest.raises(ValueError, match="which must be one of"):
+        asx.thresholds(problem, which="outlier", progress=False)
+    with pytest.raises(ValueError, match="target has no spikes"):
+        asx.solve(problem, alpha=0.3, progress=False).outliers()
