@@ -167,7 +167,7 @@ class AttentionIndexTheory:
         if values["estimation_error_err"] > max(error, _ROUNDING * (Q0 or self.model.noisy_signal)):
             words = f"inaccurate: estimation_error is known as {error:.2g} +- {values['estimation_error_err']:.1g}"
             return Outcome(values, Status.INACCURATE, words=words)
-        return Outcome(values)
+        return Outcome(values, words=self.model.remark_on_spikes())
 
     def _test_error(self, error: float) -> tuple[float, float]:
         """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""
