@@ -19,6 +19,8 @@ OUTPUTS = ("label", "sequence")
 CENTRINGS = ("trace", "empirical")
 #: Nodes of the coarsest average that any number comes from.
 FEWEST_NODES = 2**12
+#: Of Q_0 in one direction, up to which the pre-activation counts as Gaussian.
+LARGEST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,19 @@ class AttentionIndex(Specification):
         # the map from N coordinates to T^2 logits, and coordinates, outputs and points at the fewest nodes in use
         needed = 8 * (2 * T * T * N + FEWEST_NODES * (6 * N + 2 * T * T))
         refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
+
+    def remark_on_spikes(self) -> str:
+        """Words on test errors where one direction carries much of the signal; none where all is well."""
+        target = self.target
+        if not len(target.spikes) or self.activation == "linear" or not target.spike_weight:
+            return ""
+        share = target.spike_weight * max(target.spikes) ** 2 / target.mean_square
+        if share <= LARGEST_SHARE:
+            return ""
+        return (
+            f"test errors are approximate: one spike carries {share:.0%} of Q_0, and the pre-activation, then a sum of "
+            "few products, is not Gaussian; outliers and estimation_error are not concerned"
+        )
 
     @property
     def teacher_beta(self) -> float:

@@ -278,4 +278,10 @@ class RiskMinimization(Problem):
             raise ValueError(
                 f"no learned law at this point (status: {ds['status'].item()}): delta = {delta}, scale = {scale}"
             )
-        return LearnedSpectrum(self.model.target.convolution(delta), scale, eps, self.parameterization)
+        target, outliers = self.model.target, ()
+        if len(target.spikes):
+            found = self.outliers(result)
+            outliers = tuple(found["eigenvalue"].values[found["visible"].values])
+        return LearnedSpectrum(
+            target.convolution(delta), scale, eps, self.parameterization, outliers, target.spike_weight
+        )

@@ -77,10 +77,11 @@ class Adam(AlgorithmOnSamples):
     Reported are ``train_loss`` = L / d^2, ``train_error`` and ``test_error`` (per sample, the latter on fresh samples;
     both for the model's own output), ``label_error`` (the test error of y, whatever the output), ``estimation_error`` =
     ||S - S_0||_F^2 / d, ``m`` = Tr(S S_0) / d, ``q`` = Tr(S^2) / d, ``eigenvalues`` of S, ``rank`` (the share of them
-    beyond 0.01), ``outlier_eigenvalue`` and ``outlier_overlap`` (squared, of the eigenvector that overlaps most with each
-    spike of the target, where it has some), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of
-    the gradient of L / d^2 times that of the weights: the change of L / d^2 per relative change of the weights. Without weight decay the
-    minimum is not unique where the data can be interpolated, and that of the theory is not what is found.
+    beyond 0.01), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of the gradient of L / d^2
+    times that of the weights: the change of L / d^2 per relative change of the weights; where the target has spikes
+    also ``outlier_eigenvalue`` and ``outlier_overlap`` (squared) of the eigenvector that overlaps most with each.
+    Without weight decay the minimum is not unique where the data can be interpolated, and that of the theory is not
+    what is found.
 
     On an accelerator seeds run together as far as that is of use; beside others a run differs by rounding from the
     run alone.

@@ -69,7 +69,8 @@ class MatrixAMP(AlgorithmOnSamples):
     Labels are treated, also where the model's output is a sequence: the limits agree. Reported are the last values
     and the traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d, and ``test_error``,
     ``estimation_error``, ``eigenvalues``, ``rank`` and outliers as for :class:`Adam`; for training also
-    ``train_error`` and ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over the posterior.
+    ``train_error`` and ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over
+    the posterior.
 
     Examples
     --------

@@ -49,17 +49,24 @@ class LearnedSpectrum:
     eps : float
         Threshold 2 sqrt(kappa) lambda/mhat; not used for "full".
     kind : "factorized" or "full"
+    outliers : tuple of float
+        Eigenvalues of S that stand apart from the bulk, those of spikes of the target.
+    outlier_weight : float
+        Weight of one of them in the convolution: 1/d where that is of a finite matrix.
     """
 
     convolution: Convolution
     scale: float
     eps: float = 0.0
     kind: str = "factorized"
+    outliers: tuple[float, ...] = ()
+    outlier_weight: float = 0.0
 
     def __post_init__(self) -> None:
         checks.one_of("kind", self.kind, KINDS)
         object.__setattr__(self, "scale", float(checks.positive("scale", self.scale)))
         object.__setattr__(self, "eps", float(checks.non_negative("eps", self.eps)))
+        object.__setattr__(self, "outliers", tuple(float(value) for value in self.outliers))
 
     @property
     def _threshold(self) -> float:
@@ -77,8 +84,8 @@ class LearnedSpectrum:
 
     @property
     def bulks(self) -> int:
-        """Number of separate intervals of non-zero eigenvalues."""
-        return len(self._intervals())
+        """Number of separate intervals of non-zero eigenvalues, outliers not counted."""
+        return len(self._intervals()[0])
 
     def eigenvalue_density(self, s: Any) -> np.ndarray:
         """Density of the non-zero eigenvalues of S, of total mass ``rank``."""
@@ -105,7 +112,7 @@ class LearnedSpectrum:
         return np.where(rho >= 0, self.eigenvalue_cdf(rho**2), 0.0)
 
     def kolmogorov_distance(self, values: Any, zeros_below: float = ZEROS_BELOW) -> float:
-        """Largest difference between the distribution function and that of an experiment.
+        """Largest difference between the distribution function and that of an experiment, outliers left out of both.
 
         Parameters
         ----------
@@ -117,9 +124,10 @@ class LearnedSpectrum:
         """
         values = np.sort(checks.finite_grid("values", values))
         if self.kind == "full":
-            start, cdf = -np.inf, self.eigenvalue_cdf
+            start, cdf = -np.inf, self._bulk_cdf
         else:
-            start, cdf = float(checks.non_negative("zeros_below", zeros_below)), self.singular_value_cdf
+            start, cdf = float(checks.non_negative("zeros_below", zeros_below)), lambda rho: self._bulk_cdf(rho**2)
+        values = self._without_outliers(values)
         below, count = int(np.searchsorted(values, start, side="right")), len(values)
         theory = cdf(values[below:])
         steps = np.arange(below, count + 1) / count
@@ -130,7 +138,7 @@ class LearnedSpectrum:
 
     def printed(self) -> LearnedSpectrum:
         """The law as it was printed, eq. (13) with scale = 1; right for vanishing weight decay below interpolation."""
-        return dataclasses.replace(self, scale=1.0)
+        return dataclasses.replace(self, scale=1.0, outliers=tuple(value / self.scale for value in self.outliers))
 
     def plot(
         self,
@@ -140,9 +148,10 @@ class LearnedSpectrum:
         *,
         color: Any = None,
         label: str | None = None,
+        measured: Any = None,
         **line: Any,
     ) -> Axes:
-        """Draw the density, the zeros as an arrow with their mass, and an experiment as a histogram.
+        """Draw the density, the zeros as an arrow with their mass, outliers as stems, an experiment as a histogram.
 
         The atom at zero is a mass and no density: its arrow has no length on the axis of densities.
 
@@ -159,6 +168,8 @@ class LearnedSpectrum:
             Of the density and the arrow.
         label : str, optional
             What the legend calls the density; "theory" by default.
+        measured : array (runs, outliers), optional
+            Outliers of an experiment, of the kind that is drawn: their means are drawn with standard errors.
         **line
             Whatever else a line of matplotlib takes.
         """
@@ -173,8 +184,12 @@ class LearnedSpectrum:
                 curve.set_label(label or "theory")
             if self.atom > 0:
                 self._draw_atom(ax, color)
+            height = 0.5 * _height(drawn)
+            self._draw_outliers(ax, color, of_w, height)
             if histogram is not None:
                 self._draw_histogram(ax, checks.finite_grid("histogram", histogram), of_w, next_colour(ax))
+            if measured is not None:
+                _draw_measured(ax, np.atleast_2d(np.asarray(measured, dtype=float)), 1.1 * height)
             ax.set_xlabel(r"singular value $\rho$ of $W/(md)^{1/4}$" if of_w else r"eigenvalue $s$ of $S$")
             ax.set_ylabel("density")
             ax.set_ylim(0, max(1.3 * _height(drawn), ax.get_ylim()[1] if len(ax.lines) > len(drawn) else 0.0))
@@ -184,17 +199,39 @@ class LearnedSpectrum:
         if self.kind == "full":
             raise ValueError(f"kind must be 'factorized' for {name}: a full S is not W W^T; use its eigenvalues")
 
-    def _intervals(self) -> np.ndarray:
-        """Intervals of non-zero eigenvalues, (bulks, 2)."""
+    def _intervals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of non-zero eigenvalues, (bulks, 2), and those into which outliers of a finite matrix spread."""
         edges = self.convolution.edges
         if self.kind == "factorized":
             edges = np.maximum(edges[edges[:, 1] > self.eps], self.eps)
-        return self.scale * (edges - self._threshold)
+        intervals, outliers = self.scale * (edges - self._threshold), np.array(self.outliers)
+        if not self.outlier_weight or not len(outliers):
+            return intervals, intervals[:0]
+        inside = (intervals[:, :1] <= outliers) & (outliers <= intervals[:, 1:])
+        mass = np.diff(self.eigenvalue_cdf(intervals), axis=1)[:, 0]
+        single = inside.any(axis=1) & (mass < (inside.sum(axis=1) + 0.5) * self.outlier_weight)
+        return intervals[~single], intervals[single]
+
+    def _bulk_cdf(self, s: np.ndarray) -> np.ndarray:
+        """Fraction of the eigenvalues up to ``s`` among those that are no outliers."""
+        single = self._intervals()[1]
+        starts = self.eigenvalue_cdf(single[:, 0])
+        passed = self.eigenvalue_cdf(np.clip(np.asarray(s)[..., None], single[:, 0], single[:, 1])) - starts
+        masses = self.eigenvalue_cdf(single[:, 1]) - starts
+        return (self.eigenvalue_cdf(s) - passed.sum(axis=-1)) / (1 - masses.sum())
+
+    def _without_outliers(self, values: np.ndarray) -> np.ndarray:
+        """Ascending values of an experiment but those closest to the outliers."""
+        for outlier in sorted(self.outliers, reverse=True):
+            place = np.sqrt(outlier) if self.kind == "factorized" else outlier
+            values = np.delete(values, np.argmin(np.abs(values - place)))
+        return values
 
     def _curves(self, of_w: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         density = self.singular_value_density if of_w else self.eigenvalue_density
         curves = []
-        for low, high in np.sqrt(self._intervals()) if of_w else self._intervals():
+        intervals = self._intervals()[0]
+        for low, high in np.sqrt(intervals) if of_w else intervals:
             # Dense at both ends, where the density has a root.
             x = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(np.linspace(0, np.pi, 301))
             x[0], x[-1] = np.nextafter(low, high), high
@@ -220,6 +257,13 @@ class LearnedSpectrum:
         )
         mass.set_gid(ATOM)
 
+    def _draw_outliers(self, ax: Axes, color: Any, of_w: bool, height: float) -> None:
+        """A stem with a dot for each, as a single eigenvalue has no density; its height means nothing."""
+        places = np.sqrt(self.outliers) if of_w else np.array(self.outliers)
+        if len(places):
+            ax.vlines(places, 0, height, color=color, linewidth=1.2)
+            ax.plot(places, np.full(len(places), height), "o", color=color, markersize=5, label="outliers")
+
     def _draw_histogram(self, ax: Axes, values: np.ndarray, of_w: bool, color: str) -> None:
         kept, label = values, "experiment"
         if self.kind == "factorized":
@@ -227,6 +271,13 @@ class LearnedSpectrum:
             label = f"experiment, at zero: {1 - len(kept) / len(values):.3f}"
         counts, ends = np.histogram(kept, bins=max(10, round(np.sqrt(2 * len(values)))))
         ax.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, alpha=0.35, color=color, label=label)
+
+
+def _draw_measured(ax: Axes, measured: np.ndarray, height: float) -> None:
+    runs, places = len(measured), measured.mean(axis=0)
+    error = measured.std(axis=0, ddof=1) / np.sqrt(runs) if runs > 1 else None
+    marks = {"fmt": "s", "color": "black", "markersize": 4, "capsize": 3, "linewidth": 1.2, "label": "measured outliers"}
+    ax.errorbar(places, np.full(len(places), height), xerr=error, **marks)  # pyright: ignore[reportArgumentType]
 
 
 def _height(curves: Sequence[Line2D]) -> float:

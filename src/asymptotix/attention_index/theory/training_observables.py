@@ -141,6 +141,8 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
         worst = max(loose, key=lambda name: known[name][1])
         words = f"inaccurate: {_known(worst, values)}, beyond the tolerance of {tolerance:g}"
         outcome = doubted(outcome, Status.INACCURATE, words)
+    if remark := problem.model.remark_on_spikes():
+        outcome = doubted(outcome, None, remark)
     return outcome
 
 
