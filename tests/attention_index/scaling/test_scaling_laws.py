@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import xarray as xr
-from reference_numbers import reference
 
 import asymptotix as asx
 from asymptotix.attention_index.theory.spectral_estimate import narrow_cut, overlaps
 from asymptotix.attention_index.theory.two_equations import two_equations
+from reference_numbers import reference
 
 REFERENCE = {entry["name"]: entry for entry in reference("outliers_and_scaling")["entries"]}
 DIM = 10**6
@@ -47,12 +47,15 @@ def test_noise_limited_at_the_optimal_decay():
 def test_over_regularised(gamma):
     """Phase I: slope -(2 - 1/g) without noise and with a decay that outweighs it, amplitude 2g/(2g-1)."""
     target, decay = asx.RankedPowerLaw(gamma, DIM), 300.0
-    samples = np.array([3.0, 6.0])
+    # some hundred directions are learned, far from one and from d
+    samples = np.array([300.0, 600.0]) if gamma > 1 else np.array([10.0, 20.0])
     errors = [two_equations(target, 0.0, a, decay).error(1.0) for a in samples]
     assert slope(errors, samples) == pytest.approx(-(2 - 1 / gamma), abs=0.02)
     if gamma > 1:  # below, the finite rank counts: [1 - (k*/d)^(2g-1)] is not yet one
         eps = decay / (2 * samples[1])
-        predicted = 2 * gamma / (2 * gamma - 1) * target.amplitude ** (1 / gamma) * (eps**2 / DIM) ** (1 - 1 / (2 * gamma))
+        predicted = (
+            2 * gamma / (2 * gamma - 1) * target.amplitude ** (1 / gamma) * (eps**2 / DIM) ** (1 - 1 / (2 * gamma))
+        )
         assert errors[1] == pytest.approx(predicted, rel=0.03)
 
 
@@ -68,14 +71,15 @@ def test_noiseless_interpolation(gamma):
 
 
 def test_overfitting_rises_with_samples():
-    """Phase III: R beyond phase II tends to K (Delta/2) a^(2/5), slope 2/5 where it dominates."""
+    """Phase III: R tends to that of phase II plus K (Delta/2) a^(2/5), with corrections of order a^(2/5) = 0.03."""
     target, noise = asx.RankedPowerLaw(1.5, 10**9), 0.5
     samples = np.array([1e-4, 3e-4])
-    errors = [two_equations(target, noise, a, 0.0).error(1.0) for a in samples]
-    assert slope(errors, samples) == pytest.approx(0.4, abs=0.03)
+    errors = np.array([two_equations(target, noise, a, 0.0).error(1.0) for a in samples])
+    assert errors[1] > 1.2 * errors[0]
     K = 16 / (105 * np.pi) * (15 * np.pi / 8) ** 1.4
-    spikes = amplitude(1.5) * target.amplitude ** (2 / 3) * (noise / (2 * samples[0] * 10**9)) ** (2 / 3)
-    assert errors[0] == pytest.approx(spikes + K * noise / 2 * samples[0] ** 0.4, rel=0.03)
+    spikes = amplitude(1.5) * target.amplitude ** (2 / 3) * (noise / (2 * samples * 10**9)) ** (2 / 3)
+    assert errors[0] == pytest.approx(spikes[0] + K * noise / 2 * samples[0] ** 0.4, rel=0.03)
+    assert slope(errors - spikes, samples) == pytest.approx(0.4, abs=0.04)
 
 
 def test_all_noise_fitted_and_refinement():
@@ -88,13 +92,16 @@ def test_all_noise_fitted_and_refinement():
 
 
 def test_bayes_pays_less_by_the_ratio_of_the_amplitudes():
-    """The same exponent, B_Bayes in the place of A, to (k*/d) and 1/k*."""
+    """The same exponent, B_Bayes in the place of A, to 1/k*; of what is not learned the mean is known from the law."""
     target = asx.RankedPowerLaw(1.0, DIM)
     task = asx.AttentionIndex(tokens=1, activation="linear", target=target, noise=0.5)
     theory = asx.solve(asx.BayesOptimal(task), alpha=0.05, progress=False)
     delta = float(theory.qhat) ** -0.5
     learned = target.amplitude * np.sqrt(DIM) / delta
-    assert float(theory.estimation_error) == pytest.approx(bayes_amplitude(1.0) * learned * delta**2 / DIM, rel=0.01)
+    values, weights = target.points
+    mean = weights[values < delta] @ values[values < delta]
+    expected = bayes_amplitude(1.0) * learned * delta**2 / DIM - mean**2
+    assert float(theory.estimation_error) == pytest.approx(expected, rel=5e-3)
 
 
 def test_full_matrices_learn_nothing_before_d_squared():
@@ -111,14 +118,14 @@ def test_full_matrices_learn_nothing_before_d_squared():
 
 def test_the_best_decay_is_at_the_edge_of_the_noise():
     """c_opt = 2 - [(15 pi/2) (k*/d) g/(1+g)]^(2/5), and lt = sqrt(qhat) to that."""
-    target, alpha = asx.RankedPowerLaw(1.0, 10**5), 0.005
+    target, alpha = asx.RankedPowerLaw(1.0, 10**4, rank=300), 0.01
     problem = linear(target)
     best = asx.optimal_weight_decay(problem, alpha, observable="estimation_error")
     theory = asx.solve(linear(target, weight_decay=best.weight_decay), alpha=alpha, progress=False)
     delta, ratio = float(theory.delta), float(theory.eps / theory.delta)
-    learned = target.amplitude * np.sqrt(10**5) / delta
-    # the next term is of order (k*/d)^(4/5) = 0.004
-    assert ratio == pytest.approx(2 - (7.5 * np.pi * learned / 10**5 / 2) ** 0.4, abs=0.01)
+    learned = target.amplitude * np.sqrt(10**4) / delta
+    # the next term is of order (k*/d)^(4/5) = 0.02
+    assert ratio == pytest.approx(2 - (7.5 * np.pi * learned / 10**4 / 2) ** 0.4, abs=0.02)
     assert best.value == pytest.approx(float(theory.estimation_error), rel=1e-9)
     for factor in (0.8, 1.25):
         worse = asx.solve(linear(target, weight_decay=factor * best.weight_decay), alpha=alpha, progress=False)
@@ -134,13 +141,13 @@ def test_the_best_decay_is_that_of_the_derivative():
 
 
 def test_without_noise_the_best_decay_is_none():
-    best = asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5), 0.0), 0.1)
+    best = asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5), 0.0), 0.3)
     assert best.weight_decay == 0
     assert "vanishing weight decay" in best.words
     with pytest.raises(ValueError, match="observable must be one of"):
         asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5)), 0.1, observable="m")
     with pytest.raises(TypeError, match="problem must be a RiskMinimization"):
-        asx.optimal_weight_decay(asx.BayesOptimal(asx.AttentionIndex()), 0.1)
+        asx.optimal_weight_decay(asx.BayesOptimal(asx.AttentionIndex()), 0.1)  # type: ignore[arg-type]
 
 
 def test_the_best_width():
@@ -200,7 +207,9 @@ def test_a_cut_between_outliers_is_as_safe_as_none():
 
 def test_width_makes_no_difference_where_it_suffices():
     wide, enough = (
-        asx.solve(linear(asx.MarchenkoPastur(0.3), weight_decay=0.5 / np.sqrt(w), width_ratio=w), alpha=1.0, progress=False)
+        asx.solve(
+            linear(asx.MarchenkoPastur(0.3), weight_decay=0.5 / np.sqrt(w), width_ratio=w), alpha=1.0, progress=False
+        )
         for w in (1.0, 0.9)
     )
     assert float(wide["rank"]) < 0.9
@@ -242,15 +251,15 @@ def test_population_optimum_where_it_is_known():
 
 
 def test_the_excess_is_what_is_left_and_keeps_its_digits():
-    """Small excesses are a share Sigmahat/(4 alpha) of the distance from rho S_0, to leading order."""
+    """Small excesses are a share Sigmahat/(4 alpha) of the distance from rho S_0, where that is noise all around."""
     task = asx.AttentionIndex(target=asx.RankedPowerLaw(1.0, 2000), noise=0.5)
     best = asx.population_optimum(task)
-    theory = asx.solve(asx.RiskMinimization(task, weight_decay=30.0), alpha=1e4, progress=False)
+    theory = asx.solve(asx.RiskMinimization(task, weight_decay=3.0), alpha=1e4, progress=False)
     apart = float(theory.q) - float(theory.m) ** 2
     distance = apart + (float(theory.m) - best.rho) ** 2
     excess, error = float(theory.excess_error), float(theory.excess_error_err)
     assert excess < 1e-4
-    assert excess == pytest.approx(float(theory.Sigmahat) / (4 * 1e4) * distance, rel=0.02)
+    assert excess == pytest.approx(float(theory.Sigmahat) / (4 * 1e4) * distance, rel=5e-3)
     assert error < 1e-3 * excess
     assert excess == pytest.approx(float(theory.test_error) - best.test_error, abs=1e-8)
 
@@ -303,7 +312,10 @@ def test_errors_and_windows_of_exponents():
     ("call", "words"),
     [
         (lambda curve: asx.scaling_exponent(curve, "f"), "observable must be one of e, e_err, got 'f'"),
-        (lambda curve: asx.scaling_exponent(curve, "e", "n"), "along must be a dimension of e with values, here b, alpha"),
+        (
+            lambda curve: asx.scaling_exponent(curve, "e", "n"),
+            "along must be a dimension of e with values, here b, alpha",
+        ),
         (lambda curve: asx.scaling_exponent(curve, "e", "b"), "b must have three or more positive"),
         (lambda curve: asx.scaling_exponent(curve, "e", window=(3, 2)), "window must be ascending"),
         (lambda curve: asx.scaling_exponent(curve, "e", window=(3, 4)), "window must contain two or more"),

@@ -153,7 +153,9 @@ def test_without_noise_errors_fall_as_the_square_of_the_weight_decay(alpha):
     """Above exact recovery, down to errors of which Q_0 - 2m + q has no digit: the limit itself is zero."""
     decays = np.array([1e-6, 1e-7, 1e-8])
     found = [asx.solve(asx.RiskMinimization(model(), weight_decay=w), alpha=alpha, progress=False) for w in decays]
-    shares = [np.array([float(point[name]) for point in found]) / decays**2 for name in ("estimation_error", "test_error")]
+    shares = [
+        np.array([float(point[name]) for point in found]) / decays**2 for name in ("estimation_error", "test_error")
+    ]
     for share in shares:
         assert share[-1] * decays[-1] ** 2 < 1e-12
         # the next term is a share sqrt(R) of the first, 8e-5 at the largest decay, and falls with it

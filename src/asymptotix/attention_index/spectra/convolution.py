@@ -27,6 +27,9 @@ RESOLVED = 1e-9
 A Gauss rule integrates what lies beyond its own degree too: its error is about the square of the last coefficient.
 """
 
+ROUNDED = 1e-14
+"""Rounding of a difference of points, with what an integrand makes of it, relative to the support."""
+
 SMALLEST_PANEL = 1e-13
 """Length of a panel, relative to the support, that is not halved any more."""
 
@@ -175,7 +178,7 @@ class Convolution(abc.ABC):
         return float(weight @ (g.imag / np.pi) ** 2)
 
     def noise_left(self) -> float:
-        """int delta^2 (1 - delta^2 |g|^2) mu_delta: the error of the Bayes-optimal denoiser, a sum of positive terms."""
+        """Error of the Bayes-optimal denoiser, int delta^2 (1 - delta^2 |g|^2) mu_delta: a sum of positive terms."""
         _, weight, g = self._whole.flat()
         return float(weight @ posterior_variance(self.delta, g))
 
@@ -227,8 +230,11 @@ def adaptive_rule(
         points = mid - half * cosines
         x, density, g = (part.reshape(shape) for part in evaluate(points.ravel()))
         weight = half * scaled * density
-        tail = np.abs((weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)) @ to_tail).max(axis=1)
-        fine = (tail <= RESOLVED) | (2 * half[:, 0] <= shortest)
+        integrand = weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)
+        tail = np.abs(integrand @ to_tail).max(axis=1)
+        lengths = np.maximum(half[:, 0], shortest)
+        noise = ROUNDED * span / lengths * np.abs(integrand).sum(axis=1)  # of points that hardly differ
+        fine = (tail <= np.maximum(RESOLVED, noise)) | (2 * half[:, 0] <= shortest)
         done.append(PanelRule(panels[fine], x[fine], weight[fine], g[fine]))
         low, high, cut = panels[~fine, 0], panels[~fine, 1], mid[~fine, 0]
         panels = np.concatenate([np.stack([low, cut], axis=1), np.stack([cut, high], axis=1)])

@@ -115,7 +115,9 @@ class RankedPowerLaw(_Discrete):
     def eigenvalues(self, dim: int) -> np.ndarray:
         """The exact spectrum, ascending; at no other dimension than its own."""
         if checks.integer("dim", dim, 1) != self.dim:
-            raise ValueError(f"dim must be that of the target, {self.dim}, whose eigenvalues are of order sqrt(dim); got {dim}")
+            raise ValueError(
+                f"dim must be that of the target, {self.dim}, whose eigenvalues are of order sqrt(dim); got {dim}"
+            )
         if dim > MOST_EIGENVALUES:
             raise ValueError(f"dim must be at most {MOST_EIGENVALUES:,} for a list of all eigenvalues, got {dim:,}")
         positive = self.ranks(self.positive_ranks)[::-1]

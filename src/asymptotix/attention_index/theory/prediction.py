@@ -8,7 +8,7 @@ Equation sc-optimum of docs/theory/scaling.md.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -89,7 +89,9 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
     if not isinstance(model, AttentionIndex):
         raise TypeError(f"model must be an AttentionIndex, got {checks.named(model)}")
     if model.activation == "hardmax":
-        raise NotImplementedError("activation='hardmax' has no best multiple, which it does not see; softmax and linear have")
+        raise NotImplementedError(
+            "activation='hardmax' has no best multiple, which it does not see; softmax and linear have"
+        )
     if model.activation == "linear":
         return PopulationOptimum(1.0, model.visible_directions * model.noise, 0.0, 0.0)
     if model.noise == 0:
@@ -101,7 +103,7 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
 
 
 def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, float]:
-    """rho and the average loss of rho S_0, least on the nodes of ``loss``: what an excess on these nodes is beyond."""
+    """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is."""
     Q0 = model.signal
 
     def error(multiple: float) -> float:
@@ -110,7 +112,7 @@ def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, floa
 
     if model.noise == 0:
         return model.beta_ratio, error(1.0)
-    found = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
+    found: Any = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
     return float(found.x) * model.beta_ratio, float(found.fun)
 
 
@@ -118,7 +120,9 @@ def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
     """The squared loss on several sets of nodes."""
     if model.tokens == 2:
         return [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
-    return [SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS]
+    return [
+        SquaredSoftmax(model.tokens, beta, model.teacher_beta, count=_COUNT, seed=seed) for seed in NODE_SCRAMBLINGS
+    ]
 
 
 def _mean_and_error(model: AttentionIndex, values: list[float]) -> tuple[float, float]:

@@ -21,8 +21,8 @@ from .training_equations import Training
 from .two_equations import squared_distance
 
 OBSERVABLES = (
-    "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
-    "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
+    "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat",
+    "qhat", "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
 #: The observables that the tolerance is for.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
@@ -100,7 +100,10 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
         values = {name: float(column.mean()) for name, column in table.items()}
         return values, {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
     values = {name: float(column[0]) for name, column in table.items()}
-    spread = {name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0 for name, column in table.items()}
+    spread = {
+        name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0
+        for name, column in table.items()
+    }
     return values, spread
 
 
@@ -121,8 +124,8 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     """The verdict on any outcome of training: is the tolerance met, is there an error beyond reason?
 
     The tolerance is for test_error, train_error, train_loss, estimation_error and rank: absolute where they are below
-    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may, which
-    is a remark.
+    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may,
+    which is a remark.
     """
     values = outcome.values
     known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}

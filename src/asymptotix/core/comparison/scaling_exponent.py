@@ -56,7 +56,9 @@ class ScalingExponent:
             found = f"slopes from {float(self.mean.min()):.3f} to {float(self.mean.max()):.3f}"
         else:
             found = f"~ {self.along}^{format_number(float(self.mean), max(float(self.error), float(self.spread)))}"
-        return f"<asymptotix scaling exponent: {self.observable} {found}, {between}{'; ' * bool(self.words)}{self.words}>"
+        return (
+            f"<asymptotix scaling exponent: {self.observable} {found}, {between}{'; ' * bool(self.words)}{self.words}>"
+        )
 
 
 def scaling_exponent(
@@ -99,7 +101,9 @@ def scaling_exponent(
         raise ValueError(f"{along} must have three or more positive, ascending values, got {x}")
     if (values <= 0).any():
         at = values.where(values <= 0, drop=True)[along].values[0]
-        raise ValueError(f"{observable} must be positive for a slope of its logarithm, got a value below at {along}={at:g}")
+        raise ValueError(
+            f"{observable} must be positive for a slope of its logarithm, got a value below at {along}={at:g}"
+        )
     low, high = _window(window, x)
     inside = (x >= low) & (x <= high)
     if inside.sum() < 2:
@@ -108,7 +112,7 @@ def scaling_exponent(
     by_point = np.gradient(np.eye(len(x)), log, axis=0)  # rows: local slopes as sums over the points
     centred = np.where(inside, log - log[inside].mean(), 0.0)
     line = centred / (centred**2).sum()
-    y, share = np.log(values), errors / values
+    y, share = xr.DataArray(np.log(values)), errors / values
 
     def summed(weights: np.ndarray, of: xr.DataArray) -> xr.DataArray:
         return xr.dot(xr.DataArray(weights, dims=along), of, dim=along)
@@ -119,7 +123,7 @@ def scaling_exponent(
     ).rename(point=along)
     seen = local["slope"].isel({along: np.flatnonzero(inside)})
     spread = 0.5 * (seen.max(along) - seen.min(along))
-    error = np.sqrt(summed(line**2, share**2))
+    error = summed(line**2, share**2) ** 0.5
     return ScalingExponent(
         observable, along, local, summed(line, y), error, spread, (low, high), _no_power_law(result.problem)
     )
