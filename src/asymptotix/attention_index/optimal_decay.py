@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -87,11 +88,11 @@ def optimal_weight_decay(
     (alpha,) = problem.check_control("alpha", [alpha])
     if not 0 < checks.positive("tolerance", tolerance) < 1:
         raise ValueError(f"tolerance must be below one, being relative, got {tolerance}")
-    return _Search(problem, float(alpha), observable).found(tolerance)
+    return _DecaySearch(problem, float(alpha), observable).found(tolerance)
 
 
 @dataclass
-class _Search:
+class _DecaySearch:
     """Solves at one decay after another, and remembers what was found."""
 
     problem: RiskMinimization
@@ -136,7 +137,8 @@ class _Search:
         if bracket is None:
             return self._at_zero(float(np.exp(first)) * _VANISHING)
         low, middle, high = bracket
-        found = minimize_scalar(self.value, bounds=(low, high), method="bounded", options={"xatol": 0.3 * tolerance})
+        close = {"xatol": 0.3 * tolerance}
+        found: Any = minimize_scalar(self.value, bounds=(low, high), method="bounded", options=close)
         best = float(found.x) if found.fun <= self.value(middle) else middle
         blur = self._blur(best)
         if best < first + np.log(_SMALL) and blur > 1:  # flat: no decay is as good as a small one

@@ -34,7 +34,7 @@ _SHARED = (
     Observable("tokens", "tokens", "Length of a sequence.", symbol="T"),
     Observable("kappa0", "rank ratio of the target", "Rank of the target over the dimension.", symbol=r"\kappa_0"),
     Observable("exponent", "exponent", "Of the power law of the target's eigenvalues."),
-    Observable("gamma", "decay of the target", "Its eigenvalue of rank k is proportional to k^-gamma.", symbol=r"\gamma"),
+    Observable("gamma", "exponent of the ranks", "Eigenvalue k of the target goes as k^-gamma.", symbol=r"\gamma"),
     Observable("cutoff", "cutoff", "Largest eigenvalue of the target over its smallest positive one."),
     Observable(
         "mean_square", "mean square of the target",
@@ -117,8 +117,8 @@ TRAINING_DEFINITIONS: Table = table(
     ),
     Observable(
         "excess_error", "excess test error",
-        "test_error minus that of the best multiple rho S_0 of the target, to which training tends as data abound: 2L times "
-        "estimation_error for linear attention.",
+        "test_error minus that of the best multiple rho S_0 of the target, to which training tends as data abound: 2L "
+        "times estimation_error for linear attention.",
         symbol=r"e - e_\infty", formula="test_error - min_rho E|y - A(rho S_0)|_F^2",
     ),
     Observable(

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import xarray as xr
-from reference_numbers import reference
 
 import asymptotix as asx
 from asymptotix.attention_index.theory.spectral_estimate import narrow_cut, overlaps
 from asymptotix.attention_index.theory.two_equations import two_equations
+from reference_numbers import reference
 
 REFERENCE = {entry["name"]: entry for entry in reference("outliers_and_scaling")["entries"]}
 DIM = 10**6
@@ -147,7 +147,7 @@ def test_without_noise_the_best_decay_is_none():
     with pytest.raises(ValueError, match="observable must be one of"):
         asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5)), 0.1, observable="m")
     with pytest.raises(TypeError, match="problem must be a RiskMinimization"):
-        asx.optimal_weight_decay(asx.BayesOptimal(asx.AttentionIndex()), 0.1)
+        asx.optimal_weight_decay(asx.BayesOptimal(asx.AttentionIndex()), 0.1)  # type: ignore[arg-type]
 
 
 def test_the_best_width():

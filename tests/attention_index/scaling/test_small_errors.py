@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from reference_numbers import reference
 
 import asymptotix as asx
 from asymptotix.attention_index.theory.two_equations import two_equations
+from reference_numbers import reference
 
 REFERENCE = {entry["name"]: entry for entry in reference("outliers_and_scaling")["entries"]}
 

@@ -202,7 +202,7 @@ class Convolution(abc.ABC):
         return float(weight @ (g.imag / np.pi) ** 2)
 
     def noise_left(self) -> float:
-        """int delta^2 (1 - delta^2 |g|^2) mu_delta: the error of the Bayes-optimal denoiser, a sum of positive terms."""
+        """Error of the Bayes-optimal denoiser, int delta^2 (1 - delta^2 |g|^2) mu_delta: a sum of positive terms."""
         _, weight, g = self._whole.flat()
         return float(weight @ posterior_variance(self.delta, g))
 

@@ -8,7 +8,7 @@ Equation sc-optimum of docs/theory/scaling.md.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -103,7 +103,7 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
 
 
 def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, float]:
-    """rho and the average loss of rho S_0, least on the nodes of ``loss``: what an excess on these nodes is beyond."""
+    """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is."""
     Q0 = model.signal
 
     def error(multiple: float) -> float:
@@ -112,7 +112,7 @@ def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, floa
 
     if model.noise == 0:
         return model.beta_ratio, error(1.0)
-    found = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
+    found: Any = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
     return float(found.x) * model.beta_ratio, float(found.fun)
 
 

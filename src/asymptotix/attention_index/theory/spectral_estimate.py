@@ -119,12 +119,12 @@ def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArra
 class NuclearNorm(Penalty):
     """r(t) = strength t on positive semi-definite matrices: weight decay of a factor W of S = W W^T.
 
-    t(x) = (mhat x - 2 strength)_+ / Sigmahat = scale (x - eps)_+: the first three lines of eq. (55), whose J(delta, eps)
-    is int_eps (x - eps)^2 mu_delta.
+    t(x) = (mhat x - 2 strength)_+ / Sigmahat = scale (x - eps)_+: the first three lines of eq. (55), whose
+    J(delta, eps) is int_eps (x - eps)^2 mu_delta.
 
-    A factor with fewer columns than there are eigenvalues above eps keeps the largest ones, t(x) = scale (x - eps) for x
-    above x_m with mu_delta((x_m, inf)) = width, and zero below. That is a heuristic: the constraint on the rank is not
-    convex, and where x_m lies inside a bulk the replicon diverges.
+    A factor with fewer columns than there are eigenvalues above eps keeps the largest ones, t(x) = scale (x - eps) for
+    x above x_m with mu_delta((x_m, inf)) = width, and zero below. That is a heuristic: the constraint on the rank is
+    not convex, and where x_m lies inside a bulk the replicon diverges.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class NuclearNorm(Penalty):
         delta, (eps, scale) = np.sqrt(qhat) / mhat, self.cut_and_scale(mhat, Sigmahat)
         convolution = target.convolution(delta)
         low, left_out = narrow_cut(convolution, eps, self.width)
-        x, weight, g = nodes = convolution.nodes_cut_at(low)
+        x, weight, _ = nodes = convolution.nodes_cut_at(low)
         t = np.where(x > low, scale * (x - eps), 0.0)
         found = overlaps(target.mean_square, delta, nodes, t)
         penalty = self.strength * float(weight @ t)

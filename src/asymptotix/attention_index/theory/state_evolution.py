@@ -5,8 +5,8 @@ With f = (p - z)/Sigma the residual of the proximal map (the loss side) and t th
     qhat = 2 alpha E|f|^2,   Sigmahat = -2 alpha E tr df/dz,   mhat = 2 alpha E tr df/dz_0,
     m, q, Sigma = matrix side (mhat, qhat, Sigmahat).
 
-It is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method, the logit from q - m^2/Q_0 itself. On fixed nodes the map is smooth, and
-the variational potential
+It is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method, the logit from q - m^2/Q_0 itself,
+of which no digits cancel. On fixed nodes the map is smooth, and the variational potential
 
     Phi = (qhat Sigma + 2 mhat m - Sigmahat q)/4 + alpha E min_h{...} + envelope
 
@@ -247,7 +247,7 @@ class TrainingEvolution:
         return np.array([np.log(q), np.log(cosine) - np.log(rest), np.log(Sigma)])
 
     def apart(self, parameters: OrderParameters) -> float:
-        """q - m^2/Q_0."""
+        """The part q - m^2/Q_0 of q that is not along the target."""
         if parameters.apart is not None:
             return parameters.apart
         Q0 = self.target.mean_square

@@ -21,8 +21,8 @@ from .training_equations import Training
 from .two_equations import squared_distance
 
 OBSERVABLES = (
-    "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat", "qhat",
-    "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
+    "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat",
+    "qhat", "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
 #: The observables that the tolerance is for.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
@@ -126,8 +126,8 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     """The verdict on any outcome of training: is the tolerance met, is there an error beyond reason?
 
     The tolerance is for test_error, train_error, train_loss, estimation_error and rank: absolute where they are below
-    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may, which
-    is a remark.
+    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may,
+    which is a remark.
     """
     values = outcome.values
     known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}

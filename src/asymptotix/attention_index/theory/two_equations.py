@@ -109,7 +109,7 @@ def _law(convolution: Convolution, signal: float, eps: float, width: float) -> L
 
 
 def _cut(convolution: Convolution, samples: float, decay: float, width: float, near: float) -> float:
-    """eps at this delta, by Newton's method from ``near``, or bisection where that leads astray."""
+    """The cut eps at this delta, by Newton's method from ``near``, or bisection where that leads astray."""
 
     def surplus(eps: float) -> tuple[float, float]:
         low, _ = narrow_cut(convolution, eps, width)

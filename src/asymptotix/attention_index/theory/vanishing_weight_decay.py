@@ -119,7 +119,8 @@ def _values(problem: Training, found: LearnedLaw) -> dict[str, float]:
     excess, excess_err = excess_error(model, m, q, apart)
     values = {
         "test_error": test, "train_error": 0.0, "train_loss": 0.0, "excess_error": excess,
-        "estimation_error": squared_distance(model.signal, m, apart), "rank": found.rank, "m": m, "q": q, "Sigma": np.inf, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0,
+        "estimation_error": squared_distance(model.signal, m, apart), "rank": found.rank,
+        "m": m, "q": q, "Sigma": np.inf, "mhat": 0.0, "qhat": 0.0, "Sigmahat": 0.0,
         "delta": found.delta, "eps": found.eps, "scale": factor * found.scale, "potential": 0.0,
         "replicon": np.nan, "jump_weight": 0.0,
     }  # fmt: skip

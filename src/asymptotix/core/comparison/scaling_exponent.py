@@ -112,7 +112,7 @@ def scaling_exponent(
     by_point = np.gradient(np.eye(len(x)), log, axis=0)  # rows: local slopes as sums over the points
     centred = np.where(inside, log - log[inside].mean(), 0.0)
     line = centred / (centred**2).sum()
-    y, share = np.log(values), errors / values
+    y, share = xr.DataArray(np.log(values)), errors / values
 
     def summed(weights: np.ndarray, of: xr.DataArray) -> xr.DataArray:
         return xr.dot(xr.DataArray(weights, dims=along), of, dim=along)
@@ -123,7 +123,7 @@ def scaling_exponent(
     ).rename(point=along)
     seen = local["slope"].isel({along: np.flatnonzero(inside)})
     spread = 0.5 * (seen.max(along) - seen.min(along))
-    error = np.sqrt(summed(line**2, share**2))
+    error = summed(line**2, share**2) ** 0.5
     return ScalingExponent(
         observable, along, local, summed(line, y), error, spread, (low, high), _no_power_law(result.problem)
     )
