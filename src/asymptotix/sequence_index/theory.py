@@ -97,7 +97,8 @@ class SequenceIndexTheory:
             alpha = float(alphas[position])
             progress.message(f"alpha = {alpha:.4g}")
             solution = _solved(evolution, alpha, start, tolerance, hint)
-            hint = solution if solution.settled else hint
+            # From the edge of exact recovery nothing is to be followed.
+            hint = solution if solution.settled and not solution.marginal else hint
             yield int(position), self._outcome(alpha, solution)
 
     def _refuse_large(self) -> None:

@@ -148,7 +148,7 @@ def test_corrected_averages_with_rough_posteriors_are_those_with_better_ones(act
     """On the same nodes: what is left is the error of the correction, which its rows show."""
     pytest.importorskip("numba")  # the other backend has no rough posteriors
     nodes, V = Nodes(TwoLayerChannel(1.0, activation, backend="numba")), np.diag(1 - np.array(q))
-    better, rough, correction = nodes.block(0)(V), nodes.rough.block(0)(V), nodes.correction(V)
+    better, rough, correction = nodes.block(0)(V), nodes.rough.block(0)(V), next(nodes.corrections(V))
     assert nodes.rough is not nodes
     assert correction is not None
     learned = np.flatnonzero(q)

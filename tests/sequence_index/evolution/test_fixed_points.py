@@ -1,9 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from asymptotix import BayesOptimal, DeepAttention, load, solve
+from asymptotix.core.progress import Progress
+from asymptotix.core.status import Status
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
+from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
+from asymptotix.sequence_index.evolution.dynamics import Dynamics, Ending
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.theory import SequenceIndexTheory
 from reference_numbers import allowance, reference
 
 REFERENCE = reference("sequence_index")
@@ -82,6 +89,31 @@ def test_start_decides_where_two_fixed_points_are_stable():
     # Two starts of one fixed point agree within the tolerance, 1e-3.
     assert abs(solve(one_layer(1), alpha=1.05, start=[[0.3]]).overlap.item() - uninformed) < 1e-3
     assert solve(one_layer(1), alpha=1.05, start=[0.0]).overlap.item() == 0
+
+
+def test_ever_slower_approach_to_full_overlap_does_not_pass_for_a_fixed_point():
+    # At alpha = p/r = 1 itself 1-q falls algebraically: a step of 2e-3, where others stop, is not the last one.
+    V = np.diag([1e-2, 1e-4])
+    dynamics = Dynamics(TwoLayerChannel(1.0, "softmax"))
+    assert dynamics.followed(dynamics.point(1.0, np.eye(2) - V, V)).how is Ending.MARGINAL
+
+
+def test_curve_goes_on_beyond_the_edge_of_exact_recovery():
+    class AtTheEdge(StateEvolution):
+        """Remembers from where each point is reached; the second one is at the edge."""
+
+        def uninformed(self, alpha, *, tolerance, hint=None):
+            hints.append(hint)
+            solution = self._recovered("recovered", marginal=len(hints) == 2)
+            return solution if len(hints) == 2 else replace(solution, how=Status.CONVERGED, words=f"point {alpha}")
+
+    hints = []
+    theory = SequenceIndexTheory(one_layer(1))
+    theory.state_evolution = AtTheEdge(theory.channel)
+    points = [{"alpha": alpha} for alpha in (0.9, 1.0, 1.1)]
+    quiet = Progress(None, "curve", enabled=False)
+    list(theory.solve_points(points, start="uninformed", tolerance=1e-3, progress=quiet))
+    assert [hint and hint.words for hint in hints] == [None, "point 0.9", "point 0.9"]
 
 
 def test_points_do_not_depend_on_the_order_of_the_grid():

@@ -99,8 +99,8 @@ class Accuracy:
     cut : float
         Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
     rough : bool
-        Of the same: cells are dropped more readily and have fewer nodes where little is. With a fineness of 2.5 and a
-        cut of 7 a sample is off by half a percent, an average by 1e-3, in two thirds of the time.
+        Of the same: cells are larger, are dropped more readily and have fewer nodes where little is. With a fineness of
+        3 and a cut of 7 a sample is off by a percent, an average by 1e-3, in half the time.
     numbers : array of int, optional
         Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes
         those of its number, whatever else is in the batch.

@@ -154,13 +154,15 @@ class Dynamics(OverlapMap):
     def _tolerance(self, alpha: float) -> float:
         """Deterministic averages are solved to the end; noisy ones as far as they carry information.
 
-        Above p/r a slow drift towards full overlap, by log(alpha r/p) a step, must not pass for a fixed point.
+        Above p/r a slow drift towards full overlap, by log(alpha r/p) a step, must not pass for a fixed point; nor, at
+        p/r itself, one that becomes ever slower.
         """
         if self.nodes.exact:
             return 1e-9
         noise = 1e-2 if self.channel.stochastic else 2e-3
-        drift = float(np.log(alpha / self.exact_recovery_bound)) if np.isfinite(self.exact_recovery_bound) else 0.0
-        return min(noise, max(0.2 * drift, 2e-4)) if drift > 0 else noise
+        bound = self.exact_recovery_bound
+        drift = float(np.log(alpha / bound)) if np.isfinite(bound) else -np.inf
+        return min(noise, max(0.2 * drift, 2e-4)) if drift > -MARGINAL else noise
 
     def _early_end(self, point: Point) -> _Stop | None:
         """Whether an index is lost or known, or everything as good as recovered."""

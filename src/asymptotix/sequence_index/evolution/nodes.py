@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from time import perf_counter
 
@@ -19,8 +20,9 @@ BLOCK = 2**11
 #: hardly better than random ones, and little is lost with more and shorter randomisations.
 RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
 #: Blocks at most, and nodes in each of eight randomisations that correct averages with rough posteriors. These mostly
-#: differ by half a percent per sample from better ones: what is left of it is 1e-4 of E[g g^T].
-MOST_BLOCKS, CORRECTING = 24, 2**8
+#: differ by one percent per sample from better ones: what is left of it is 1e-4 of E[g g^T]. Where that is felt there
+#: are more of them.
+MOST_BLOCKS, CORRECTING = 24, (2**8, 2**10)
 
 
 class Nodes:
@@ -78,13 +80,14 @@ class Nodes:
         count = max(1, BLOCK * RANDOMISATIONS // (randomisations * self.channel.cost))
         return self.at(count, randomisations, number, careful)
 
-    def correction(self, V: np.ndarray) -> Correction | None:
-        """What these nodes change in rough blocks near V, on some beyond all blocks; None where none are rough."""
+    def corrections(self, V: np.ndarray) -> Iterator[Correction]:
+        """What these nodes change in rough blocks near V, on some beyond all blocks, then on more; none if none are."""
         if self.rough is self:
-            return None
-        beyond = MOST_BLOCKS * BLOCK // CORRECTING
-        rough, better = (nodes.at(CORRECTING, RANDOMISATIONS, beyond)(V) for nodes in (self.rough, self))
-        return Correction.between(rough, better)
+            return
+        for count in CORRECTING:
+            beyond = MOST_BLOCKS * BLOCK // count
+            rough, better = (nodes.at(count, RANDOMISATIONS, beyond)(V) for nodes in (self.rough, self))
+            yield Correction.between(rough, better)
 
     def operator_block(self, number: int) -> OperatorAverager:
         """As :meth:`block`, for a channel whose overlap is a matrix."""

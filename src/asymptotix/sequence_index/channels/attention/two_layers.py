@@ -23,8 +23,8 @@ from .activation_kinds import LINEAR, SOFTMAX
 from .linear_at_zero import linear_curvature_at_zero
 from .two_layers_at_zero import softmax_curvature_at_zero
 
-#: Of averages that are corrected: a sample takes two thirds of the time.
-_ROUGH = Accuracy(fineness=2.5, cut=7.0, rough=True)
+#: Of averages that are corrected: a sample takes half the time.
+_ROUGH = Accuracy(fineness=3.0, cut=7.0, rough=True)
 #: Cores that are as fast as an accelerator, for work that is not long.
 _MANY_CORES = 8
 
