@@ -21,9 +21,9 @@ from ..theory.interpolation_and_recovery import (
     interpolation_width,
     recovery_ratio,
 )
-from ..theory.two_equations import least_norm
 from ..theory.training_equations import decay_of_matrix, is_factorized
 from ..theory.training_theory import TrainingTheory
+from ..theory.two_equations import least_norm
 from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
 from .visibility import FieldAt, FieldCurve, Visibility, followed, remembered, windows_outcome
 

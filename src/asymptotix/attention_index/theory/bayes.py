@@ -162,7 +162,7 @@ class AttentionIndexTheory:
         if test_err > tolerance:
             words = f"test_error is known as {test:.4g} +- {test_err:.1g}, beyond the tolerance of {tolerance:g}"
             return Outcome(values, Status.INACCURATE, words=f"inaccurate: {words}")
-        return Outcome(values)
+        return Outcome(values, words=self.model.remark_on_spikes())
 
     def _test_error(self, error: float) -> tuple[float, float]:
         """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""

@@ -176,7 +176,8 @@ def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
     eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
     return {
         "test_error": averages.test, "train_error": averages.test, "train_loss": alpha * averages.test,
-        "excess_error": averages.test - evolution.least_error(), "potential": alpha * averages.test, "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
+        "excess_error": averages.test - evolution.least_error(), "potential": alpha * averages.test,
+        "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
         "delta": np.sqrt(qhat) / mhat, "eps": eps, "scale": scale,
     }  # fmt: skip
 
