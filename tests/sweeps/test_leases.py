@@ -234,6 +234,30 @@ class TestSignsOfLife:
             assert (read_claim(path) or {})["beat"] > len(failures) == 3
 
 
+class TestLettingGo:
+    def test_who_is_told_to_end_leaves_no_claim(self, path, clock):
+        with claimed(path):
+            leases.let_go()
+            assert not path.exists()
+            foreign(path)
+            leases.let_go()
+        assert (read_claim(path) or {})["token"] == "theirs"
+
+    def test_files_of_killed_writers_are_removed_by_the_next_driver(self, tmp_path, monkeypatch):
+        """By the clock of the file system, and none that may belong to a living one."""
+        store = tmp_path / "store"
+        asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=store, chunk=9)
+        left = [store / "claims" / name for name in (".0123.claim", ".4567.dead")]
+        for path in left:
+            path.write_text("{")
+        os.utime(left[0], (1.0, 1.0))  # a move leaves the age of its contents, and says when it was made
+        asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=store, chunk=9)
+        assert sorted((store / "claims").iterdir()) == left
+        monkeypatch.setattr(leases, "LEASE_SECONDS", -1.0)
+        asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=store, chunk=9)
+        assert not list((store / "claims").iterdir())
+
+
 class TestInASweep:
     def test_what_another_holds_is_waited_for_and_taken_when_it_dies(self, tmp_path, monkeypatch):
         """Also by a pool, whose workers are too young to have seen the claim before."""

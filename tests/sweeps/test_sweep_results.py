@@ -121,8 +121,31 @@ class TestGrowing:
         assert len(log_of(store)) == 4 + 2
         found = asx.sweep(PROBLEM, over=over, algorithm=RUN, store=store, dim=[100, 50], seeds=3, chunk=1)
         assert len(log_of(store)) == 6 + 6
-        verb = asx.simulate(PROBLEM, RUN, dim=[50, 100], seeds=3, alpha=[0.5, 1.0], progress=False)
+        verb = asx.simulate(PROBLEM, RUN, dim=[100, 50], seeds=3, alpha=[0.5, 1.0], progress=False)
         assert_identical(found.ds.drop_vars("overlap_trace"), verb.ds.drop_vars("overlap_trace"))
+
+    @pytest.mark.parametrize(
+        ("first", "second", "order"),
+        [
+            ([1.5, 0.5, 1.0], [1.5, 0.5, 1.0], [1.5, 0.5, 1.0]),  # as the verb has it
+            ([0.5, 1.5], [1.5, 1.0, 0.5], [1.5, 1.0, 0.5]),  # who asks for all says the order
+            ([1.5, 1.0, 0.5], [0.5, 1.0], [1.5, 1.0, 0.5]),  # who asks for less does not
+            ([0.5, 1.5], [0.25, 1.0], [0.25, 0.5, 1.0, 1.5]),
+            ([1.5, 0.5], [1.0, 0.25], [1.5, 1.0, 0.5, 0.25]),
+            ([0.5, 1.5, 1.0], [2.0, 0.25], [0.5, 1.5, 1.0, 2.0, 0.25]),
+        ],
+    )
+    def test_the_order_is_that_of_the_call(self, store, first, second, order):
+        asx.sweep(PROBLEM, over={"alpha": first}, store=store, chunk=9)
+        found = asx.sweep(PROBLEM, over={"alpha": second}, store=store, chunk=9)
+        assert_identical(found.ds, asx.solve(PROBLEM, alpha=order, progress=False).ds)
+
+    def test_an_order_that_is_lost_costs_nothing_else(self, store):
+        found = asx.sweep(PROBLEM, over={"noise": [0.125, 0.0], "alpha": ALPHAS}, store=store, chunk=9)
+        for text in ("", "[1]", None):
+            path = store / "parts" / "theory.order"
+            path.unlink() if text is None else path.write_text(text)
+            assert_identical(asx.collect(store).ds, found.ds.sortby("noise"))
 
     def test_a_number_that_becomes_a_grid(self, store):
         """The chunks of the first call go along alpha, those of the second along ratio."""

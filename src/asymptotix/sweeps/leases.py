@@ -42,12 +42,18 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def __enter__(self) -> Self:
+        _held.add(self)
         self._thread.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+        self.release()
+        _held.discard(self)
+
+    def release(self) -> None:
+        """Remove the claim, if it is ours."""
         if self.is_held():
             self.path.unlink(missing_ok=True)
 
@@ -85,6 +91,29 @@ class Lease:
             {"token": self._token, "beat": self._beats, "machine": this_machine(), "process": os.getpid(),
              "begun": _begun(os.getpid()), "seconds": self._seconds}
         )  # fmt: skip
+
+
+_held: set[Lease] = set()
+
+
+def let_go() -> None:
+    """Release all that this process holds: for one that ends at once because it was told to, not by what it did."""
+    for lease in list(_held):
+        with contextlib.suppress(OSError):
+            lease.release()
+
+
+def remove_left_behind(folder: Path, *, beside: Path) -> None:
+    """Remove temporary files of claims whose writers were killed: they are older than any lease.
+
+    Age is told by the clock that stamped the claim ``beside``, which was written just now: a server's may be off.
+    """
+    now = beside.stat().st_mtime
+    for path in [*folder.glob(".*.claim"), *folder.glob(".*.dead")]:
+        with contextlib.suppress(OSError):  # its owner lives, and was faster
+            told = path.stat()
+            if now - max(told.st_mtime, told.st_ctime) > LEASE_SECONDS:  # a move changes the second only
+                path.unlink()
 
 
 class Watch:
