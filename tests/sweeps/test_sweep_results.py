@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 import asymptotix as asx
 from asymptotix.core.status import Status
+from asymptotix.sweeps.sweep_store import SweepStore
 from asymptotix.sweeps.sweeping import _only_here
 from sweeps.sweep_toys import ALPHAS, OVER, PROBLEM, RUN, ToyOfTwoControls, ToyWithFunction, log_of, undisturbed
 from toy import ToyLearning, ToyRegression
@@ -279,6 +281,25 @@ class TestCollecting:
         assert (len(standing.done), len(standing.left), standing.running, standing.failed) == (3, 3, [], [])
         asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
         assert_identical(asx.collect(store).ds, whole)
+
+    def test_pictures_while_it_is_not_done(self, store):
+        """A curve through the points that are there, which is not said to be poor, and a map with empty cells."""
+        whole = asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
+        missing = [(0.0, (0.5,)), (0.125, (0.25,)), (0.125, (1.5,))]
+        for chunk in SweepStore(store).plan():
+            if (chunk.fixed["noise"], chunk.values) in missing:
+                (store / "chunks" / f"{chunk.name}.nc").unlink()
+        found = asx.collect(store)
+        axes = found.sel(noise=0.0).plot("test_error")
+        assert len(axes.lines) == 1
+        line = axes.lines[0].get_xydata()
+        there = whole.ds["test_error"].sel(noise=0.0, alpha=[0.25, 1.5])
+        np.testing.assert_array_equal(line, np.column_stack([there["alpha"], there]))
+        plt.close(axes.figure)
+        cells = np.ma.masked_invalid(found.test_error.plot().get_array())
+        assert np.argwhere(cells.mask).tolist() == [[0, 1], [1, 0], [1, 2]]
+        np.testing.assert_array_equal(cells.compressed(), whole.ds["test_error"].values[~cells.mask])
+        plt.close()
 
     def test_before_anything_is_planned(self, store):
         asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)

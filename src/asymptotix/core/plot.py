@@ -29,6 +29,7 @@ from .drawing.kinks import with_kinks
 from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
 from .drawing.threshold_labels import add_label
 from .specification import Specification, differing
+from .status import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -374,7 +375,7 @@ def _draw_lines(
 ) -> None:
     x = _positions(values, control)
     order = np.argsort(x)
-    on_axis = order[np.isfinite(x[order])]
+    on_axis = order[np.isfinite(x[order]) & _reached(result, control, len(x))[order]]
     errors = dict(_entries(result, error)) if error is not None else {}
     present = _present(result, values)
     series = look.begin(ax, "theory", values, present)
@@ -459,8 +460,8 @@ def _draw_points(
 
 
 def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str) -> None:
-    failed = ~result.ds["converged"].values
     x = _positions(values, control)
+    failed = ~result.ds["converged"].values & _reached(result, control, len(x))
     drawn = failed & np.isfinite(x)
     known = ax.get_legend_handles_labels()[1]
     label: str | None = None if "not converged" in known else "not converged"
@@ -468,6 +469,14 @@ def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str)
         if drawn.any():
             ax.plot(x[drawn], np.asarray(entry)[drawn], "x", color="0.2", label=label, zorder=4)
             label = None  # one entry in the legend for all
+
+
+def _reached(result: HasDataset, control: str, count: int) -> np.ndarray:
+    """Which points of a curve were worked on: lines go on from one such to the next, whatever is still to come."""
+    codes = result.ds.get("status_code")
+    if codes is None or codes.dims != (control,):
+        return np.ones(count, dtype=bool)
+    return codes.values != Status.NOT_REACHED.code
 
 
 def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
@@ -513,7 +522,8 @@ def _grid_dims(ds: xr.Dataset, values: xr.DataArray, *, by: str | None = None) -
 def _gridded(values: xr.DataArray, grids: list[str], name: str) -> str:
     if len(grids) > 1:
         raise ValueError(
-            f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...)"
+            f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...), or draw it by xarray: "
+            f"result.{name}.plot()"
         )
     if grids:
         return grids[0]

@@ -101,7 +101,7 @@ class Reporter:
     """
 
     def __init__(self, store: SweepStore, bar: Progress) -> None:
-        self._store, self._bar = store, bar
+        self._store, self._bar, self._done_before = store, bar, bar.done
         self._next_report, self._next_note = -math.inf, time.monotonic() + SECONDS_BETWEEN_NOTES
 
     def now_and_then(self) -> None:
@@ -118,7 +118,7 @@ class Reporter:
 
     def at_the_end(self) -> None:
         """Leave a last line in the log, where anything was done."""
-        if self._bar.done:
+        if self._bar.done > self._done_before:
             self._note(standing(self._store))
 
     def _note(self, found: Standing) -> None:

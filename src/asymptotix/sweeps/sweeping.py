@@ -195,8 +195,8 @@ def _work_through(
             taken += how == TAKEN
             if how != TAKEN and name not in ended:
                 ended.add(name)
-                bar.advance()
                 report.now_and_then()
+                bar.advance()
         gone = (store.done() | store.failures()) & lines.keys()
         bar.advance(len(gone - ended))
         ended |= gone
