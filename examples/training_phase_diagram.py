@@ -1,6 +1,6 @@
 """The phase diagram of training attention: samples x weight decay x rank of the target, 2000 points of theory.
 
-    python examples/training_phase_diagram.py [store] [workers]
+    python examples/training_phase_diagram.py [store workers]
 
 Single-head attention on two tokens with noise 1/2, trained with weight decay (Boncoraglio et al., arXiv:2509.24914).
 What is computed is kept in the folder `store`: stop it whenever you like, and the same command goes on. It writes
@@ -56,4 +56,4 @@ def main(store: str = "training_phase_diagram", workers: int = 2, points: int = 
 
 
 if __name__ == "__main__":  # workers import this file
-    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+    main(sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 2 else main()

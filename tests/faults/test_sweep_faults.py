@@ -337,8 +337,7 @@ class TestDask:
     def test_computes_the_same(self, laboratory, monkeypatch):
         lab = laboratory(seconds=0.1, points=8)
         with self.cluster(lab) as (address, _):
-            errors = lab.finish(address)
-        assert "Client" not in errors  # that it opened is closed: one that is not complains of its lost scheduler
+            lab.finish(address)
         assert len(set(lab.begun_by())) == 2
         assert len(lab.computed()) == len(set(lab.computed())) == 8
         lab.check_identical(monkeypatch)

@@ -136,7 +136,7 @@ class TestOfAnotherMachine:
         foreign(path, token="another")
         assert watch.claim(path) is None
 
-    @pytest.mark.parametrize("jump", [-1e9, -3600.0, 3600.0, 1e9])
+    @pytest.mark.parametrize("jump", [-3600.0, 1e9])
     def test_no_wall_clock_makes_a_difference(self, path, clock, monkeypatch, jump):
         foreign(path)
         watch, real = Watch(), time.time

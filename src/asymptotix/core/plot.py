@@ -522,8 +522,8 @@ def _grid_dims(ds: xr.Dataset, values: xr.DataArray, *, by: str | None = None) -
 def _gridded(values: xr.DataArray, grids: list[str], name: str) -> str:
     if len(grids) > 1:
         raise ValueError(
-            f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...), or draw it by xarray: "
-            f"result.{name}.plot()"
+            f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...), or "
+            f"have xarray draw it: result.{name}.plot()"
         )
     if grids:
         return grids[0]

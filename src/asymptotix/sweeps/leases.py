@@ -137,7 +137,7 @@ class Watch:
     def _is_dead(self, path: Path, claim: dict[str, Any] | None) -> bool:
         if claim is None:  # a file that no process wrote whole
             return self._unchanged(path, "", LEASE_SECONDS)
-        if claim.get("machine") == this_machine() and not _lives(claim):
+        if is_surely_dead(claim):
             return True
         return self._unchanged(path, f"{claim.get('token')} {claim.get('beat')}", float(claim.get("seconds", 0.0)))
 
@@ -168,6 +168,11 @@ def this_machine() -> str:
     with contextlib.suppress(OSError):
         boot += os.readlink("/proc/self/ns/pid")
     return hashlib.sha256(f"{platform.node()} {boot}".encode()).hexdigest()[:16]
+
+
+def is_surely_dead(claim: dict[str, Any]) -> bool:
+    """Whether the owner of a claim was a process of this machine, and is gone."""
+    return claim.get("machine") == this_machine() and not _lives(claim)
 
 
 def _lives(claim: dict[str, Any]) -> bool:

@@ -21,14 +21,23 @@ PLANNING = "planning"
 
 
 def planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress) -> list[SweepChunk]:
-    """The chunks of a part: those that were planned before, and new ones for what they leave out."""
+    """Note a part, and return its chunks: those that were planned before, and new ones for what they leave out.
+
+    Raises
+    ------
+    ValueError
+        Where the store has another part of that name.
+    """
     watch = Watch()
-    while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
+    # Two plans of the same would overlap, and two parts that are noted as one would be mixed.
+    while (lease := watch.claim(store.claim_path(PLANNING))) is None:
         bar.message("another driver is planning")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     with lease:
         bar.message("planning")
         remove_left_behind(lease.path.parent, beside=lease.path)
+        store.keep_part(name, part)
+        store.keep_order(name, part)
         wanted = set(_units(part))
         known = [one for one in store.plan() if one.part == name]
         covered = {unit for one in known for unit in one.units(part.grid)}

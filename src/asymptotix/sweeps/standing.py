@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..core.progress import Progress
-from .leases import read_claim
+from .leases import is_surely_dead, read_claim
 from .sweep_store import SweepStore
 
 #: The rate is that of the last chunks: early ones compile, and machines come and go.
@@ -131,7 +131,8 @@ def standing(store: SweepStore) -> Standing:
     """Read it; nothing is opened but the plan, the log, claims and failures."""
     planned = list(dict.fromkeys(chunk.name for chunk in store.plan()))
     done, failed = store.done(), store.failures()
-    claimed = {name for name in store.claimed() if read_claim(store.claim_path(name)) is not None}
+    claims = {name: read_claim(store.claim_path(name)) for name in store.claimed()}
+    claimed = {name for name, claim in claims.items() if claim is not None and not is_surely_dead(claim)}
     log = [line for line in store.log() if line.get("ended") == "computed"]
     rate = _per_hour([float(line.get("at", 0.0)) for line in log][-RECENT:])
     open_ones = [name for name in planned if name not in done and name not in failed]

@@ -151,7 +151,7 @@ class SweepStore:
         """Note in which order the values of a part were asked for, beside those of earlier calls."""
         known = self.order(name)
         asked = {one: part.values_of(one) for one in part.grid} | {"dim": list(part.dim), "seed": list(part.seeds)}
-        merged = {one: _merged(known.get(one, []), values) for one, values in asked.items()}
+        merged = {one: merged_order(known.get(one, []), values) for one, values in asked.items()}
         if merged != known:
             write_whole(self.path / "parts" / f"{name}.order", json.dumps(merged).encode())
 
@@ -282,7 +282,7 @@ def _is_begun(folder: Path) -> bool:
     return all(name in FOLDERS or name.startswith(".sweep.json.") for name in _names(folder))
 
 
-def _merged(known: list[Any], asked: list[Any]) -> list[Any]:
+def merged_order(known: list[Any], asked: list[Any]) -> list[Any]:
     """The wider of two grids; of two that only overlap the union, monotone where both are."""
     if set(known) <= set(asked):
         return asked

@@ -109,8 +109,6 @@ def sweep(
     workers = as_executor(executor)
     with workers.opened(), interrupts.deferred():
         kept = SweepStore(store, create=True)
-        kept.keep_part(name, own)
-        kept.keep_order(name, own)
         try:
             with as_progress(progress, None, f"sweep of {type(problem).__name__}") as bar:
                 wanted = planned(kept, name, own, chunk, bar)
