@@ -94,7 +94,7 @@ class TestEqualsTheVerb:
         found = asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=store, chunk=9, executor=executor)
         assert found.finished
         assert client.closed == own
-        assert client.asked == {"n_workers": -1}  # of all: by default Dask tells of five
+        assert client.asked == {"n_workers": -1}  # of all: some versions tell of five only
 
     def test_options_reach_the_verb(self, store):
         found = asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=store, chunk=2, start=np.eye(2), tolerance=1e-2)
