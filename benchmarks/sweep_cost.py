@@ -1,15 +1,20 @@
 """What a sweep costs beside the bare verbs, what a pool gains, and a store of ten thousand chunks.
 
-    python benchmarks/sweep_cost.py
+    python benchmarks/sweep_cost.py [overhead] [pool] [store]
 
-Overhead: chunks of about ten seconds of theory, by the verb alone and by a sweep in the same process; bar 5 %. Pool: an
-experiment by one process and by two; bar 1.7. Store: ten thousand chunks of one point; bars 2 s for the status and 30 s
-for collecting.
+Overhead: chunks of about ten seconds of theory, by the verb alone and by a sweep in the same process; bar 5 %. Pool:
+experiments by two workers and by one that has the cores of one of the two; bar 1.7, in wall time on a machine with
+nothing else to do; on a busy one the CPU seconds tell what it would be. Beside it, one worker that has all cores to
+itself, which compiled loops and XLA use as far as they can. Store: ten thousand chunks of one point; bars 2 s for the
+status and 30 s for collecting.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -52,17 +57,39 @@ def overhead(folder: Path) -> None:
     print(f"overhead: verb {min(alone):.1f} s, sweep {min(inside):.1f} s for 2 chunks of {count} points: {ratio:.1%}")
 
 
+EXPERIMENTS = {
+    "Adam, d=60": (PROBLEM, asx.Adam(), 4, {"dim": 60, "seeds": 8, "chunk": 4}),
+    "GAMP, d=100": (
+        asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2, rank=1, skip=1.0)), asx.GAMP(), 8,
+        {"dim": 100, "seeds": 16, "chunk": 16},
+    ),
+}  # fmt: skip
+
+
 def pool(folder: Path) -> None:
-    """Runs of Adam in chunks of about ten seconds, by one worker and by two, each pool's start included."""
-    seconds = {}
-    for workers in (1, 2):
-        seconds[workers] = timed(
-            lambda workers=workers: asx.sweep(
-                PROBLEM, over={"alpha": [0.5, 1.0, 2.0, 4.0]}, algorithm=asx.Adam(), dim=60, seeds=8, chunk=4,
-                store=folder / f"pool{workers}", executor=workers, progress=False,
-            )
-        )  # fmt: skip
-    print(f"pool: one process {seconds[1]:.1f} s, two {seconds[2]:.1f} s: {seconds[1] / seconds[2]:.2f} times as fast")
+    """Eight chunks of a few seconds, the start of every pool and what its workers compile included."""
+    everything = os.sched_getaffinity(0)
+    half = sorted(everything)[: len(everything) // 2]
+    for label, (problem, algorithm, alphas, sizes) in EXPERIMENTS.items():
+        seconds, cpu = {}, {}
+        for name, workers, cores in (("one", 1, half), ("all", 1, everything), ("two", 2, everything)):
+            os.sched_setaffinity(0, cores)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            began = time.perf_counter()
+            asx.sweep(
+                problem, over={"alpha": np.linspace(1.0, 1.7, alphas)}, algorithm=algorithm,
+                store=folder / f"{name}-{label}", executor=workers, progress=False, **sizes,
+            )  # fmt: skip
+            seconds[name] = time.perf_counter() - began
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            os.sched_setaffinity(0, everything)
+        print(
+            f"pool, {label}: one worker on half of the cores {seconds['one']:.1f} s ({cpu['one']:.1f} CPU s), on all "
+            f"{seconds['all']:.1f} s ({cpu['all']:.1f}), two workers {seconds['two']:.1f} s ({cpu['two']:.1f}): "
+            f"{seconds['one'] / seconds['two']:.2f} times as fast as the first, {seconds['all'] / seconds['two']:.2f} "
+            f"as the second; by CPU seconds {2 * cpu['one'] / cpu['two']:.2f}"
+        )
 
 
 def large_store(folder: Path, count: int = 10_000) -> None:
@@ -83,15 +110,15 @@ def large_store(folder: Path, count: int = 10_000) -> None:
     print(f"store of {count} chunks: status {status:.2f} s, collect {collected:.1f} s")
 
 
-def main() -> None:
+def main(*chosen: str) -> None:
     folder = Path(tempfile.mkdtemp())
+    measures = {"overhead": overhead, "pool": pool, "store": large_store}
     try:
-        overhead(folder)
-        pool(folder)
-        large_store(folder)
+        for name in chosen or measures:
+            measures[name](folder)
     finally:
         shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -40,6 +40,8 @@ class SlowLearning(ToyLearning):
             with open(os.environ["SLOW_BEGUN"], "a") as file:
                 file.write(f"{os.getpid()} {point['alpha']}\\n")
             time.sleep(float(os.environ["SLOW_SECONDS"]))
+            if point["alpha"] == float(os.environ.get("SLOW_DEADLY", "nan")):
+                os._exit(3)
         yield from super().solve_points(points, **told)
 
 PROBLEM = SlowLearning(ToyRegression(indices=2, noise=0.125))
@@ -106,7 +108,7 @@ class Laboratory:
         return errors
 
     def computed(self) -> list[str]:
-        return [line["chunk"] for line in SweepStore(self.store).log() if line["ended"] == "computed"]
+        return [line["chunk"] for line in SweepStore(self.store).log() if line.get("ended") == "computed"]
 
     def chunks(self) -> int:
         return len(list((self.store / "chunks").glob("*.nc"))) if self.store.exists() else 0
@@ -114,6 +116,10 @@ class Laboratory:
     def begun_by(self) -> list[int]:
         """Processes that began a chunk, in that order."""
         return [int(line.split()[0]) for line in self.begun.read_text().splitlines()] if self.begun.exists() else []
+
+    def begun_at(self) -> list[float]:
+        """Points that were begun, in that order."""
+        return [float(line.split()[1]) for line in self.begun.read_text().splitlines()]
 
     def check_identical(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """To a sweep that nothing happened to, and no file is damaged."""
@@ -197,6 +203,36 @@ def test_a_worker_of_a_pool_killed_in_a_chunk(laboratory, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_chunk_that_kills_its_worker_every_time(laboratory, monkeypatch):
+    """It becomes a row that failed, and costs no other chunk its result or a second blame."""
+    lab = laboratory(seconds=0.3, points=5)
+    lab.environment["SLOW_DEADLY"] = str(lab.alphas[0])
+    with lab.driver(2) as process:
+        said, errors = process.communicate(timeout=2 * PATIENCE)
+    assert (process.returncode, said) == (0, "finished\n"), errors
+    assert "1 of 5 chunks failed (its worker died 3 times" in errors
+    told = asx.sweep_status(lab.store)
+    assert (len(told.done), len(told.failed), told.left, told.running) == (4, 1, [], [])
+    assert Counter(lab.begun_at())[lab.alphas[0]] == 3
+    del lab.environment["SLOW_DEADLY"]
+    lab.finish(2)  # it stays so until it is asked for
+    assert len(asx.sweep_status(lab.store).failed) == 1
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_begin(laboratory):
+    """Such as those of a script that has no guard: that is said, with what to do, and soon."""
+    lab = laboratory(seconds=0.0, points=2)
+    script = lab.folder / "driver.py"
+    script.write_text(script.read_text().replace('if __name__ == "__main__":', "if True:"))
+    with lab.driver(2) as process:
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert 'must call sweep(executor=...) below if __name__ == "__main__":' in errors
+    assert lab.chunks() == 0
+
+
+@pytest.mark.slow
 def test_a_worker_told_to_end(laboratory, monkeypatch):
     """By whoever watches the memory, say: that is no signal to the driver, whose sweep goes on."""
     lab = laboratory(seconds=0.5, points=4)
@@ -257,7 +293,10 @@ def test_a_driver_told_to_end(laboratory, monkeypatch, executor, number, whole_g
     if not whole_group:  # workers of a group that is told to end leave what they hold, for whom comes next
         assert not list((lab.store / "claims").glob("[!.]*"))
     lab.finish()
-    assert len(set(lab.computed())) == len(lab.computed()) == 10
+    assert lab.chunks() == 10
+    assert len(set(lab.computed())) == len(lab.computed())
+    # A worker that ends at once between keeping a chunk and its line in the log leaves no line.
+    assert len(lab.computed()) == 10 or (whole_group and executor)
     lab.check_identical(monkeypatch)
 
 

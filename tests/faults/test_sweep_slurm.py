@@ -19,6 +19,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.sweeps.slurm import job_script
+from asymptotix.sweeps.sweep_store import SweepStore
 
 SLURM_NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel")
 CONFIGURATION = """\
@@ -166,7 +167,7 @@ def undisturbed(spec: Path, store: Path) -> xr.Dataset:
 
 
 def computed(store: Path) -> list[str]:
-    return [json.loads(line)["chunk"] for line in (store / "log.jsonl").read_text().splitlines()]
+    return [line["chunk"] for line in SweepStore(store).log() if "chunk" in line]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every example runs, and says what it promises."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_large_systems(capsys, monkeypatch, tmp_path):
     printed = capsys.readouterr().out
     assert printed.count("|q - Q| = 0.") == 2
     assert (tmp_path / "large_systems.png").stat().st_size > 10_000
+
+
+def test_training_phase_diagram(capsys, monkeypatch, tmp_path):
+    """A second call finds all of it in the store."""
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLES / "training_phase_diagram.py"))["main"]
+    example(store="store", workers=2, points=3, ranks=1)
+    first, log = capsys.readouterr().out, (tmp_path / "store" / "log.jsonl").read_bytes()
+    assert re.match(r"(\d+) of \1 chunks done, 0 running, 0 failed, 0 left", first)
+    example(store="store", workers=2, points=3, ranks=1)
+    assert capsys.readouterr().out == first
+    assert (tmp_path / "store" / "log.jsonl").read_bytes() == log
+    assert (tmp_path / "training_phase_diagram.png").stat().st_size > 10_000
 
 
 @pytest.mark.full  # its thresholds and a point of its curve are those of test_depth_three.py, the pictures take longest

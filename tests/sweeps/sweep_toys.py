@@ -60,7 +60,7 @@ TROUBLED = ToyWithTrouble(ToyRegression(indices=2, noise=0.125))
 
 def log_of(store: Path, ended: str = "computed") -> list[str]:
     """Names of the chunks that ended so, in the order in which they did."""
-    return [line["chunk"] for line in SweepStore(store).log() if line["ended"] == ended]
+    return [line["chunk"] for line in SweepStore(store).log() if line.get("ended") == ended]
 
 
 def undisturbed(folder: Path, problem: ToyLearning = PROBLEM, over: Mapping[str, Any] = OVER, chunk: int = 1) -> Any:

@@ -12,6 +12,10 @@ from .problem_files import read_problem
 from .tables import show
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the sweep.")]
+#: Options that say who does the work; none: this process.
+WHO = ("workers", "dask", "slurm")
+#: Of the verb, what a file does not say.
+FROM_THE_COMMAND_LINE = ("problem", "store", "executor", "retry_failed", "progress")
 PartOption = Annotated[str | None, typer.Option("--part", help="Which part, where there are several.")]
 
 
@@ -35,7 +39,10 @@ def sweep(
 ) -> None:
     """Theory, thresholds or runs over a grid, in chunks that are kept; the same command goes on, whatever died."""
     with clear_messages(context, debug):
+        if len(given := [f"--{name}" for name, value in zip(WHO, (workers, dask, slurm), strict=True) if value]) > 1:
+            raise ValueError(f"give one of {', '.join(f'--{name}' for name in WHO)}, got {' and '.join(given)}")
         problem, section = read_problem(file, "sweep", allow_imports=allow_imports)
+        options = _options(section)
         if slurm is not None or dry_run:
             from ..sweeps import slurm as on_slurm
 
@@ -43,15 +50,13 @@ def sweep(
             script = on_slurm.job_script(
                 store, command, tasks=slurm or 1, time=time, cpus=cpus, gpus=gpus, partition=partition
             )
-            print(script if dry_run else on_slurm.submit(store, script))
+            print(script if dry_run else on_slurm.submit(store, script, retry_failed=retry_failed))
             return
-        if workers and dask:
-            raise ValueError(f"give --workers or --dask, not both; got {workers} and {dask}")
         from ..sweeps.sweeping import sweep as run_sweep
         from ..sweeps.sweeping import sweep_status
 
         executor = dask or workers or None
-        result = run_sweep(problem, store=store, executor=executor, retry_failed=retry_failed, **_options(section))
+        result = run_sweep(problem, store=store, executor=executor, retry_failed=retry_failed, **options)
         standing = sweep_status(store)
         print(standing)
         if not result.finished:
@@ -66,6 +71,8 @@ def _options(section: dict[str, Any]) -> dict[str, Any]:
 
     if "over" not in section:
         raise ValueError("[sweep] needs over, a table of controls and fields: [sweep.over] alpha = [0.5, 1.0]")
+    if taken := [name for name in FROM_THE_COMMAND_LINE if name in section]:
+        raise ValueError(f"{', '.join(taken)} cannot stand in [sweep]: the options of the command say it")
     if (algorithm := section.get("algorithm")) is not None:
         section["algorithm"] = build(algorithm)
     return section

@@ -29,6 +29,7 @@ from .drawing.kinks import with_kinks
 from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
 from .drawing.threshold_labels import add_label
 from .specification import Specification, differing
+from .status import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,9 +180,13 @@ def mark_thresholds(
         Written before the names.
     """
     if result.ds["converged"].ndim:
-        raise ValueError(f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}")
+        raise ValueError(
+            f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}"
+        )
     if names is None:
-        names = [str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind == "f" and set(v.dims) <= {"index"}]
+        names = [
+            str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind == "f" and set(v.dims) <= {"index"}
+        ]
         names = [name for name in names if not name.endswith("_err")]
     with style():
         ax = axes_or_new(ax)
@@ -307,12 +312,16 @@ class _Look:
     say_kind: bool = False
     limits: Sequence[HasDataset] = ()
 
-    def begin(self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]) -> Series:
+    def begin(
+        self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]
+    ) -> Series:
         """The colours of the entries of an observable that is now drawn."""
         name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
         given = None if self.color is None else given_colours(self.color, list(places))
-        series = begin(ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like)
+        series = begin(
+            ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like
+        )
         series.colours |= given or {}
         return series
 
@@ -366,7 +375,7 @@ def _draw_lines(
 ) -> None:
     x = _positions(values, control)
     order = np.argsort(x)
-    on_axis = order[np.isfinite(x[order])]
+    on_axis = order[np.isfinite(x[order]) & _reached(result, control, len(x))[order]]
     errors = dict(_entries(result, error)) if error is not None else {}
     present = _present(result, values)
     series = look.begin(ax, "theory", values, present)
@@ -380,7 +389,9 @@ def _draw_lines(
             ax.plot(drawn[2], np.interp(drawn[2], *drawn[:2]), ".", color=color, markersize=7)
         if entry_label in errors:
             band = np.asarray(errors[entry_label])[on_axis]
-            ax.fill_between(x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0)
+            ax.fill_between(
+                x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0
+            )
     levels = {i: [float(np.asarray(entry)[i]) for _, _, entry in present] for i in order[np.isinf(x[order])]}
     for heights in levels.values():
         _draw_levels(ax, heights, {entry: series.colours[entry] for _, entry, _ in present}, look.label, control)
@@ -449,8 +460,8 @@ def _draw_points(
 
 
 def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str) -> None:
-    failed = ~result.ds["converged"].values
     x = _positions(values, control)
+    failed = ~result.ds["converged"].values & _reached(result, control, len(x))
     drawn = failed & np.isfinite(x)
     known = ax.get_legend_handles_labels()[1]
     label: str | None = None if "not converged" in known else "not converged"
@@ -460,6 +471,14 @@ def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str)
             label = None  # one entry in the legend for all
 
 
+def _reached(result: HasDataset, control: str, count: int) -> np.ndarray:
+    """Which points of a curve were worked on: lines go on from one such to the next, whatever is still to come."""
+    codes = result.ds.get("status_code")
+    if codes is None or codes.dims != (control,):
+        return np.ones(count, dtype=bool)
+    return codes.values != Status.NOT_REACHED.code
+
+
 def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
     """Split an observable into its entries along its own dimensions, each with a label."""
     own = [str(dim) for dim in values.dims if not is_grid(values, dim) and dim != "iteration"]
@@ -467,7 +486,9 @@ def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.Dat
         return [("", values)]
     paired = len(own) == 2 and own[1] == f"{own[0]}_other"
     if len(own) > 1 and not paired:
-        raise ValueError(f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first")
+        raise ValueError(
+            f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first"
+        )
     count = values.sizes[own[0]]
     labels = _entry_names(result, values, own[0])
     entries = [values.isel(dict.fromkeys(own, i)) for i in range(count)]
@@ -500,7 +521,10 @@ def _grid_dims(ds: xr.Dataset, values: xr.DataArray, *, by: str | None = None) -
 
 def _gridded(values: xr.DataArray, grids: list[str], name: str) -> str:
     if len(grids) > 1:
-        raise ValueError(f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...)")
+        raise ValueError(
+            f"{name} varies with {_listed(grids)}; select all but one first: .sel({grids[0]}=...), or "
+            f"have xarray draw it: result.{name}.plot()"
+        )
     if grids:
         return grids[0]
     if "dim" in values.dims:

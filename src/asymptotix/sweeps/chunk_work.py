@@ -50,9 +50,19 @@ def work_on(
     with lease:
         if kept.has(chunk.name):  # by whom held the claim before us
             return chunk.name, THERE
+        if kept.has_failed(chunk.name):
+            return chunk.name, FAILED
         # By what is written there, too: a folder may have been removed, and another sweep begun under its name.
         part = _part(store, chunk.part, kept.part_text(chunk.part)) if given is None else kept.part(chunk.part, *given)
         return chunk.name, _computed(kept, chunk, part)
+
+
+def given_up(store: str, line: Mapping[str, Any], message: str) -> None:
+    """Keep that a chunk failed, by whom was to have it done: the process that tried could not say so."""
+    kept, chunk = SweepStore(store), SweepChunk.from_json(line)
+    if not kept.has(chunk.name):
+        kept.keep_failure(chunk, message)
+        kept.note({"chunk": chunk.name, "part": chunk.part, "ended": FAILED, "at": round(time.time(), 1)})
 
 
 @functools.lru_cache(maxsize=8)

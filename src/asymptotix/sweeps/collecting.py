@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +47,8 @@ def collect(
     Returns
     -------
     Result
-        On the grid of all that was ever asked for. Points that are not done yet, or failed, are there without numbers,
-        and their status says so.
+        On the grid of all that was ever asked for, in the order of the last call that had all of it. Points that are
+        not done yet, or failed, are there without numbers, and their status says so.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def collect(
     planned = [chunk for chunk in kept.plan() if chunk.part == name]
     if not planned and name in kept.part_names():
         raise ValueError(f"store {kept.path} has nothing to collect: of {name!r} nothing is planned yet")
-    whole = _with_grid(kept.part(name, problem, algorithm), planned, kept.scalars(name))
+    whole = _with_grid(kept.part(name, problem, algorithm), planned, kept.scalars(name), kept.order(name))
     work = whole.work()
     found: list[Outcome | None] = [None] * int(np.prod(list(work.shape.values()), dtype=int))
     places, own = _Places(work, whole), _Provenances()
@@ -108,20 +108,28 @@ def _name_of(store: SweepStore, part: str | None) -> str:
     return names[0]
 
 
-def _with_grid(part: SweepPart, planned: Sequence[SweepChunk], scalars: Sequence[str]) -> SweepPart:
-    """The part on the grid of everything that was planned, ascending."""
+def _with_grid(
+    part: SweepPart, planned: Sequence[SweepChunk], scalars: Sequence[str], order: Mapping[str, Sequence[Any]]
+) -> SweepPart:
+    """The part on the grid of everything that was planned, in the order in which it was asked for."""
     names = list(part.grid)
-    seen: dict[str, set[float]] = {name: set() for name in names}
+    seen: dict[str, set[Any]] = {name: set() for name in (*names, "dim", "seed")}
     for chunk in planned:
         for name, value in chunk.fixed.items():
             seen[name].add(value)
         if (along := chunk.along(names)) is not None:
             seen[along].update(chunk.values)
-    grid: dict[str, Any] = {name: sorted(values) for name, values in seen.items()}
+        seen["dim"].add(chunk.dim)
+        seen["seed"].update(chunk.seeds)
+    found = {name: _in_order(values, order.get(name, ())) for name, values in seen.items()}
+    grid: dict[str, Any] = {name: found[name] for name in names}
     grid |= {name: grid[name][0] for name in names if name in scalars and len(grid[name]) == 1}
-    sizes = sorted({chunk.dim for chunk in planned if chunk.dim is not None}) or [None]
-    seeds = sorted({seed for chunk in planned for seed in chunk.seeds})
-    return replace(part, grid=grid, dim=sizes, seeds=seeds, one_size="dim" in scalars and len(sizes) == 1)
+    one_size = "dim" in scalars and len(found["dim"]) == 1
+    return replace(part, grid=grid, dim=found["dim"], seeds=found["seed"], one_size=one_size)
+
+
+def _in_order(values: set[Any], order: Sequence[Any]) -> list[Any]:
+    return [*(value for value in order if value in values), *sorted(values.difference(order))]
 
 
 class _Places:

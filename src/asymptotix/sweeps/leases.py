@@ -42,12 +42,18 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def __enter__(self) -> Self:
+        _held.add(self)
         self._thread.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+        self.release()
+        _held.discard(self)
+
+    def release(self) -> None:
+        """Remove the claim, if it is ours."""
         if self.is_held():
             self.path.unlink(missing_ok=True)
 
@@ -87,6 +93,29 @@ class Lease:
         )  # fmt: skip
 
 
+_held: set[Lease] = set()
+
+
+def let_go() -> None:
+    """Release all that this process holds: for one that ends at once because it was told to, not by what it did."""
+    for lease in list(_held):
+        with contextlib.suppress(OSError):
+            lease.release()
+
+
+def remove_left_behind(folder: Path, *, beside: Path) -> None:
+    """Remove temporary files of claims whose writers were killed: they are older than any lease.
+
+    Age is told by the clock that stamped the claim ``beside``, which was written just now: a server's may be off.
+    """
+    now = beside.stat().st_mtime
+    for path in [*folder.glob(".*.claim"), *folder.glob(".*.dead")]:
+        with contextlib.suppress(OSError):  # its owner lives, and was faster
+            told = path.stat()
+            if now - max(told.st_mtime, told.st_ctime) > LEASE_SECONDS:  # a move changes the second only
+                path.unlink()
+
+
 class Watch:
     """What was seen of the claims of others, and when: what has not changed for a lease is dead."""
 
@@ -108,7 +137,7 @@ class Watch:
     def _is_dead(self, path: Path, claim: dict[str, Any] | None) -> bool:
         if claim is None:  # a file that no process wrote whole
             return self._unchanged(path, "", LEASE_SECONDS)
-        if claim.get("machine") == this_machine() and not _lives(claim):
+        if is_surely_dead(claim):
             return True
         return self._unchanged(path, f"{claim.get('token')} {claim.get('beat')}", float(claim.get("seconds", 0.0)))
 
@@ -139,6 +168,11 @@ def this_machine() -> str:
     with contextlib.suppress(OSError):
         boot += os.readlink("/proc/self/ns/pid")
     return hashlib.sha256(f"{platform.node()} {boot}".encode()).hexdigest()[:16]
+
+
+def is_surely_dead(claim: dict[str, Any]) -> bool:
+    """Whether the owner of a claim was a process of this machine, and is gone."""
+    return claim.get("machine") == this_machine() and not _lives(claim)
 
 
 def _lives(claim: dict[str, Any]) -> bool:

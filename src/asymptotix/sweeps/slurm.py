@@ -37,7 +37,7 @@ again() {{
     sbatch --array="$SLURM_ARRAY_TASK_ID" {script}
     exit 0
 }}
-export OMP_NUM_THREADS={cpus} OPENBLAS_NUM_THREADS={cpus}
+export OMP_NUM_THREADS={cpus} OPENBLAS_NUM_THREADS={cpus} NUMBA_NUM_THREADS={cpus} PJRT_NPROC={cpus}
 {command} &
 work=$!
 trap again USR1
@@ -90,11 +90,16 @@ def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
     return [sys.executable, "-m", "asymptotix", "sweep", str(spec.resolve()), "--store", str(store.resolve()), *options]
 
 
-def submit(store: Path, script: str) -> str:
-    """Keep the script in the store and hand it to SLURM; what ``sbatch`` said is returned."""
+def submit(store: Path, script: str, *, retry_failed: bool = False) -> str:
+    """Keep the script in the store and hand it to SLURM; what ``sbatch`` said is returned.
+
+    Failures are forgotten here where they are to be tried again: tasks, which start at any time, would do so each anew.
+    """
     if shutil.which("sbatch") is None:
         raise FileNotFoundError("sbatch was not found: this machine submits no SLURM jobs; --dry-run prints the script")
-    SweepStore(store, create=True)
+    kept = SweepStore(store, create=True)
+    if retry_failed:
+        kept.forget_failures(kept.failures())
     path = store.resolve() / "slurm.sh"
     write_whole(path, script.encode())
     done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True, check=False)

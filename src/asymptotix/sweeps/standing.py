@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from .leases import read_claim
+from ..core.progress import Progress
+from .leases import is_surely_dead, read_claim
 from .sweep_store import SweepStore
 
 #: The rate is that of the last chunks: early ones compile, and machines come and go.
 RECENT = 200
+#: Of reports of a driver: to its progress, and to the log of the store, which many drivers share.
+SECONDS_BETWEEN_REPORTS = 10.0
+SECONDS_BETWEEN_NOTES = 600.0
+#: Reports may take this part of the time.
+SHARE_OF_REPORTS = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,27 +59,80 @@ class Standing:
     memory_mb: float
 
     def __str__(self) -> str:
-        total = len(self.done) + len(self.running) + len(self.failed) + len(self.left)
-        lines = [
-            f"{len(self.done)} of {total} chunks done, {len(self.running)} running, {len(self.failed)} failed, "
-            f"{len(self.left)} left"
-        ]
+        lines = [f"{self._count()}, {len(self.running)} running, {self._failures()}, {len(self.left)} left"]
         if self.chunks_per_hour > 0:
             rest = "" if not (self.left or self.running) else f", about {_clock(self.remaining_seconds)} left"
-            lines.append(f"{self.chunks_per_hour:.3g} chunks an hour{rest}")
+            lines.append(f"{self._rate()}{rest}")
         if self.slowest_seconds > 0:
-            lines.append(f"slowest chunk {self.slowest_seconds:.3g} s, memory {self.memory_mb:.0f} MB at most")
+            lines.append(self._most())
         lines += [f"failed {name[:8]}: {message}" for name, message in list(self.messages.items())[:10]]
         if len(self.messages) > 10:
             lines.append(f"and {len(self.messages) - 10} more that failed")
         return "\n".join(lines)
+
+    @property
+    def line(self) -> str:
+        """All in one line but the remaining time, which a progress shows itself."""
+        told = [self._count(), self._failures()]
+        told += [self._rate()] * (self.chunks_per_hour > 0) + [self._most()] * (self.slowest_seconds > 0)
+        return ", ".join(told)
+
+    def _count(self) -> str:
+        total = len(self.done) + len(self.running) + len(self.failed) + len(self.left)
+        return f"{len(self.done)} of {total} chunks done"
+
+    def _failures(self) -> str:
+        return f"{len(self.failed)} failed"
+
+    def _rate(self) -> str:
+        return f"{self.chunks_per_hour:.3g} chunks an hour"
+
+    def _most(self) -> str:
+        return f"slowest chunk {self.slowest_seconds:.3g} s, memory {self.memory_mb:.0f} MB at most"
+
+
+class Reporter:
+    """Says how far a sweep has come, to a progress and to the log of its store, seldom enough to cost nothing.
+
+    Parameters
+    ----------
+    store : SweepStore
+    bar : Progress
+    """
+
+    def __init__(self, store: SweepStore, bar: Progress) -> None:
+        self._store, self._bar, self._done_before = store, bar, bar.done
+        self._next_report, self._next_note = -math.inf, time.monotonic() + SECONDS_BETWEEN_NOTES
+
+    def now_and_then(self) -> None:
+        """A chunk ended: report, unless that was done a moment ago."""
+        began = time.monotonic()
+        if began < self._next_report:
+            return
+        found = standing(self._store)
+        self._bar.message(found.line)
+        if began >= self._next_note:
+            self._note(found)
+        took = time.monotonic() - began
+        self._next_report = began + max(SECONDS_BETWEEN_REPORTS, took / SHARE_OF_REPORTS)
+
+    def at_the_end(self) -> None:
+        """Leave a last line in the log, where anything was done."""
+        if self._bar.done > self._done_before:
+            self._note(standing(self._store))
+
+    def _note(self, found: Standing) -> None:
+        rest = {} if math.isnan(found.remaining_seconds) else {"remaining_seconds": round(found.remaining_seconds)}
+        self._store.note({"standing": found.line, **rest, "at": round(time.time(), 1)})
+        self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
 
 
 def standing(store: SweepStore) -> Standing:
     """Read it; nothing is opened but the plan, the log, claims and failures."""
     planned = list(dict.fromkeys(chunk.name for chunk in store.plan()))
     done, failed = store.done(), store.failures()
-    claimed = {name for name in store.claimed() if read_claim(store.claim_path(name)) is not None}
+    claims = {name: read_claim(store.claim_path(name)) for name in store.claimed()}
+    claimed = {name for name, claim in claims.items() if claim is not None and not is_surely_dead(claim)}
     log = [line for line in store.log() if line.get("ended") == "computed"]
     rate = _per_hour([float(line.get("at", 0.0)) for line in log][-RECENT:])
     open_ones = [name for name in planned if name not in done and name not in failed]

@@ -4,6 +4,7 @@
 
     STORE/sweep.json             format and version
     STORE/parts/NAME.json, .npz  a verb, a problem and its options
+    STORE/parts/NAME.order       values of its grid, in the order in which they were asked for
     STORE/plan/HASH.jsonl        chunks that were planned together, one in a line
     STORE/chunks/NAME.nc         the result of a chunk, whole or not there
     STORE/failed/NAME.json       why a chunk could not be computed
@@ -11,7 +12,8 @@
     STORE/damaged/               files that were not what was written, out of the way
     STORE/log.jsonl              a line for every chunk that ended
 
-Every file but the log appears whole or not at all, and none is changed: whatever dies, what is there is right.
+Every file but the log appears whole or not at all, and none but the order is changed: whatever dies, what is there is
+right.
 """
 
 from __future__ import annotations
@@ -145,6 +147,21 @@ class SweepStore:
         """What of a part was given as a number, and becomes no dimension unless it has several values by now."""
         return json.loads(self.part_text(name))["scalars"]
 
+    def keep_order(self, name: str, part: SweepPart) -> None:
+        """Note in which order the values of a part were asked for, beside those of earlier calls."""
+        known = self.order(name)
+        asked = {one: part.values_of(one) for one in part.grid} | {"dim": list(part.dim), "seed": list(part.seeds)}
+        merged = {one: merged_order(known.get(one, []), values) for one, values in asked.items()}
+        if merged != known:
+            write_whole(self.path / "parts" / f"{name}.order", json.dumps(merged).encode())
+
+    def order(self, name: str) -> dict[str, list[Any]]:
+        """Values that a part was asked for, in their order; what is missing here is in the plan, which counts."""
+        try:
+            return dict(json.loads((self.path / "parts" / f"{name}.order").read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
     def plan(self) -> list[SweepChunk]:
         """All chunks that were ever planned, in the order of their files, each once."""
         found: dict[tuple[str, str], SweepChunk] = {}  # two parts may have chunks in common, which are computed once
@@ -179,32 +196,38 @@ class SweepStore:
     def claim_path(self, name: str) -> Path:
         return self.path / "claims" / name
 
-    def has(self, name: str) -> bool:
-        return (self.path / "chunks" / f"{name}.nc").exists()
-
     def chunk_path(self, name: str) -> Path:
         return self.path / "chunks" / f"{name}.nc"
+
+    def failure_path(self, name: str) -> Path:
+        return self.path / "failed" / f"{name}.json"
+
+    def has(self, name: str) -> bool:
+        return self.chunk_path(name).exists()
+
+    def has_failed(self, name: str) -> bool:
+        return self.failure_path(name).exists()
 
     def keep(self, chunk: SweepChunk, result: Result) -> None:
         """Keep the result of a chunk; one that is there already stays."""
         if self.has(chunk.name):
             return
         write_whole(self.chunk_path(chunk.name), chunk_bytes(chunk.name, result))
-        (self.path / "failed" / f"{chunk.name}.json").unlink(missing_ok=True)
+        self.failure_path(chunk.name).unlink(missing_ok=True)
 
     def keep_failure(self, chunk: SweepChunk, message: str) -> None:
         told = {"chunk": chunk.to_json(), "message": message}
-        write_whole(self.path / "failed" / f"{chunk.name}.json", json.dumps(told, indent=1).encode())
+        write_whole(self.failure_path(chunk.name), json.dumps(told, indent=1).encode())
 
     def failure(self, name: str) -> str:
         try:
-            return str(json.loads((self.path / "failed" / f"{name}.json").read_text())["message"])
+            return str(json.loads(self.failure_path(name).read_text())["message"])
         except (OSError, ValueError, KeyError):
             return "it failed, and why cannot be read"
 
     def forget_failures(self, names: Iterable[str]) -> None:
         for name in names:
-            (self.path / "failed" / f"{name}.json").unlink(missing_ok=True)
+            self.failure_path(name).unlink(missing_ok=True)
 
     def contents(self, name: str) -> bytes | None:
         """The bytes of a chunk's file, if they are those that were written for it; else None."""
@@ -257,6 +280,19 @@ class SweepStore:
 def _is_begun(folder: Path) -> bool:
     """Whether a folder is empty or what a process left, or another is making now, that did not come to its marker."""
     return all(name in FOLDERS or name.startswith(".sweep.json.") for name in _names(folder))
+
+
+def merged_order(known: list[Any], asked: list[Any]) -> list[Any]:
+    """The wider of two grids; of two that only overlap the union, monotone where both are."""
+    if set(known) <= set(asked):
+        return asked
+    if set(asked) <= set(known):
+        return known
+    both = [*known, *(value for value in asked if value not in known)]
+    for falling in (False, True):
+        if all(one == sorted(one, reverse=falling) for one in (known, asked)):
+            return sorted(both, reverse=falling)
+    return both
 
 
 def _names(folder: Path) -> list[str]:

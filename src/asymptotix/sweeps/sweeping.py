@@ -18,20 +18,17 @@ from ..core.progress import Progress, as_progress
 from ..core.result import Result
 from ..core.specification import Specification
 from ..numerics import checks, interrupts
-from .chunk_work import FAILED, TAKEN, THERE, work_on
+from .chunk_work import TAKEN
 from .collecting import collect
-from .cutting import missing_chunks
-from .executors import as_executor
+from .executors.executor_choice import as_executor
+from .executors.submitting import Executor
 from .leases import Watch
 from .part import OPTIONS, SweepChunk, SweepPart
-from .standing import Standing, standing
+from .planning import planned
+from .standing import Reporter, Standing, standing
 from .sweep_store import SweepStore
 
-#: Time that a chunk is meant to take, and the most points that it may have.
-CHUNK_SECONDS = 30.0
-MOST_IN_CHUNK = 10_000
 SECONDS_BETWEEN_LOOKS = 0.5
-PLANNING = "planning"
 
 
 def sweep(
@@ -110,13 +107,11 @@ def sweep(
     name = _checked_name({"solve": "theory", "simulate": "experiment"}.get(verb, verb) if part is None else part)
     chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
     workers = as_executor(executor)
-    kept = SweepStore(store, create=True)
-    kept.keep_part(name, own)
-    with interrupts.deferred():
+    with workers.opened(), interrupts.deferred():
+        kept = SweepStore(store, create=True)
         try:
             with as_progress(progress, None, f"sweep of {type(problem).__name__}") as bar:
-                wanted = _planned(kept, name, own, chunk, bar)
-                bar.total = len(wanted) if bar.total is None else bar.total
+                wanted = planned(kept, name, own, chunk, bar)
                 if retry_failed:
                     kept.forget_failures(one.name for one in wanted)
                 if damaged := kept.set_aside_damaged(one.name for one in wanted):
@@ -175,75 +170,22 @@ def _checked_name(part: Any) -> str:
     raise ValueError(f"part must be a name of letters, digits, '_', '-' and '.', got {part!r}")
 
 
-def _planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress) -> list[SweepChunk]:
-    """The chunks of a part: those that were planned before, and new ones for what they leave out."""
-    watch = Watch()
-    while (lease := watch.claim(store.claim_path(PLANNING))) is None:  # two plans of the same would overlap
-        bar.message("another driver is planning")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    with lease:
-        bar.message("planning")
-        wanted = set(_units(part))
-        known = [one for one in store.plan() if one.part == name]
-        covered = {unit for one in known for unit in one.units(part.grid)}
-        if not wanted <= covered:
-            size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered, bar)
-            new = missing_chunks(name, part, covered, size)
-            store.add_to_plan(new)
-            known = [one for one in store.plan() if one.part == name]
-    return [one for one in known if not wanted.isdisjoint(one.units(part.grid))]
-
-
-def _units(part: SweepPart) -> list[tuple]:
-    return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.grid)]
-
-
-class _Measured:
-    """How many points or runs take the time that a chunk is meant to take, by trying two of them at each size.
-
-    The first compiles; what it gives is kept like everything else, as chunks of one.
-    """
-
-    def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple], bar: Progress) -> None:
-        self._store, self._name, self._part, self._covered, self._bar = store, name, part, covered, bar
-        self._known: dict[int | None, int] = {}
-
-    def __call__(self, dim: int | None) -> int:
-        if dim not in self._known:
-            single = missing_chunks(self._name, self._part, self._covered, lambda _: 1)
-            trials = [one for one in single if one.dim == dim][:2]
-            self._store.add_to_plan(trials)
-            seconds = CHUNK_SECONDS
-            for trial in trials:
-                self._bar.message("measuring what a point takes")
-                began = time.monotonic()
-                work_on(str(self._store.path), trial.to_json(), (self._part.problem, self._part.algorithm))
-                seconds = time.monotonic() - began
-                self._covered |= set(trial.units(self._part.grid))
-            self._known[dim] = int(np.clip(CHUNK_SECONDS / max(seconds, 1e-6), 1, MOST_IN_CHUNK))
-        return self._known[dim]
-
-
 def _work_through(
     store: SweepStore,
     wanted: Sequence[SweepChunk],
-    workers: Any,
+    workers: Executor,
     given: tuple[Problem, Algorithm | None],
     bar: Progress,
 ) -> None:
     """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
     lines = {one.name: one.to_json() for one in wanted}
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
-    ended: set[str] = set()
-    watch = Watch()  # here, because workers may not live long enough to see that a claim never changes
-    while True:
+    ended = (store.done() | store.failures()) & lines.keys()
+    # What is there already is not counted: at its rate the rest would be done in no time.
+    bar.total = len(lines) - len(ended) if bar.total is None else bar.total
+    report, watch = Reporter(store, bar), Watch()  # here: workers may be too young to know that a claim never changes
+    while left := [line for name, line in lines.items() if name not in ended]:
         interrupts.check()
-        gone = (store.done() | store.failures()) & lines.keys()
-        bar.advance(len(gone - ended))
-        ended |= gone
-        left = [line for name, line in lines.items() if name not in ended]
-        if not left:
-            return
         held = store.claimed()
         free = [line for line in left if line["name"] not in held or watch.frees(store.claim_path(line["name"]))]
         taken = len(left) - len(free)
@@ -251,10 +193,15 @@ def _work_through(
             taken += how == TAKEN
             if how != TAKEN and name not in ended:
                 ended.add(name)
-                bar.advance(1, f"a chunk is {how}" if how in (FAILED, THERE) else "")
-        if taken:
+                report.now_and_then()
+                bar.advance()
+        gone = (store.done() | store.failures()) & lines.keys()
+        bar.advance(len(gone - ended))
+        ended |= gone
+        if taken and len(ended) < len(lines):
             bar.message(f"{taken} chunks are worked on elsewhere")
             time.sleep(SECONDS_BETWEEN_LOOKS)
+    report.at_the_end()
 
 
 def _only_here(value: Any) -> bool:

@@ -1,0 +1,85 @@
+"""Chunks done one after the other here, or handed to anything that has ``submit`` and returns futures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from ...numerics import interrupts
+from ..chunk_work import FAILED, given_up, work_on
+
+#: Chunks that wait in an executor for every worker: enough to keep it busy, few enough to be lost.
+WAITING = 4
+SECONDS_BETWEEN_LOOKS = 0.02
+Line = Mapping[str, Any]
+Given = tuple[Any, Any] | None
+Ended = tuple[str, str]
+
+
+class Executor(Protocol):
+    """Works through chunks and says how each ended, in any order; what it opened itself is closed with its scope."""
+
+    def opened(self) -> AbstractContextManager[object]: ...
+
+    def run(self, store: str, lines: Sequence[Line], given: Mapping[str, Given]) -> Iterator[Ended]: ...
+
+
+class InProcess:
+    """One after the other, here."""
+
+    def opened(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def run(self, store: str, lines: Sequence[Line], given: Mapping[str, Given]) -> Iterator[Ended]:
+        for line in lines:
+            interrupts.check()
+            yield work_on(store, line, given[line["part"]])
+
+
+class Submitting:
+    """Anything with ``submit(function, *arguments)`` that returns futures: ``concurrent.futures``, a Dask client.
+
+    Parameters
+    ----------
+    submit : callable
+    workers : int
+        How many chunks are worked on at a time, as far as that is known.
+    killing : tuple of exception types
+        What a future raises when its chunk killed one worker after the other: the chunk then counts as failed.
+    """
+
+    def __init__(
+        self, submit: Callable[..., Any], workers: int, killing: tuple[type[Exception], ...] = ()
+    ) -> None:
+        self._submit, self._workers, self._killing = submit, max(1, workers), killing
+
+    def opened(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def run(self, store: str, lines: Sequence[Line], given: Mapping[str, Given]) -> Iterator[Ended]:
+        left: list[Line] = list(reversed(lines))
+        running: list[tuple[Any, Line]] = []
+        try:
+            while left or running:
+                while left and len(running) < WAITING * self._workers:
+                    line = left.pop()
+                    running.append((self._submit(work_on, store, dict(line), given[line["part"]]), line))
+                done = [pair for pair in running if pair[0].done()]
+                if not done:
+                    interrupts.check()
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                for pair in done:
+                    running.remove(pair)
+                    yield self._ended(store, *pair)
+        finally:
+            for future, _ in running:
+                future.cancel()
+
+    def _ended(self, store: str, future: Any, line: Line) -> Ended:
+        try:
+            return future.result()
+        except self._killing as error:
+            given_up(store, line, f"{type(error).__name__}: {error}")
+            return line["name"], FAILED
