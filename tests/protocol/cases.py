@@ -169,6 +169,7 @@ CASES: dict[str, Case] = {
     "training": trained(asx.MarchenkoPastur(0.5), {"kappa0": (0.5, 0.6)}),
     "training, atoms": trained(asx.Atoms((0.0, 1.0, 2.0), (0.4, 0.4, 0.2))),
     "training, power law": trained(asx.PowerLaw(3.0), {"exponent": (3.0, 2.5)}),
+    "training, spiked": trained(asx.Spiked(asx.MarchenkoPastur(0.5), (6.0,)), {"kappa0": (0.5, 0.6)}),
     "training, empirical": trained(asx.Empirical(np.linspace(0.0, 2.0, 5))),
     "paths": Case(
         PATHS, {"width": (10.0, 20.0)}, {"temperature": (0.1, 0.2), "prior_variance": (1.0, 2.0)}, LEARNED_PATHS,
@@ -253,6 +254,9 @@ WRONG: dict[type, Mapping[str, Sequence[Any]]] = {
         "mean_square": _POSITIVE,
     },
     asx.Empirical: {"spectrum": ((-1.0, 2.0), (0.0,), (NAN, 1.0), (), "many")},
+    asx.Spiked: {
+        "bulk": (0.5, "zero"), "spikes": ((), (-1.0,), (0.0, 6.0), (NAN,), "six", (1.0,)), "dim": _COUNT,
+    },
     asx.AttentionPaths: {
         "heads": (0, (2, 0), (3,), 10**30, (2,) * 5000),
         "query_key": ([np.zeros((2, 4))], [np.full((2, 4, 4), NAN)], 3.0), "readout": ("last", 1.5),

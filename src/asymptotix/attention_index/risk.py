@@ -83,6 +83,9 @@ class RiskMinimization(Problem):
     - ``potential``: Phi, equal to train_loss at a fixed point. ``replicon``: below 1 replica symmetry is stable.
       ``jump_weight``: share of the data on which the proximal map jumps; above 1e-3 the numbers are unproven.
 
+    Where the target is :class:`Spiked`, ``result.outliers()`` is what its single eigenvalues have become, a dataset
+    over ``spike`` (docs/theory/outliers.md); ``result.spectrum()`` is the law of the others at one point.
+
     Thresholds are listed in :func:`thresholds`, what experiments add in :class:`Adam` and :class:`MatrixAMP`.
 
     *Starts* of :func:`solve`. "uninformed": S is a thousandth of S_0 in size, with a cosine of a thousandth between the

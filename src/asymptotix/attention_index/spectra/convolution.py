@@ -3,7 +3,8 @@
 mu_delta and J(delta, eps) are those of Boncoraglio et al., arXiv:2509.24914, Claim 1 and eq. (7); that J_delta is a
 single integral over mu_delta is not in the paper.
 
-Equations ai-convolution, ai-moments of docs/theory/attention_index.md.
+Equations ai-convolution, ai-moments of docs/theory/attention_index.md. Equation out-detached of
+docs/theory/outliers.md.
 """
 
 from __future__ import annotations

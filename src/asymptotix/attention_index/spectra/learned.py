@@ -276,8 +276,8 @@ class LearnedSpectrum:
 def _draw_measured(ax: Axes, measured: np.ndarray, height: float) -> None:
     runs, places = len(measured), measured.mean(axis=0)
     error = measured.std(axis=0, ddof=1) / np.sqrt(runs) if runs > 1 else None
-    marks = {"fmt": "s", "color": "black", "markersize": 4, "capsize": 3, "linewidth": 1.2, "label": "measured outliers"}
-    ax.errorbar(places, np.full(len(places), height), xerr=error, **marks)  # pyright: ignore[reportArgumentType]
+    heights = np.full(len(places), height)
+    ax.errorbar(places, heights, xerr=error, fmt="s", color="black", markersize=4, capsize=3, label="measured outliers")
 
 
 def _height(curves: Sequence[Line2D]) -> float:
