@@ -37,7 +37,7 @@ class AttentionIndex(Specification):
     tokens : int
         Sequence length T.
     target : Target
-        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw or Empirical.
+        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw, RankedPowerLaw or Empirical.
     noise : float
         Delta >= 0.
     beta : float
