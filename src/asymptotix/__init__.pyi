@@ -8,7 +8,6 @@ from ._version import __version__ as __version__
 from .attention_index.algorithms.adam import Adam as Adam
 from .attention_index.algorithms.matrix_amp import MatrixAMP as MatrixAMP
 from .attention_index.model import AttentionIndex as AttentionIndex
-from .attention_index.optimal_decay import OptimalDecay as OptimalDecay
 from .attention_index.optimal_decay import optimal_weight_decay as optimal_weight_decay
 from .attention_index.risk import RiskMinimization as RiskMinimization
 from .attention_index.targets.discrete_targets import Atoms as Atoms
@@ -33,7 +32,6 @@ from .bayes_optimal import BayesOptimal as BayesOptimal
 from .core import plot as plot
 from .core.compare import Comparison as Comparison
 from .core.compare import compare as compare
-from .core.comparison.scaling_exponent import ScalingExponent as ScalingExponent
 from .core.comparison.scaling_exponent import scaling_exponent as scaling_exponent
 from .core.definitions.observable import Observable as Observable
 from .core.driver.merge import merge as merge

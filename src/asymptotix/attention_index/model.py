@@ -39,7 +39,7 @@ class AttentionIndex(Specification):
     tokens : int
         Sequence length T.
     target : Target
-        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw, Empirical, or Spiked.
+        Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw, RankedPowerLaw, Empirical, or Spiked.
     noise : float
         Delta >= 0.
     beta : float
