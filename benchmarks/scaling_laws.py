@@ -33,9 +33,7 @@ def problems(points: int, dim: int) -> list[tuple[float, asx.RiskMinimization]]:
     task = asx.AttentionIndex(tokens=1, activation="linear", target=target, noise=NOISE)
     alphas = np.geomspace(dim, 10.0**DECADES * dim, points) / dim**2
     decays = np.sqrt(8 * NOISE * 2 * alphas)
-    return [
-        (float(a), asx.RiskMinimization(task, weight_decay=float(w))) for a, w in zip(alphas, decays, strict=True)
-    ]
+    return [(float(a), asx.RiskMinimization(task, weight_decay=float(w))) for a, w in zip(alphas, decays, strict=True)]
 
 
 def two_equations(alpha: float, problem: asx.RiskMinimization) -> float:

@@ -106,6 +106,7 @@ class TestFailures:
 
     def test_a_chunk_that_killed_every_worker(self, store):
         """As an executor says it of one of its futures: a row that failed, and the others stand."""
+
         class Killed(Exception):
             pass
 

@@ -180,13 +180,9 @@ def mark_thresholds(
         Written before the names.
     """
     if result.ds["converged"].ndim:
-        raise ValueError(
-            f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}"
-        )
+        raise ValueError(f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}")
     if names is None:
-        names = [
-            str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind == "f" and set(v.dims) <= {"index"}
-        ]
+        names = [str(n) for n, v in result.ds.data_vars.items() if v.dtype.kind == "f" and set(v.dims) <= {"index"}]
         names = [name for name in names if not name.endswith("_err")]
     with style():
         ax = axes_or_new(ax)
@@ -312,16 +308,12 @@ class _Look:
     say_kind: bool = False
     limits: Sequence[HasDataset] = ()
 
-    def begin(
-        self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]
-    ) -> Series:
+    def begin(self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]) -> Series:
         """The colours of the entries of an observable that is now drawn."""
         name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
         given = None if self.color is None else given_colours(self.color, list(places))
-        series = begin(
-            ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like
-        )
+        series = begin(ax, PALETTE, kind=kind, name=name, title=title, label=self.label, entries=places, like=self.like)
         series.colours |= given or {}
         return series
 
@@ -389,9 +381,7 @@ def _draw_lines(
             ax.plot(drawn[2], np.interp(drawn[2], *drawn[:2]), ".", color=color, markersize=7)
         if entry_label in errors:
             band = np.asarray(errors[entry_label])[on_axis]
-            ax.fill_between(
-                x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0
-            )
+            ax.fill_between(x[on_axis], y[on_axis] - band, y[on_axis] + band, color=color, alpha=0.25, linewidth=0)
     levels = {i: [float(np.asarray(entry)[i]) for _, _, entry in present] for i in order[np.isinf(x[order])]}
     for heights in levels.values():
         _draw_levels(ax, heights, {entry: series.colours[entry] for _, entry, _ in present}, look.label, control)
@@ -486,9 +476,7 @@ def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.Dat
         return [("", values)]
     paired = len(own) == 2 and own[1] == f"{own[0]}_other"
     if len(own) > 1 and not paired:
-        raise ValueError(
-            f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first"
-        )
+        raise ValueError(f"{values.name} has dimensions {_listed(own)}, too many for a line; select some of them first")
     count = values.sizes[own[0]]
     labels = _entry_names(result, values, own[0])
     entries = [values.isel(dict.fromkeys(own, i)) for i in range(count)]

@@ -48,8 +48,7 @@ def test_message_passing_reports_outliers() -> None:
 
 def test_a_spectrum_does_not_count_outliers_as_bulks() -> None:
     with_atoms, without = (
-        asx.solve(trained(asx.Spiked(MP, (9.0,), dim=dim)), alpha=0.3, progress=False).spectrum()
-        for dim in (400, None)
+        asx.solve(trained(asx.Spiked(MP, (9.0,), dim=dim)), alpha=0.3, progress=False).spectrum() for dim in (400, None)
     )
     assert with_atoms.bulks == without.bulks == 1
     assert len(with_atoms.convolution.edges) == 2

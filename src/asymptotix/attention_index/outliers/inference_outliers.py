@@ -44,9 +44,7 @@ class AttentionIndexInference(AttentionIndexTheory):
     def threshold_names(self) -> Sequence[str]:
         return (*super().threshold_names(), *(NAMES if len(self.model.target.spikes) else ()))
 
-    def threshold_values(
-        self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
-    ) -> Outcome:
+    def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         exact = super().threshold_values(tolerance=tolerance, progress=progress)
         if not len(self.model.target.spikes):
             return exact
@@ -81,4 +79,3 @@ def _inferred(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
     delta = ds["qhat"] ** -0.5
     error = 0.5 * delta**3 * ds["qhat_err"]
     return theory_dataset(model.target, ds, delta, error, learned_by_inference)
-

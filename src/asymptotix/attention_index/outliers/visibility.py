@@ -104,9 +104,7 @@ class Visibility:
 
     def changes(self, curves: Sequence[FieldCurve]) -> list[list[Change]]:
         """For every spike where it appears, disappears, appears again, ..., along stretches that follow each other."""
-        return [
-            [change for curve in curves for change in self._along(curve, k)] for k in range(len(self.theta))
-        ]
+        return [[change for curve in curves for change in self._along(curve, k)] for k in range(len(self.theta))]
 
     def _along(self, curve: FieldCurve, k: int) -> list[Change]:
         known = [(t, self.margin(at)[k]) for t in curve.grid if (at := curve.at(t)) is not None]

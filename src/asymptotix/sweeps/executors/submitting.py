@@ -50,9 +50,7 @@ class Submitting:
         What a future raises when its chunk killed one worker after the other: the chunk then counts as failed.
     """
 
-    def __init__(
-        self, submit: Callable[..., Any], workers: int, killing: tuple[type[Exception], ...] = ()
-    ) -> None:
+    def __init__(self, submit: Callable[..., Any], workers: int, killing: tuple[type[Exception], ...] = ()) -> None:
         self._submit, self._workers, self._killing = submit, max(1, workers), killing
 
     def opened(self) -> AbstractContextManager[object]:

@@ -708,8 +708,17 @@ def _single_is_enough(c, V, fineness):
 
 
 def posterior_moments(
-    kind, c, u, omega, V, *,
-    fineness=Accuracy.fineness, cut=Accuracy.cut, rough=Accuracy.rough, single=None, threads=None,
+    kind,
+    c,
+    u,
+    omega,
+    V,
+    *,
+    fineness=Accuracy.fineness,
+    cut=Accuracy.cut,
+    rough=Accuracy.rough,
+    single=None,
+    threads=None,
 ):
     """Log Z_out, E[Z|y] - omega and Cov[Z|y] for a batch of samples.
 
