@@ -7,8 +7,8 @@
 ``asymptotix reproduce`` lists them.
 """
 
-from . import atlas, deep, images, paths, scaling_phases, training
+from . import atlas, deep, images, paths, training
 from .making.registry import FIGURES
 from .making.reproduction import Reproduction
 
-__all__ = ["FIGURES", "Reproduction", "atlas", "deep", "images", "paths", "scaling_phases", "training"]
+__all__ = ["FIGURES", "Reproduction", "atlas", "deep", "images", "paths", "training"]

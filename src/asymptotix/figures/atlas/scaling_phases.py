@@ -1,0 +1,164 @@
+"""Beyond the papers: the phases of learning a power-law target, over samples and weight decay."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+import asymptotix as asx
+
+from ...core.plot import SIGNED_COLOURS
+from ..making.drawing import panels
+from ..making.parts import Parts
+from ..making.record import Findings
+from ..making.registry import Size, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ...core.result import Result
+
+NOISE = 0.5
+#: Exponents of the three maps of linear attention; the second is repeated with a softmax.
+GAMMAS = (0.75, 1.0, 1.5)
+#: Slopes that the colours reach to, either side of zero.
+REACH = 2.0
+#: Factor between a point and the border of its phase from which on its slope counts for the phase.
+WELL_INSIDE = 3.0
+
+
+@figure(
+    "atlas/scaling",
+    shows="Exponents of the excess error over samples and weight decay, for targets that fall off with their rank",
+    source="asymptotix",
+    quick=Size(6.0, 1.0, {"dim": 10**4, "alphas": 13, "decays": 9, "softmax": 0}),
+    paper=Size(90.0, 2.0, {"dim": 10**5, "alphas": 36, "decays": 28, "softmax": 14}),
+)
+def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -> tuple[Figure, Findings]:
+    """Maps of the local slope in n; ``softmax`` is the number of alphas and of decays of a fourth map, 0 for none."""
+    picture, axes = panels(1, 4 if softmax else 3, size=(17.0 if softmax else 13.0, 4.9), sharey=True)
+    remarks: list[str] = []
+    image: Any = None
+    for gamma, axis in zip(GAMMAS, axes, strict=False):
+        problem = _problem(gamma, dim, "linear")
+        result = parts.solve(f"linear_{gamma:g}", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
+        best = parts.dataset(f"best_{gamma:g}", {"dim": dim, "alphas": alphas}, partial(_at_edge, gamma, dim, alphas))
+        image = _map(axis, result, dim)
+        axis.set_title(rf"linear, $\gamma = {gamma:g}$")
+        remarks += [f"gamma = {gamma:g}: {line}" for line in _label(axis, result, best, gamma, dim)]
+    if softmax:
+        problem = _problem(GAMMAS[1], dim, "softmax")
+        result = parts.solve("softmax", problem, alpha=_alphas(dim, softmax), weight_decay=_decays(softmax))
+        _map(axes[3], result, dim)
+        axes[3].set_title(rf"softmax, $\gamma = {GAMMAS[1]:g}$")
+    axes[0].set_ylabel(r"weight decay  $\lambda$")
+    picture.colorbar(image, ax=axes, label=r"local slope of the excess error in $n$", shrink=0.9)
+    return picture, Findings(remarks=remarks)
+
+
+def _problem(gamma: float, dim: int, activation: str) -> asx.RiskMinimization:
+    tokens = 1 if activation == "linear" else 2
+    target = asx.RankedPowerLaw(gamma, dim)
+    task = asx.AttentionIndex(tokens=tokens, activation=activation, target=target, noise=NOISE)
+    return asx.RiskMinimization(task)
+
+
+def _alphas(dim: int, count: int) -> np.ndarray:
+    """From n of order d to far beyond d^2."""
+    return np.geomspace(1 / dim, 1e3, count)
+
+
+def _decays(count: int) -> np.ndarray:
+    return np.geomspace(1e-3, 1e3, count)
+
+
+def _at_edge(gamma: float, dim: int, count: int) -> xr.Dataset:
+    """The curve at the decay that cuts at the edge of the noise, sqrt(8 noise a) with a = 2 alpha."""
+    alpha, task = _alphas(dim, count), _problem(gamma, dim, "linear").model
+    decays = np.sqrt(16 * NOISE * alpha)
+    found = [
+        float(asx.solve(asx.RiskMinimization(task, weight_decay=w), alpha=a, progress=False).excess_error)
+        for a, w in zip(alpha, decays, strict=True)
+    ]
+    return xr.Dataset({"excess_error": ("alpha", found)}, coords={"alpha": alpha})
+
+
+def _map(axis: Axes, result: Result, dim: int) -> Any:
+    """Colours of the slope at every point; points without a number stay white, S = 0 has slope zero."""
+    slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
+    x, y = slope["alpha"].values * dim, slope["weight_decay"].values
+    image = axis.pcolormesh(x, y, slope.values, cmap=SIGNED_COLOURS, vmin=-REACH, vmax=REACH, rasterized=True)
+    axis.grid(visible=False)
+    axis.set(xscale="log", yscale="log", xlabel="samples  $n/d$", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+    return image
+
+
+class _Borders:
+    """Where the phases of linear attention meet, in a = 2 alpha and the weight decay."""
+
+    def __init__(self, gamma: float, dim: int) -> None:
+        self.gamma, self.dim = gamma, dim
+        self.first = asx.RankedPowerLaw(gamma, dim).amplitude * np.sqrt(dim)  # the largest eigenvalue
+        self.begin = (0.5 * NOISE + 1) / self.first**2
+
+    def edge(self, a: np.ndarray) -> np.ndarray:
+        """The decay that cuts at the edge of the noise."""
+        return np.sqrt(8 * NOISE * a)
+
+    def phases(self, a: np.ndarray, decay: np.ndarray) -> dict[str, tuple[float, np.ndarray]]:
+        """Predicted slope of every phase, and which points lie well inside."""
+        samples, cut = a / np.maximum(self.begin, decay / (2 * self.first)), decay / self.edge(a)
+        learned, below = samples > WELL_INSIDE, cut < 1 / WELL_INSIDE
+        return {
+            "0": (0.0, samples < 1 / WELL_INSIDE),
+            "I": (-(2 - 1 / self.gamma), learned & (cut > WELL_INSIDE)),
+            "III": (0.4, learned & below & (2 * a < 1 / WELL_INSIDE)),
+            "V": (-1.0, learned & below & (2 * a > WELL_INSIDE)),
+        }
+
+    def draw(self, axis: Axes) -> None:
+        a = np.geomspace(self.begin, 1e4, 200)
+        n, corner = 0.5 * a * self.dim, 2 * self.begin * self.first
+        axis.plot(n, 2 * a * self.first, "k:", lw=1.5)
+        axis.plot([n[0], n[0]], [1e-4, corner], "k:", lw=1.5)
+        axis.plot(n, self.edge(a), "k-", lw=1.5)
+        axis.plot([0.25 * self.dim] * 2, [1e-4, float(np.sqrt(4 * NOISE))], "k--", lw=1.2)
+
+
+def _label(axis: Axes, result: Result, best: xr.Dataset, gamma: float, dim: int) -> list[str]:
+    """Draw the borders of the phases, and write the measured and the predicted slope into each."""
+    borders = _Borders(gamma, dim)
+    borders.draw(axis)
+    slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
+    a, decay = np.meshgrid(2 * slope["alpha"].values, slope["weight_decay"].values)
+    lines = []
+    for name, (predicted, inside) in borders.phases(a, decay).items():
+        seen = inside & np.isfinite(slope.values)
+        if seen.any():
+            measured = float(np.median(slope.values[seen]))
+            x, y = (float(np.exp(np.median(np.log(z[seen])))) for z in (0.5 * a * dim, decay))
+            _write(axis, x, y, f"{name}\n{measured:+.2f} ({predicted:+.2f})")
+            lines.append(f"phase {name}: slope {measured:+.3f} measured, {predicted:+.3f} predicted")
+    along = asx.scaling_exponent(_Curve(best), window=(5 * borders.begin, float(best["alpha"][-1])))
+    measured, predicted = float(along.mean), -(1 - 0.5 / gamma)
+    middle = float(np.sqrt(borders.begin * 1e3))
+    _write(axis, 0.5 * middle * dim, float(borders.edge(np.array(middle))), f"II {measured:+.2f} ({predicted:+.2f})")
+    return [*lines, f"phase II, along the solid line: slope {measured:+.3f} measured, {predicted:+.3f} predicted"]
+
+
+def _write(axis: Axes, x: float, y: float, words: str) -> None:
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
+    axis.text(x, y, words, ha="center", va="center", fontsize=9, bbox=box, clip_on=True)
+
+
+class _Curve:
+    """Numbers that no verb returned, as a result for :func:`asymptotix.scaling_exponent`."""
+
+    problem = None
+
+    def __init__(self, ds: xr.Dataset) -> None:
+        self.ds = ds
