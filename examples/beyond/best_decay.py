@@ -22,7 +22,8 @@ def main() -> None:
             at_rule = asx.solve(asx.RiskMinimization(task, weight_decay=rule), alpha=alpha, progress=False)
             loss = float(at_rule.estimation_error) / best.value - 1
             ratio = best.weight_decay / rule
-            print(f"linear, d = {dim:.0e}, ad = {samples:.0e}: best/sqrt(qhat) = {ratio:.3f}, the rule costs {loss:.1%}")
+            words = f"linear, d = {dim:.0e}, ad = {samples:.0e}: best/sqrt(qhat) = {ratio:.3f}"
+            print(f"{words}, which costs {loss:.1%} of the error")
     task = asx.AttentionIndex(target=asx.RankedPowerLaw(1.0, 10**4), tokens=2, noise=0.5)
     best = asx.optimal_weight_decay(asx.RiskMinimization(task), 1e-2)
     point = asx.solve(asx.RiskMinimization(task, weight_decay=best.weight_decay), alpha=1e-2, progress=False)

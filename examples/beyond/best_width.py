@@ -27,7 +27,8 @@ def main() -> None:
             narrow = asx.RiskMinimization(task, weight_decay=0.0, width_ratio=share * above / DIM)
             errors.append(float(asx.solve(narrow, alpha=A / 2, progress=False).estimation_error))
         fit = np.polyfit(np.log(shares), np.log(errors), 2)
-        words = f"gamma = {gamma}: best width {np.exp(-fit[1] / (2 * fit[0])):.3f} k, predicted {3 ** (-0.5 / gamma):.3f} k"
+        best, predicted = np.exp(-fit[1] / (2 * fit[0])), 3 ** (-0.5 / gamma)
+        words = f"gamma = {gamma}: best width {best:.3f} k, predicted {predicted:.3f} k"
         print(f"{words}; error {min(errors):.3e}, with the best decay {float(reference.estimation_error):.3e}")
 
 

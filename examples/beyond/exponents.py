@@ -32,7 +32,7 @@ def main() -> None:
         for decay, noise in (("best", 0.5), ("none", 0.0), ("large", 0.0)):
             found = local_slopes(gamma, noise, decay)
             words = f"gamma = {gamma:<4g}, noise {noise:g}, weight decay {decay:5s}"
-            print(f"{words}: predicted {predicted[decay]:.3f}, found {found.min():.3f} to {found.max():.3f}", flush=True)
+            print(f"{words}: predicted {predicted[decay]:.3f}, found {found.min():.3f} to {found.max():.3f}")
 
 
 if __name__ == "__main__":
