@@ -251,4 +251,10 @@ class RiskMinimization(Problem):
             raise ValueError(
                 f"no learned law at this point (status: {ds['status'].item()}): delta = {delta}, scale = {scale}"
             )
-        return LearnedSpectrum(self.model.target.convolution(delta), scale, eps, self.parameterization)
+        law = LearnedSpectrum(self.model.target.convolution(delta), scale, eps, self.parameterization)
+        if self.parameterization == "factorized" and law.rank > self.width_ratio * (1 + 1e-6):
+            raise ValueError(
+                f"no learned law for a learner narrower than its rank: width_ratio must be at least {law.rank:.4g}, "
+                f"got {self.width_ratio:g}"
+            )
+        return law
