@@ -43,6 +43,8 @@ def two_equations(alpha: float, problem: asx.RiskMinimization) -> float:
 def iteration(alpha: float, problem: asx.RiskMinimization) -> float:
     evolution = problem.theory.equations.evolution()
     found = evolution.solve(alpha, tolerance=1e-9)
+    if not found.converged:
+        raise FloatingPointError(found.words)
     return evolution.apart(found.parameters) + (1 - found.parameters.m) ** 2
 
 

@@ -170,6 +170,7 @@ CASES: dict[str, Case] = {
     "training, atoms": trained(asx.Atoms((0.0, 1.0, 2.0), (0.4, 0.4, 0.2))),
     "training, power law": trained(asx.PowerLaw(3.0), {"exponent": (3.0, 2.5)}),
     "training, spiked": trained(asx.Spiked(asx.MarchenkoPastur(0.5), (6.0,)), {"kappa0": (0.5, 0.6)}),
+    "training, ranked power law": trained(asx.RankedPowerLaw(1.0, 50), {"gamma": (1.0, 1.5)}),
     "training, empirical": trained(asx.Empirical(np.linspace(0.0, 2.0, 5))),
     "paths": Case(
         PATHS, {"width": (10.0, 20.0)}, {"temperature": (0.1, 0.2), "prior_variance": (1.0, 2.0)}, LEARNED_PATHS,
@@ -252,6 +253,9 @@ WRONG: dict[type, Mapping[str, Sequence[Any]]] = {
     asx.PowerLaw: {
         "exponent": (*_NON_NEGATIVE, np.inf), "cutoff": (*_POSITIVE, 0.5), "kappa0": (*_POSITIVE, 1.5),
         "mean_square": _POSITIVE,
+    },
+    asx.RankedPowerLaw: {
+        "gamma": _FINITE, "dim": (*_LARGE_COUNT, 1), "rank": (*_COUNT, 10**30), "mean_square": _FINITE,
     },
     asx.Empirical: {"spectrum": ((-1.0, 2.0), (0.0,), (NAN, 1.0), (), "many")},
     asx.Spiked: {

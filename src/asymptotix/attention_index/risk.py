@@ -285,6 +285,12 @@ class RiskMinimization(Problem):
         if len(target.spikes):
             found = self.outliers(result)
             outliers = tuple(found["eigenvalue"].values[found["visible"].values])
-        return LearnedSpectrum(
+        law = LearnedSpectrum(
             target.convolution(delta), scale, eps, self.parameterization, outliers, target.spike_weight
         )
+        if self.parameterization == "factorized" and law.rank > self.width_ratio * (1 + 1e-6):
+            raise ValueError(
+                f"no learned law for a learner narrower than its rank: width_ratio must be at least {law.rank:.4g}, "
+                f"got {self.width_ratio:g}"
+            )
+        return law

@@ -188,6 +188,8 @@ def test_narrow_learners_against_reference():
         assert theory.ok
         assert "narrow: heuristic" in theory.status.item()
         assert np.isinf(float(theory.replicon))
+        with pytest.raises(ValueError, match="no learned law for a learner narrower than its rank"):
+            theory.spectrum()
 
 
 def test_a_cut_between_outliers_is_as_safe_as_none():

@@ -104,7 +104,7 @@ def _draw_distances(axis: Axes, distances: xr.Dataset) -> None:
     "atlas/sequential",
     shows="Directions of a target with eigenvalues 1/k are learned one by one; best width against best weight decay",
     source="asymptotix; announced in arXiv:2509.24914v2",
-    quick=Size(4.0, 1.0, {"dim": 60, "seeds": 4, "points": 12, "large_dim": 10**4}),
+    quick=Size(4.0, 1.0, {"dim": 60, "seeds": 4, "points": 18, "large_dim": 10**6}),
     paper=Size(30.0, 2.0, {"dim": 200, "seeds": 6, "points": 24, "large_dim": 10**6}, gpu_minutes=1.0),
 )
 def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: int) -> tuple[Figure, Findings]:
@@ -124,9 +124,10 @@ def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: in
         left.plot(dim * found["alpha"], found["overlap"].isel(spike=k), color=color, label=f"$k = {k + 1}$")
         experiment_points(left, runs.ds["outlier_overlap"], label="", color=color, stretch=dim, spike=k)
     left.set(xscale="log", xlabel="samples per dimension  $n/d$", ylabel=r"squared overlap with direction $k$")
-    left.legend(title=rf"$s_k \propto 1/k$, $d = {dim}$" + "\nlines: theory, points: Adam", fontsize=9)
+    left.set_title(rf"$s_k \propto 1/k$, $d = {dim}$; lines: theory, points: Adam", loc="right", fontsize=10)
+    left.legend(ncols=2, loc="lower right", fontsize=9)
     for name, color, label in (("decay", ORANGE, "best weight decay"), ("width", BLUE, "best width, no decay")):
-        right.loglog(best["samples"], best[name] / best["unit"], "o-", color=color, label=label)
+        right.semilogx(best["samples"], best[name] / best["unit"], "o-", color=color, label=label)
     right.axhline(4.0, color=ORANGE, ls=":", label="$A = 4$")
     right.axhline(3**-0.5 * (2 + 1 / 3 + 3), color=BLUE, ls=":", label=r"$3^{-1/2}(2 + 1/3 + 3) = 3.08$")
     right.axhline(2 - 1 / 3 + 1, color=GREEN, ls="-.", label="Bayes-optimal $8/3$")
