@@ -3,7 +3,7 @@
 import numpy as np
 
 from asymptotix.figures import FIGURES
-from asymptotix.figures.scaling_phases import NOISE, _Borders
+from asymptotix.figures.atlas.scaling_phases import NOISE, _Borders
 
 
 def test_the_map_is_drawn_and_says_what_is_measured():
