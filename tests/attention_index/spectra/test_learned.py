@@ -35,7 +35,7 @@ def integrated(density, intervals: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("spectrum", CASES.values(), ids=CASES)
 def test_atom_and_densities_are_normalised(spectrum: LearnedSpectrum) -> None:
-    intervals = spectrum._intervals()
+    intervals = spectrum._intervals()[0]
     mass, mean = integrated(spectrum.eigenvalue_density, intervals)
     # 400 nodes per interval resolve the power law, with its layer of width delta^2 at the end, to 1e-7 only.
     assert spectrum.atom + mass == pytest.approx(1, abs=1e-7)
@@ -49,7 +49,7 @@ def test_atom_and_densities_are_normalised(spectrum: LearnedSpectrum) -> None:
 
 @pytest.mark.parametrize("spectrum", FACTORIZED.values(), ids=FACTORIZED)
 def test_distribution_functions(spectrum: LearnedSpectrum) -> None:
-    top = spectrum._intervals()[-1, 1]
+    top = spectrum._intervals()[0][-1, 1]
     rho = np.linspace(0.05, 0.9, 7) * np.sqrt(top)
     step = 1e-5
     slope = (spectrum.singular_value_cdf(rho + step) - spectrum.singular_value_cdf(rho - step)) / (2 * step)
@@ -96,7 +96,7 @@ def test_bulks_split_below_the_critical_delta() -> None:
 def test_distance_to_exact_quantiles_and_to_the_published_law() -> None:
     spectrum = LearnedSpectrum(MarchenkoPastur(0.5).convolution(0.6), 0.8, 0.1)
     levels = (np.arange(400) + 0.5) / 400
-    grid = np.linspace(0, np.sqrt(spectrum._intervals()[-1, 1]), 20_001)
+    grid = np.linspace(0, np.sqrt(spectrum._intervals()[0][-1, 1]), 20_001)
     values = np.where(levels < spectrum.atom, 0.0, np.interp(levels, spectrum.singular_value_cdf(grid), grid))
     # Half a step of the empirical distribution function, and the interpolation.
     assert spectrum.kolmogorov_distance(values, zeros_below=0.0) == pytest.approx(1 / 800, abs=3e-5)

@@ -12,7 +12,7 @@ Equations out-windows, out-explicit of docs/theory/outliers.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import xarray as xr
@@ -62,7 +62,8 @@ class AttentionIndexInference(AttentionIndexTheory):
             return Change(samples[k], _ROUNDING * samples[k], resolved=True)
         # The field jumps over that of the spike where the last smaller one is left.
         ends = float(grid[max(k - 1, 0)]), float(grid[k + 1])
-        found = minimize_scalar(lambda x: -self._samples(x), bounds=ends, method="bounded", options={"xatol": 1e-8})
+        options = {"xatol": 1e-8}
+        found: Any = minimize_scalar(lambda x: -self._samples(x), bounds=ends, method="bounded", options=options)
         return Change(float(-found.fun), _ROUNDING * float(-found.fun), resolved=True)
 
     def _samples(self, log_qhat: float) -> float:

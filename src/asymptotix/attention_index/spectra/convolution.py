@@ -255,7 +255,7 @@ def adaptive_rule(
         points = mid - half * cosines
         x, density, g = (part.reshape(shape) for part in evaluate(points.ravel()))
         weight = half * scaled * density
-        integrand = weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * g.real)
+        integrand = weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * np.real(g))
         tail = np.abs(integrand @ to_tail).max(axis=1)
         lengths = np.maximum(half[:, 0], shortest)
         noise = ROUNDED * span / lengths * np.abs(integrand).sum(axis=1)  # of points that hardly differ

@@ -232,5 +232,6 @@ def _divided(function: Callable[[float], float], grid: np.ndarray) -> Iterator[f
 def _turning_point(function: Callable[[float], float], first: float, last: float, sign: float) -> float | None:
     """Where between two points a function of this sign comes closest to zero, if it has the other sign there."""
     low, high = sorted((first, last))
-    found = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options={"xatol": 1e-5})
+    options = {"xatol": 1e-5}
+    found: Any = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options)
     return float(found.x) if found.fun <= 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -58,7 +58,8 @@ def outliers(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tuple
     limits = parts.thresholds("thresholds", _spiked(dims[-1]), which=("outlier",))
     for k, color in enumerate((ORANGE, BLUE)):
         mark(middle, float(limits.ds["outlier"].isel(spike=k)), "visible from", color, height=0.5)
-    _draw_distances(right, xr.concat(distances, xr.DataArray(dims, dims="dim")))
+    together: Any = xr.concat(distances, xr.DataArray(dims, dims="dim"))
+    _draw_distances(right, together)
     left.set(xscale="log", xlabel=r"samples  $\alpha = n/d^2$", ylabel="learned eigenvalue  $s$")
     middle.set(
         xscale="log", xlabel=r"samples  $\alpha = n/d^2$", ylabel=r"squared overlap  $\langle \hat u, u \rangle^2$"

@@ -35,8 +35,8 @@ WELL_INSIDE = 3.0
     "atlas/scaling",
     shows="Exponents of the excess error over samples and weight decay, for targets that fall off with their rank",
     source="asymptotix",
-    quick=Size(6.0, 1.0, {"dim": 10**4, "alphas": 13, "decays": 9, "softmax": 0}),
-    paper=Size(90.0, 2.0, {"dim": 10**5, "alphas": 36, "decays": 28, "softmax": 14}),
+    quick=Size(6.0, 1.0, {"dim": 10**6, "alphas": 19, "decays": 9, "softmax": 0}),
+    paper=Size(90.0, 2.0, {"dim": 10**6, "alphas": 46, "decays": 31, "softmax": 14}),
 )
 def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -> tuple[Figure, Findings]:
     """Maps of the local slope in n; ``softmax`` is the number of alphas and of decays of a fourth map, 0 for none."""
@@ -109,6 +109,14 @@ class _Borders:
         """The decay that cuts at the edge of the noise."""
         return np.sqrt(8 * NOISE * a)
 
+    def overfits(self, a: np.ndarray) -> np.ndarray:
+        """Where the noise that is fitted without decay, phase III, outweighs the error of phase II."""
+        g = self.gamma
+        amplitude = 6 - 8 / (1 + g) + 3 / (1 + 2 * g) + 1 / (2 * g - 1)
+        noise_limited = amplitude * self.first ** (1 / g) * (0.5 * NOISE / a) ** (1 - 0.5 / g) / self.dim
+        fitted = 16 / (105 * np.pi) * (15 * np.pi / 8) ** 1.4 * 0.5 * NOISE * a**0.4
+        return fitted > noise_limited
+
     def phases(self, a: np.ndarray, decay: np.ndarray) -> dict[str, tuple[float, np.ndarray]]:
         """Predicted slope of every phase, and which points lie well inside."""
         samples, cut = a / np.maximum(self.begin, decay / (2 * self.first)), decay / self.edge(a)
@@ -116,7 +124,7 @@ class _Borders:
         return {
             "0": (0.0, samples < 1 / WELL_INSIDE),
             "I": (-(2 - 1 / self.gamma), learned & (cut > WELL_INSIDE)),
-            "III": (0.4, learned & below & (2 * a < 1 / WELL_INSIDE)),
+            "III": (0.4, learned & below & (2 * a < 1 / WELL_INSIDE) & self.overfits(a)),
             "V": (-1.0, learned & below & (2 * a > WELL_INSIDE)),
         }
 

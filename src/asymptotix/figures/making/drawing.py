@@ -116,6 +116,6 @@ def published(axis: Axes, x: Sequence[float], y: Sequence[float], label: str = "
     axis.plot(x, y, "D--", color=PUBLISHED, markerfacecolor="white", ms=5, lw=1.1, label=label, zorder=2)
 
 
-def grid_with(grid: Sequence[float] | np.ndarray, *others: Sequence[float]) -> np.ndarray:
+def grid_with(grid: Sequence[float] | np.ndarray, *others: Sequence[float] | np.ndarray) -> np.ndarray:
     """A grid that contains the points of experiments, so that theory is compared where it is solved."""
     return np.unique(np.round(np.concatenate([np.asarray(grid, float), *map(np.asarray, others)]), 12))
