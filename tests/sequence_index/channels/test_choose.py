@@ -39,7 +39,7 @@ def test_others_are_not_covered():
     assert not covers(AttentionIndex())
     with pytest.raises(TypeError, match="DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex"):
         channel_of(AttentionIndex())
-    assert type(BayesOptimal(AttentionIndex()).theory).__name__ == "AttentionIndexTheory"
+    assert type(BayesOptimal(AttentionIndex()).theory).__name__ == "AttentionIndexInference"
 
 
 class OwnTheory:

@@ -137,7 +137,7 @@ def zeros(mass: float) -> list[Measure]:
     return [Atomic(np.zeros(1), np.array([mass]))] if mass > 0 else []
 
 
-class Share(Measure):
+class Thinned(Measure):
     """A share of another measure: what finitely many spikes leave of a bulk."""
 
     def __init__(self, measure: Measure, share: float) -> None:

@@ -117,13 +117,13 @@ class Spiked(Target):
         return max(bulk, self.spikes[0]) if self.dim else bulk
 
     def parts(self) -> list[Measure]:
-        from ..spectra.measures import Atomic, Share
+        from ..spectra.measures import Atomic, Thinned
 
         if self.dim is None:
             return self._bulk_parts()
         values, counts = np.unique(self.spikes, return_counts=True)
         atoms = Atomic(values, self.spike_weight * counts)
-        return [*(Share(part, self._bulk_share) for part in self._bulk_parts()), atoms]
+        return [*(Thinned(part, self._bulk_share) for part in self._bulk_parts()), atoms]
 
     def convolution(self, delta: float) -> Convolution:
         if self.dim is None and self.bulk is not None:
