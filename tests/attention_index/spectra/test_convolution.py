@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import trapezoid
 
-from asymptotix import Atoms, Empirical, MarchenkoPastur, PowerLaw, Target
+from asymptotix import Atoms, Empirical, MarchenkoPastur, PowerLaw, Spiked, Target
 from asymptotix.attention_index.spectra import measures
 from asymptotix.attention_index.spectra.biane import BianeConvolution
 from asymptotix.attention_index.spectra.convolution import Convolution
@@ -377,3 +377,15 @@ def test_spectrum_of_a_large_random_matrix(target: Target, delta: float) -> None
     distance = np.abs(theory - (np.arange(dim) + 0.5) / dim).max()
     # Eigenvalues repel: the counting function fluctuates by O(log(dim)/dim), 0.005, not by dim^{-1/2} = 0.026.
     assert distance < 0.005
+
+
+@pytest.mark.parametrize("delta", [0.1, 1.2, 5.0, 6.0, 7.0, 8.0, 100.0])
+def test_atoms_that_join_a_density(delta: float) -> None:
+    """Where the bulk of a spike has just joined the others, at delta of 6 and 7, a root is hard to find."""
+    target = Spiked(MarchenkoPastur(0.5), (9.0, 6.0), dim=100)
+    convolution = target.convolution(delta)
+    x, weight, _ = convolution.nodes()
+    # Moments of a free convolution are known: the tolerance is that of the quadrature.
+    assert weight.sum() == pytest.approx(1.0, abs=1e-11)
+    assert weight @ x == pytest.approx(target.mean, rel=1e-9)
+    assert weight @ x**2 == pytest.approx(target.mean_square + delta**2, rel=1e-10)

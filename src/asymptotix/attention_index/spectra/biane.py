@@ -19,6 +19,9 @@ RECENT = 16.0
 For equally spaced atoms the density ripples by exp(-2 delta^2 F), which is a rounding error beyond.
 """
 
+DENSITY_STEPS = 8
+"""Steps in which a root over a density is found, if it is not beside an atom."""
+
 GRADING = 32.0
 """Ratio of the lengths of neighbouring panels towards the end of a density."""
 
@@ -135,19 +138,20 @@ class BianeConvolution(Convolution):
         """v(u)^2 inside the intervals.
 
         1/F is increasing and concave in v^2, linear for one atom, and Newton's method for 1/F = delta^2 steps below the
-        root at once and then climbs. Over a density F^{-2} is nearly linear in v^2 and takes the place of 1/F. The
-        start is the half circle that an atom far from all others gives, scaled to the interval and its mass.
+        root at once and then climbs. Over a density F^{-2} is nearly linear in v^2 and takes the place of 1/F; but not
+        for long, for beside an atom its steps may go to and fro. The start is the half circle that an atom far from all
+        others gives, scaled to the interval and its mass.
         """
         variance, active = self.delta**2, np.arange(len(u))
         interval = np.minimum(np.searchsorted(self._intervals[:, 1], u), len(self._intervals) - 1)
         low, high = self._intervals[interval].T
         circle = 4 * (u - low) * (high - u) / (high - low) ** 2
         height = variance * self._interval_masses[interval] * np.maximum(circle, 1e-6)
-        for _ in range(100):
+        for count in range(100):
             at = height[active]
             F, _, A, _ = self._sums(u[active], at)
             excess = variance * F
-            down = F * (1 - excess) / A * (0.5 * (1 + excess) if self._has_density else 1.0)
+            down = F * (1 - excess) / A * (0.5 * (1 + excess) if self._has_density and count < DENSITY_STEPS else 1.0)
             new = np.clip(at - down, 1e-3 * at, variance)  # F <= 1/delta^2 at v = delta
             height[active] = new
             active = active[np.abs(new - at) > 3e-8 * at + 1e-16 * F / A]  # the next step is the square
