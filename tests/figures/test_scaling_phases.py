@@ -1,11 +1,13 @@
 """The map of the phases of scaling laws, tiny."""
 
 import numpy as np
+import pytest
 
 from asymptotix.figures import FIGURES
 from asymptotix.figures.atlas.scaling_phases import NOISE, _Borders
 
 
+@pytest.mark.slow
 def test_the_map_is_drawn_and_says_what_is_measured():
     made = FIGURES["atlas/scaling"]("quick", dim=50, alphas=5, decays=4, progress=False)
     assert len(made.figure.axes) == 4  # three maps and the bar of colours

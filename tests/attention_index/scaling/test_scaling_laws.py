@@ -33,6 +33,7 @@ def slope(errors, samples) -> float:
 # -- phases ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_noise_limited_at_the_optimal_decay():
     """Phase II, lt = sqrt(8 Delta a): slope -(1 - 1/(2g)), amplitude A; corrections are k*/d to the power 2/5."""
     target, noise = asx.RankedPowerLaw(1.0, DIM), 0.5
@@ -43,6 +44,7 @@ def test_noise_limited_at_the_optimal_decay():
     assert errors[1] == pytest.approx(predicted, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.75, 1.5])
 def test_over_regularised(gamma):
     """Phase I: slope -(2 - 1/g) without noise and with a decay that outweighs it, amplitude 2g/(2g-1)."""
@@ -59,6 +61,7 @@ def test_over_regularised(gamma):
         assert errors[1] == pytest.approx(predicted, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [1.0, 1.5])
 def test_noiseless_interpolation(gamma):
     """Phase N: slope -(2g-1); k* = a d/A, both up to (k*/d)^(2/5) = 0.04."""
@@ -116,6 +119,7 @@ def test_full_matrices_learn_nothing_before_d_squared():
 # -- the best decay and the best width -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_best_decay_is_at_the_edge_of_the_noise():
     """c_opt = 2 - [(15 pi/2) (k*/d) g/(1+g)]^(2/5), and lt = sqrt(qhat) to that."""
     target, alpha = asx.RankedPowerLaw(1.0, 10**4, rank=300), 0.01
