@@ -117,7 +117,7 @@ def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: in
     theory = parts.solve("theory", problem, alpha=grid_with(np.geomspace(2.0, 300.0, points) / dim, trained))
     runs = parts.simulate("adam", problem, asx.Adam(), alpha=trained, dim=dim, seeds=seeds)
     settings = {"dim": large_dim, "points": points}
-    best = parts.dataset("best", settings, partial(_best_width_and_decay, large_dim, max(4, points // 4)))
+    best = parts.dataset("best", settings, partial(_best_width_and_decay, large_dim, max(3, points // 6)))
     picture, (left, right) = panels(1, 2, size=(12.0, 4.6))
     found = theory.outliers()
     for k in range(SHOWN):
@@ -148,7 +148,7 @@ def _best_width_and_decay(dim: int, points: int) -> xr.Dataset:
     """Errors of linear attention at its best weight decay, and without decay at its best width."""
     target = asx.RankedPowerLaw(1.0, dim)
     task = asx.AttentionIndex(tokens=1, target=target, activation="linear", noise=NOISE)
-    samples = np.geomspace(30.0, 1e-2 * dim if dim > 10**4 else 1e3, points)
+    samples = np.geomspace(100.0, 1e4 if dim > 10**5 else 1e3, points)
     rows = []
     for alpha in 0.5 * samples / dim:
         decay = asx.optimal_weight_decay(asx.RiskMinimization(task), alpha, observable="estimation_error").value
@@ -171,8 +171,8 @@ def _best_width_error(task: asx.AttentionIndex, alpha: float, largest: float, di
     known = {width: error(width)}
     step = max(1, width // 8)
     while True:
-        for near in (max(1, width - step), width + step):
-            known.setdefault(near, error(near))
+        for near in {max(1, width - step), width + step} - known.keys():
+            known[near] = error(near)
         best = min(known, key=lambda columns: known[columns])
         if best == width and step == 1:
             return known[best]
