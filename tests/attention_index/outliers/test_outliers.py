@@ -205,6 +205,8 @@ def test_thresholds_of_a_zero_bulk() -> None:
     expected = values("zero_bulk_threshold_linear")["alpha_k"]
     limits = asx.thresholds(asx.RiskMinimization(ZERO_BULK, 3.0), progress=False)
     assert limits.outlier.item() == pytest.approx(expected, rel=1e-8)
+    # half of the eigenvalues of pure noise are positive: d^2/4 of d^2/2 entries, one output each
+    assert limits.interpolation.item() == pytest.approx(1 / 4)
     # without a penalty that cuts, BBP alone: delta^2 = noise/(2a) = theta^2 of Bayes-optimal learning
     assert asx.thresholds(asx.BayesOptimal(ZERO_BULK), progress=False).outlier.item() == pytest.approx(1 / 16)
 

@@ -39,9 +39,9 @@ def interpolation(target: Target, noise: float, directions: int) -> float:
 
     DIV(delta, 0)/(2N) at the root of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2, eq. (16). Without noise S_0
     itself fits at every alpha, and the limit noise -> 0, which depends on kappa0 alone, marks where it becomes the only
-    one.
+    one. A target of zeros has no scale beside the noise, and the same limit.
     """
-    if noise == 0:
+    if noise == 0 or target.mean_square == 0:
         return (1 - 0.5 * target.zero_mass**2) / (2 * directions)
     delta = interpolation_width(target, target.mean_square + 0.5 * noise)
     return target.convolution(delta).moments(0.0).divergence / (2 * directions)
