@@ -62,7 +62,7 @@ def given_up(store: str, line: Mapping[str, Any], message: str) -> None:
     kept, chunk = SweepStore(store), SweepChunk.from_json(line)
     if not kept.has(chunk.name):
         kept.keep_failure(chunk, message)
-        kept.note({"chunk": chunk.name, "part": chunk.part, "ended": FAILED, "at": round(time.time(), 1)})
+        kept.note({"chunk": chunk.name, "part": chunk.part, "ended": FAILED, "at": round(time.time(), 3)})
 
 
 @functools.lru_cache(maxsize=8)
@@ -90,7 +90,7 @@ def _computed(store: SweepStore, chunk: SweepChunk, part: SweepPart) -> str:
     store.note(
         {"chunk": chunk.name, "part": chunk.part, "ended": ended, "points": points,
          "seconds": round(time.monotonic() - began, 3), "cpu_seconds": round(time.process_time() - before, 3),
-         "memory_mb": _peak_memory(), "at": round(time.time(), 1)}
+         "memory_mb": _peak_memory(), "at": round(time.time(), 3)}
     )  # fmt: skip
     if interrupts.times_obeyed() > signals:  # it ended in time, and the sweep is to end too
         raise KeyboardInterrupt

@@ -123,7 +123,7 @@ class Reporter:
 
     def _note(self, found: Standing) -> None:
         rest = {} if math.isnan(found.remaining_seconds) else {"remaining_seconds": round(found.remaining_seconds)}
-        self._store.note({"standing": found.line, **rest, "at": round(time.time(), 1)})
+        self._store.note({"standing": found.line, **rest, "at": round(time.time(), 3)})
         self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
 
 
