@@ -2,7 +2,7 @@
 # Plain enough for GNU make 3.81 (macOS) and BSD make.
 
 PYTHON ?= python3
-EXTRAS ?= cpu-fast,test,lint
+EXTRAS ?= test,lint
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed

@@ -1,9 +1,11 @@
-"""Threads: our own around compiled loops, and those of the linear algebra library."""
+"""Compiled loops: whether their compiler is there, our own threads around them, and those of linear algebra."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +19,18 @@ SMALL = 256
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+
+
+def compiler_installed() -> bool:
+    """Whether numba can compile loops; where it cannot, JAX takes its place, and whoever waits is told why."""
+    if importlib.util.find_spec("numba") is not None:
+        return True
+    warnings.warn(
+        "numba is not installed: JAX takes its place, up to a hundred times slower on a CPU; `pip install numba` mends it",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:

@@ -184,7 +184,8 @@ def test_a_learner_without_noise():
 def test_without_numba(monkeypatch):
     compiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
     monkeypatch.setitem(sys.modules, "numba", None)
-    uncompiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
+    with pytest.warns(RuntimeWarning, match="pip install numba"):
+        uncompiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
     np.testing.assert_allclose(uncompiled, compiled, rtol=1e-9, atol=1e-12)
 
 

@@ -1,5 +1,7 @@
 """The posterior of one observation against integrals, differences and identities."""
 
+import sys
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -239,6 +241,12 @@ def test_folded_nodes_have_gaussian_moments(channel):
 def test_backend_is_chosen_by_what_there_is():
     assert TwoLayerChannel(1.0, "softmax").backend == fastest_backend()
     assert TwoLayerChannel(1.0, "softmax", "jax").backend == "jax"
+
+
+def test_without_numba_the_grid_of_jax_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.warns(RuntimeWarning, match="pip install numba"):
+        assert TwoLayerChannel(1.0, "softmax").backend == "jax"
 
 
 @pytest.mark.parametrize("skip", [1e-2, 1e-3, 0.0])

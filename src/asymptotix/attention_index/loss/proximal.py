@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics import interrupts
-from ...numerics.threads import in_threads
+from ...numerics.threads import compiler_installed, in_threads
 from .visible_directions import entry_places, logit_matrix, pair_weights, visible_basis
 
 DISAGREEMENT = 1e-6
@@ -280,7 +279,7 @@ def _uncompiled_map(tokens: int, beta: float, target_beta: float) -> UncompiledR
 
 def softmax_map(tokens: int, beta: float, target_beta: float) -> SoftmaxMap:
     """The fastest map for the number of tokens and what is installed."""
-    if importlib.util.find_spec("numba") is None:
+    if not compiler_installed():
         return _uncompiled_map(tokens, beta, target_beta)
     return TwoTokenMap(beta, target_beta) if tokens == 2 else RowsMap(tokens, beta, target_beta)
 

@@ -16,7 +16,7 @@ from scipy.special import lambertw, ndtri
 
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate
-from ....numerics.threads import available_cores
+from ....numerics.threads import available_cores, compiler_installed
 from ...models import rank_one
 from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior
 from .activation_kinds import LINEAR, SOFTMAX
@@ -138,8 +138,4 @@ def fastest_backend() -> str:
     """
     if jax.default_backend() != "cpu" and available_cores() < _MANY_CORES:
         return "jax"
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return "jax"
-    return "numba"
+    return "numba" if compiler_installed() else "jax"
