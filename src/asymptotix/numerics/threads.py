@@ -26,7 +26,7 @@ def compiler_installed() -> bool:
     if importlib.util.find_spec("numba") is not None:
         return True
     warnings.warn(
-        "numba is not installed: JAX takes its place, up to a hundred times slower on a CPU; `pip install numba` mends it",
+        "numba is not installed: JAX takes its place, up to a hundred times slower on a CPU; `pip install numba`",
         RuntimeWarning,
         stacklevel=2,
     )
