@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ NOISE = 0.5
 GAMMAS = (0.75, 1.0, 1.5)
 #: Slopes that the colours reach to, either side of zero.
 REACH = 2.0
+#: Predicted slope of each phase, and which points lie well inside it.
+Phases = dict[str, tuple[float, np.ndarray]]
 #: Factor between a point and the border of its phase from which on its slope counts for the phase.
 WELL_INSIDE = 3.0
 
@@ -35,12 +38,12 @@ WELL_INSIDE = 3.0
     "atlas/scaling",
     shows="Exponents of the excess error over samples and weight decay, for targets that fall off with their rank",
     source="asymptotix",
-    quick=Size(6.0, 1.0, {"dim": 10**6, "alphas": 19, "decays": 9, "softmax": 0}),
-    paper=Size(90.0, 2.0, {"dim": 10**6, "alphas": 46, "decays": 31, "softmax": 14}),
+    quick=Size(8.0, 1.0, {"dim": 10**6, "alphas": 19, "decays": 9, "softmax": 13}),
+    paper=Size(90.0, 2.0, {"dim": 10**6, "alphas": 46, "decays": 31, "softmax": 28}),
 )
 def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -> tuple[Figure, Findings]:
-    """Maps of the local slope in n; ``softmax`` is the number of alphas and of decays of a fourth map, 0 for none."""
-    picture, axes = panels(1, 4 if softmax else 3, size=(17.0 if softmax else 13.0, 4.9), sharey=True)
+    """Maps of the local slope in n; ``softmax`` is the number of alphas of the fourth."""
+    picture, axes = panels(1, 4, size=(17.0, 4.9), sharey=True)
     remarks: list[str] = []
     image: Any = None
     for gamma, axis in zip(GAMMAS, axes, strict=False):
@@ -49,12 +52,12 @@ def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -
         best = parts.dataset(f"best_{gamma:g}", {"dim": dim, "alphas": alphas}, partial(_at_edge, gamma, dim, alphas))
         image = _map(axis, result, dim)
         axis.set_title(rf"linear, $\gamma = {gamma:g}$")
-        remarks += [f"gamma = {gamma:g}: {line}" for line in _label(axis, result, best, gamma, dim)]
-    if softmax:
-        problem = _problem(GAMMAS[1], dim, "softmax")
-        result = parts.solve("softmax", problem, alpha=_alphas(dim, softmax), weight_decay=_decays(softmax))
-        _map(axes[3], result, dim)
-        axes[3].set_title(rf"softmax, $\gamma = {GAMMAS[1]:g}$")
+        borders = _Borders(gamma, dim)
+        borders.draw(axis)
+        lines = _label(axis, result, borders.phases, dim)
+        lines.append(_label_best(axis, best, borders.begin, gamma, dim))
+        remarks += [f"gamma = {gamma:g}: {line}" for line in lines]
+    remarks += _softmax(axes[3], parts, dim, softmax, decays)
     axes[0].set_ylabel(r"weight decay  $\lambda$")
     picture.colorbar(image, ax=axes, label=r"local slope of the excess error in $n$", shrink=0.9)
     return picture, Findings(remarks=remarks)
@@ -84,7 +87,8 @@ def _at_edge(gamma: float, dim: int, count: int) -> xr.Dataset:
         float(asx.solve(asx.RiskMinimization(task, weight_decay=w), alpha=a, progress=False).excess_error)
         for a, w in zip(alpha, decays, strict=True)
     ]
-    return xr.Dataset({"excess_error": ("alpha", found)}, coords={"alpha": alpha})
+    variables = {"excess_error": ("alpha", found), "weight_decay": ("alpha", decays)}
+    return xr.Dataset(variables, coords={"alpha": alpha})
 
 
 def _map(axis: Axes, result: Result, dim: int) -> Any:
@@ -117,7 +121,7 @@ class _Borders:
         fitted = 16 / (105 * np.pi) * (15 * np.pi / 8) ** 1.4 * 0.5 * NOISE * a**0.4
         return fitted > noise_limited
 
-    def phases(self, a: np.ndarray, decay: np.ndarray) -> dict[str, tuple[float, np.ndarray]]:
+    def phases(self, a: np.ndarray, decay: np.ndarray) -> Phases:
         """Predicted slope of every phase, and which points lie well inside."""
         samples, cut = a / np.maximum(self.begin, decay / (2 * self.first)), decay / self.edge(a)
         learned, below = samples > WELL_INSIDE, cut < 1 / WELL_INSIDE
@@ -137,25 +141,74 @@ class _Borders:
         axis.plot([0.25 * self.dim] * 2, [1e-4, float(np.sqrt(4 * NOISE))], "k--", lw=1.2)
 
 
-def _label(axis: Axes, result: Result, best: xr.Dataset, gamma: float, dim: int) -> list[str]:
-    """Draw the borders of the phases, and write the measured and the predicted slope into each."""
-    borders = _Borders(gamma, dim)
-    borders.draw(axis)
+def _label(axis: Axes, result: Result, phases: Callable[..., Phases], dim: int) -> list[str]:
+    """Write the measured and the predicted slope into each phase."""
     slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
-    a, decay = np.meshgrid(2 * slope["alpha"].values, slope["weight_decay"].values)
+    alpha, decay = np.meshgrid(slope["alpha"].values, slope["weight_decay"].values)
     lines = []
-    for name, (predicted, inside) in borders.phases(a, decay).items():
+    for name, (predicted, inside) in phases(2 * alpha, decay).items():
         seen = inside & np.isfinite(slope.values)
         if seen.any():
             measured = float(np.median(slope.values[seen]))
-            x, y = (float(np.exp(np.median(np.log(z[seen])))) for z in (0.5 * a * dim, decay))
+            x, y = (float(np.exp(np.median(np.log(z[seen])))) for z in (alpha * dim, decay))
             _write(axis, x, y, f"{name}\n{measured:+.2f} ({predicted:+.2f})")
             lines.append(f"phase {name}: slope {measured:+.3f} measured, {predicted:+.3f} predicted")
-    along = asx.scaling_exponent(_Curve(best), window=(5 * borders.begin, float(best["alpha"][-1])))
+    return lines
+
+
+def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: int) -> str:
+    """The same for phase II, which is the line of the decays of ``best`` from the first direction on, at a = begin."""
+    along = asx.scaling_exponent(_Curve(best), window=(5 * begin, float(best["alpha"][-1])))
     measured, predicted = float(along.mean), -(1 - 0.5 / gamma)
-    middle = float(np.sqrt(borders.begin * 1e3))
-    _write(axis, 0.5 * middle * dim, float(borders.edge(np.array(middle))), f"II {measured:+.2f} ({predicted:+.2f})")
-    return [*lines, f"phase II, along the solid line: slope {measured:+.3f} measured, {predicted:+.3f} predicted"]
+    alpha = float(np.sqrt(begin * 1e3)) / 2
+    decay = float(np.exp(np.interp(np.log(alpha), np.log(best["alpha"]), np.log(best["weight_decay"]))))
+    _write(axis, alpha * dim, decay, f"II {measured:+.2f} ({predicted:+.2f})")
+    return f"phase II, along the solid line: slope {measured:+.3f} measured, {predicted:+.3f} predicted"
+
+
+def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> list[str]:
+    """The map of softmax attention: its borders are no closed forms, and are read off the map."""
+    gamma = GAMMAS[1]
+    problem = _problem(gamma, dim, "softmax")
+    result = parts.solve("softmax", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
+    _map(axis, result, dim)
+    axis.set_title(rf"softmax, $\gamma = {gamma:g}$")
+    best = _least(result)
+    axis.plot(best["alpha"] * dim, best["weight_decay"], "k-", lw=1.5)
+    begin = 2 * float(best["alpha"][0])
+    lines = _label(axis, result, partial(_softmax_phases, result, best, gamma), dim)
+    return [f"softmax, gamma = {gamma:g}: {line}" for line in [*lines, _label_best(axis, best, begin, gamma, dim)]]
+
+
+def _least(result: Result) -> xr.Dataset:
+    """Best decay of every alpha that has one inside the map, and its error, by a parabola through three points."""
+    error = np.log(result["excess_error"].transpose("alpha", "weight_decay").values)
+    log_decay = np.log(result["weight_decay"].values)
+    rows = []
+    for alpha, row in zip(result["alpha"].values, error, strict=True):
+        k = int(np.nanargmin(row))
+        if 0 < k < len(row) - 1 and np.isfinite(row[k - 1 : k + 2]).all() and row[k] < row[-1] - 1e-3:
+            curve = np.polynomial.Polynomial.fit(log_decay[k - 1 : k + 2], row[k - 1 : k + 2], 2)
+            bottom = float(curve.deriv().roots()[0].real)
+            rows.append((alpha, np.exp(bottom), np.exp(curve(bottom))))
+    alpha, decay, least = np.array(rows).T
+    return xr.Dataset({"excess_error": ("alpha", least), "weight_decay": ("alpha", decay)}, coords={"alpha": alpha})
+
+
+def _softmax_phases(result: Result, best: xr.Dataset, gamma: float, a: np.ndarray, decay: np.ndarray) -> Phases:
+    """As for linear attention, whose exponents those of softmax are: where something is learned, beside the best decay.
+
+    Two tokens give N = 2 numbers of each sample: what interpolates one sample in a does so at half of it.
+    """
+    learned = result["estimation_error"].transpose("weight_decay", "alpha").values < 1 - 1e-9
+    well_learned = learned & np.roll(learned, 1, axis=1) & (np.arange(a.shape[1]) > 0)
+    edge = np.exp(np.interp(np.log(a / 2), np.log(best["alpha"]), np.log(best["weight_decay"]), left=np.nan))
+    inside = np.isfinite(edge)
+    return {
+        "0": (0.0, ~learned),
+        "I": (-(2 - 1 / gamma), well_learned & inside & (decay > WELL_INSIDE * edge)),
+        "V": (-1.0, learned & inside & (decay < edge / WELL_INSIDE) & (4 * a > WELL_INSIDE)),
+    }
 
 
 def _write(axis: Axes, x: float, y: float, words: str) -> None:
