@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.integrate import quad
 
 import asymptotix as asx
 from asymptotix.attention_index.outliers.outlier_law import critical_width, field_outliers, leakage
@@ -270,6 +271,50 @@ def test_a_factorised_learner_sees_it_dissolve_too(theta: float) -> None:
     points = [0.9 * found[0], np.mean(found[:2]), limits.interpolation.item(), 1.1 * found[2]]
     visible = asx.solve(problem, alpha=points, progress=False).outliers().visible
     assert visible.values.ravel().tolist() == [False, True, False, True]
+
+
+def test_on_a_zero_bulk_every_outlier_dissolves_at_interpolation() -> None:
+    """Noise alone, no decay: delta^2 (a - j(c)) = noise/2 with D(c) = a, and noise/(2a - 1) beyond a = 1/2.
+
+    j and D are the integrals of (x - c)^2 and (x - c) x over the unit semicircle above c = eps/delta; both tend to 1/2
+    as c vanishes, where delta diverges.
+    """
+
+    def semicircle(x: float) -> float:
+        return np.sqrt(4 - x**2) / (2 * np.pi)
+
+    spikes, noise = (3.0, 2.0), 1.0
+    task = asx.AttentionIndex(1, asx.Spiked(None, spikes), noise, activation="linear")
+    problem = asx.RiskMinimization(task, 0.0)
+    limits = asx.thresholds(problem, progress=False)
+    first, until, again = (limits[name].values for name in ("outlier", "outlier_until", "outlier_again"))
+    assert 2 * again[0] == pytest.approx(0.5 + noise / (2 * spikes[0] ** 2), rel=1e-9)
+    # the least delta below interpolation is 2.14: the smaller spike appears beyond it only
+    assert 2 * first[1] == pytest.approx(0.5 + noise / (2 * spikes[1] ** 2), rel=1e-9)
+    for alpha in (first[0], until[0]):
+        theory = asx.solve(problem, alpha=alpha, progress=False)
+        assert theory.ok
+        c = float(theory.eps / theory.delta)
+        j, D = (quad(lambda x, k=k, c=c: (x - c) ** k * x ** (2 - k) * semicircle(x), c, 2)[0] for k in (2, 1))
+        assert pytest.approx(2 * alpha, rel=1e-7) == D
+        assert spikes[0] ** 2 * (2 * alpha - j) == pytest.approx(noise / 2, rel=1e-7)
+
+
+@pytest.mark.parametrize("activation", ["linear", "softmax"])
+@pytest.mark.parametrize("parameterization", ["factorized", "full"])
+def test_an_interpolator_of_noise_alone_has_numbers(activation: str, parameterization: str) -> None:
+    """A target of zeros: no share of Q_0 = 0 is divided by; with a full S delta^2 = noise/(2 a (1 - a))."""
+    task = asx.AttentionIndex(2, asx.Spiked(None, (3.0,)), 1.0, activation=activation)
+    problem = asx.RiskMinimization(task, 0.0, parameterization=parameterization)
+    theory = asx.solve(problem, alpha=0.05, progress=False)
+    assert theory.ok
+    assert float(theory.m) == pytest.approx(0, abs=1e-12)
+    assert float(theory.excess_error) > 0
+    if parameterization == "full":
+        a = 2 * task.visible_directions * 0.05
+        assert float(theory.delta) ** 2 == pytest.approx(0.5 / (a * (1 - a)))
+    if activation == "linear":
+        assert asx.thresholds(problem, progress=False).ok
 
 
 def test_farther_from_the_bulk_it_stays() -> None:

@@ -164,4 +164,4 @@ def least_norm(target: Target, noise: float, samples: float) -> LearnedLaw:
     m = samples * Q0
     apart = samples * (Q0 * left + 0.5 * noise / left)  # q - m^2/Q_0
     delta = float(np.sqrt(apart)) / samples
-    return LearnedLaw(m, apart + m**2 / Q0, delta, 0.0, samples, apart, samples, 1.0)
+    return LearnedLaw(m, apart + samples * m, delta, 0.0, samples, apart, samples, 1.0)
