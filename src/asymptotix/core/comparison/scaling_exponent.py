@@ -131,7 +131,8 @@ def _slopes(
     seen = known & inside
     if seen.sum() < 2:
         return slope, slope_err, np.nan, np.nan, np.nan
-    by_point = np.gradient(np.eye(known.sum()), log_x[known], axis=0)  # rows: local slopes as sums over the points
+    # rows: local slopes as sums over the points
+    by_point = np.asarray(np.gradient(np.eye(known.sum()), log_x[known], axis=0))
     slope[known], slope_err[known] = by_point @ y[known], np.sqrt(by_point**2 @ share[known] ** 2)
     centred = log_x[seen] - log_x[seen].mean()
     line = centred / (centred**2).sum()
