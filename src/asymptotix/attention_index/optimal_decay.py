@@ -16,8 +16,10 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from ..core.problem import Outcome
+from ..core.status import Status
 from ..numerics import checks, interrupts
 from .risk import RiskMinimization
+from .theory.vanishing_weight_decay import recovers_exactly
 
 OBSERVABLES = ("test_error", "excess_error", "estimation_error")
 #: Steps of the fixed point weight_decay = sqrt(qhat), and the change at which it is close enough to start from.
@@ -85,7 +87,7 @@ def optimal_weight_decay(
     if not isinstance(problem, RiskMinimization):
         raise TypeError(f"problem must be a RiskMinimization, got {checks.named(problem)}")
     checks.one_of("observable", observable, OBSERVABLES)
-    (alpha,) = problem.check_control("alpha", [alpha])
+    (alpha,) = problem.check_control("alpha", [checks.number("alpha", alpha, "one positive number")])
     if not 0 < checks.positive("tolerance", tolerance) < 1:
         raise ValueError(f"tolerance must be below one, being relative, got {tolerance}")
     return _DecaySearch(problem, float(alpha), observable).found(tolerance)
@@ -104,7 +106,10 @@ class _DecaySearch:
         interrupts.check()
         if decay not in self.known:
             theory = replace(self.problem, weight_decay=decay).theory
-            self.known[decay] = theory.solve(self.alpha, theory.starts("uninformed"), 1e-3).outcome
+            try:
+                self.known[decay] = theory.solve(self.alpha, theory.starts("uninformed"), 1e-3).outcome
+            except FloatingPointError as error:  # without noise and with next to no decay
+                self.known[decay] = Outcome({}, Status.FAILED, words=f"failed: {error}")
         return self.known[decay]
 
     def value(self, log_decay: float) -> float:
@@ -132,6 +137,9 @@ class _DecaySearch:
         return decay
 
     def found(self, tolerance: float) -> OptimalDecay:
+        problem = self.problem
+        if problem.loss == "squared" and problem.penalty is None and recovers_exactly(problem, self.alpha):
+            return self._judged(0.0, 0.0, "without decay recovery is exact")
         first = float(np.log(self.start()))
         bracket = downhill_bracket(self.value, first, float(np.log(_FACTOR)), first + float(np.log(_VANISHING)))
         if bracket is None:
@@ -144,7 +152,8 @@ class _DecaySearch:
         if best < first + np.log(_SMALL) and blur > 1:  # flat: no decay is as good as a small one
             return self._at_zero(float(np.exp(best)))
         decay = float(np.exp(best))
-        return self._judged(decay, decay * max(tolerance, blur))
+        flat = "" if np.isfinite(blur) else "the error does not tell this decay from others"
+        return self._judged(decay, decay * max(tolerance, blur), flat)
 
     def _blur(self, best: float) -> float:
         """How far from the minimum the errors of the values leave it, in the logarithm of the decay."""

@@ -114,6 +114,7 @@ class RiskMinimization(Problem):
 
     controls: ClassVar[tuple[str, ...]] = ("alpha",)
     readouts: ClassVar[tuple[str, ...]] = ("spectrum", "outliers")
+    named_like_observables: ClassVar[tuple[str, ...]] = ("rank",)
 
     model: AttentionIndex
     weight_decay: float = 0.01

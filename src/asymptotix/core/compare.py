@@ -242,6 +242,8 @@ def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
     for name in map(str, names):
         if name not in experiment.problem.controls and name not in fields:
             continue
+        if name not in theory.ds.coords and numeric_fields(theory.problem).get(name, 0) is None:
+            continue  # not set: the theory is that of the limit, whatever the size of the experiment
         controls[name] = _values(experiment, name)
     return controls
 

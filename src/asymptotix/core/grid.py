@@ -110,6 +110,11 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
             raise TypeError(
                 f"{name!r} is no control of {type(problem).__name__}{hint}; accepted are {', '.join(legal) or 'none'}"
             )
+    if taken := [name for name in given if own and name in problem.named_like_observables]:
+        raise ValueError(
+            f"{taken[0]} cannot be swept, being the name of an observable of {type(problem).__name__} too: set it in "
+            "the description, one after the other"
+        )
     if missing := [name for name in own if name not in given]:
         raise TypeError(f"{type(problem).__name__} needs {', '.join(missing)}, for example {missing[0]}=1.0")
     grid = Grid({name: _control(problem, name, values, own=name in own) for name, values in given.items()})

@@ -100,6 +100,8 @@ class Problem(Specification, abc.ABC):
         What :func:`solve` needs besides the description, such as ``("alpha",)``.
     readouts
         Methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
+    named_like_observables
+        Fields of parts that a result has an observable of the same name for, so that it has no room for a sweep.
 
     Examples
     --------
@@ -119,6 +121,7 @@ class Problem(Specification, abc.ABC):
 
     controls: ClassVar[tuple[str, ...]] = ()
     readouts: ClassVar[tuple[str, ...]] = ()
+    named_like_observables: ClassVar[tuple[str, ...]] = ()
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""

@@ -46,6 +46,42 @@ def test_message_passing_reports_outliers() -> None:
     assert found.singular_value.values == pytest.approx(np.sqrt(found.eigenvalue.values))
 
 
+def ranked() -> asx.RiskMinimization:
+    task = asx.AttentionIndex(1, asx.RankedPowerLaw(1.0, 20), noise=0.5, activation="linear")
+    return asx.RiskMinimization(task, weight_decay=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+def test_spikes_of_a_swept_target_are_those_of_each_run() -> None:
+    runs = asx.simulate(
+        ranked(), asx.MatrixAMP(iterations=3), alpha=0.5, gamma=[1.0, 1.5], dim=20, seeds=1, progress=False
+    )
+    theta = runs.outliers().theta
+    for gamma in (1.0, 1.5):
+        assert theta.sel(gamma=gamma).values == pytest.approx(asx.RankedPowerLaw(gamma, 20).ranks(16))
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+def test_spikes_are_selected_from_the_outliers_and_not_before() -> None:
+    runs = asx.simulate(ranked(), asx.MatrixAMP(iterations=3), alpha=0.5, dim=20, seeds=2, progress=False)
+    with pytest.raises(ValueError, match="needs all 16 spikes: select from what it returns"):
+        runs.isel(spike=[0]).outliers()
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+def test_runs_of_several_sizes_are_compared_with_the_limit() -> None:
+    """Spikes of weight zero: the theory has no dim, and stays the same at every size of the experiment."""
+    task = asx.AttentionIndex(1, asx.Spiked(MP, (6.0, 9.0)), noise=0.5, activation="linear")
+    problem = asx.RiskMinimization(task, weight_decay=0.05)
+    theory = asx.solve(problem, alpha=[0.3, 0.5], progress=False)
+    runs = asx.simulate(problem, asx.MatrixAMP(iterations=3), alpha=0.5, dim=[20, 30], seeds=2, progress=False)
+    assert runs.outliers().overlap.dims == ("dim", "seed", "spike")
+    found = asx.compare(theory, runs).ds
+    assert found.q_theory.values.ravel() == pytest.approx(float(theory.sel(alpha=0.5).q))
+    sized = asx.solve(problem, alpha=0.5, dim=[20, 30], progress=False)
+    assert asx.compare(sized, runs).ds.q_theory.values.ravel() == pytest.approx(sized.q.values)
+
+
 def test_a_spectrum_does_not_count_outliers_as_bulks() -> None:
     with_atoms, without = (
         asx.solve(trained(asx.Spiked(MP, (9.0,), dim=dim)), alpha=0.3, progress=False).spectrum() for dim in (400, None)

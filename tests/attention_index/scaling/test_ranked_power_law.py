@@ -74,6 +74,14 @@ def test_what_is_refused(make, words):
         make()
 
 
+def test_the_rank_of_the_target_is_not_swept_where_the_learned_one_has_its_name():
+    problem = linear(asx.RankedPowerLaw(1.0, 30))
+    with pytest.raises(ValueError, match="rank cannot be swept, being the name of an observable"):
+        asx.solve(problem, alpha=0.3, rank=[3, 20], progress=False)
+    limits = asx.thresholds(problem, which="interpolation", rank=[3, 20], progress=False)
+    assert limits.interpolation.sel(rank=3) < limits.interpolation.sel(rank=20)
+
+
 def test_an_experiment_has_the_dimension_of_the_target():
     problem = linear(asx.RankedPowerLaw(1.0, 30))
     with pytest.raises(ValueError, match="dim must be that of the target, 30"):

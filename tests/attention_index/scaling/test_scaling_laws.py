@@ -154,6 +154,24 @@ def test_without_noise_the_best_decay_is_none():
         asx.optimal_weight_decay(asx.BayesOptimal(asx.AttentionIndex()), 0.1)  # type: ignore[arg-type]
 
 
+def test_where_recovery_is_exact_no_decay_is_needed():
+    best = asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5), 0.0), 3.0)
+    assert (best.weight_decay, best.value) == (0, 0)
+    assert "recovery is exact" in best.words
+
+
+def test_a_flat_error_has_no_best_decay_and_that_is_said():
+    """Spikes of weight zero on nothing: no decay is too large."""
+    best = asx.optimal_weight_decay(linear(asx.Spiked(None, (2.0,)), 1.0), 0.5)
+    assert np.isinf(best.weight_decay_err)
+    assert "does not tell this decay from others" in best.words
+
+
+def test_the_best_decay_is_that_of_one_alpha():
+    with pytest.raises(TypeError, match=r"alpha must be one positive number, got \[0.1, 0.2\]"):
+        asx.optimal_weight_decay(linear(asx.MarchenkoPastur(0.5)), [0.1, 0.2])  # type: ignore[arg-type]
+
+
 def test_the_best_width():
     """m = 3^(-1/(2g)) k*, amplitude 3^(-1/(2g)) [2 + 1/(1+2g) + 3/(2g-1)] in the place of A.
 
@@ -243,6 +261,20 @@ def test_population_optimum_against_reference():
     assert 0 < best.test_error_err < 1e-8
 
 
+def test_effective_noise_of_a_softmax_against_reference():
+    """v = alpha delta^2 where next to nothing is left to learn: what phase II has in the place of Delta/(4 L)."""
+    entry = REFERENCE["population_optimum_softmax"]
+    given = entry["inputs"]
+    task = asx.AttentionIndex(given["tokens"], asx.RankedPowerLaw(2.0, DIM), given["noise"], beta=given["beta"])
+    alpha = 10.0
+    theory = asx.solve(asx.RiskMinimization(task, weight_decay=3.0), alpha=alpha, progress=False)
+    best = asx.population_optimum(task)
+    v, error = entry["values"]["effective_noise_v"], entry["error"]["v"]
+    # what is not learned is noise too, in proportion to its share of the error
+    assert float(theory.excess_error) < error / v * best.test_error
+    assert alpha * float(theory.delta) ** 2 == pytest.approx(v, abs=error)
+
+
 def test_population_optimum_where_it_is_known():
     assert asx.population_optimum(asx.AttentionIndex(noise=0.0)) == (1.0, 0.0, 0.0, 0.0)
     assert asx.population_optimum(asx.AttentionIndex(target_beta=2.0))[:2] == (2.0, 0.0)
@@ -314,6 +346,21 @@ def test_errors_and_windows_of_exponents():
     assert (asx.scaling_exponent(Curve(lambda x: x**-1.0 + 0.01, x), "e").spread > 0.1).all()
 
 
+@pytest.mark.parametrize(("missing", "value"), [(1, np.nan), (4, np.nan), (0, np.inf)])
+def test_points_without_a_number_are_stepped_over(missing, value):
+    x = np.geomspace(1, 100, 5)
+    curve = Curve(lambda x: x**-1.5, x, error=0.01)
+    curve.ds["e"][{"alpha": missing, "b": 0}] = value
+    found = asx.scaling_exponent(curve, "e")
+    np.testing.assert_allclose(found.mean, -1.5, atol=1e-13)
+    expected = np.full((5, 2), -1.5)
+    expected[missing, 0] = np.nan
+    np.testing.assert_allclose(found.local.slope, expected, atol=1e-13)
+    assert found.error[0] > found.error[1] > 0  # a line through fewer points
+    curve.ds["e"][{"alpha": slice(1, None), "b": 0}] = np.nan
+    assert np.isnan(asx.scaling_exponent(curve, "e").mean[0])  # one point is no line
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -331,6 +378,11 @@ def test_errors_and_windows_of_exponents():
 def test_what_an_exponent_refuses(call, words):
     with pytest.raises(ValueError, match=words):
         call(Curve(lambda x: x, [1, 2, 5]))
+
+
+def test_an_exponent_is_of_a_result():
+    with pytest.raises(TypeError, match="result must be that of solve or simulate, got 3"):
+        asx.scaling_exponent(3)  # type: ignore[arg-type]
 
 
 def test_experiments_are_averaged_over_seeds():

@@ -37,6 +37,26 @@ def test_marchenko_pastur_off_its_support_is_the_integral_of_its_density(kappa0:
     assert pytest.approx([integral(z, 2) for z in points], rel=1e-7) == F
 
 
+@pytest.mark.parametrize("kappa0", [0.1, 0.5, 2.0])
+def test_marchenko_pastur_off_its_support_is_the_closed_form(kappa0: float) -> None:
+    """theta G^2 - l G + s = 0, F = (s G - G^2)/(l - 2 theta G) with s = sqrt(kappa0), l = 1 - kappa0 + theta s.
+
+    The root is the smaller one to the right of the bulk and the larger one in the gap, where at full rank, without the
+    zeros, it is negative.
+    """
+    target = MarchenkoPastur(kappa0)
+    low, high = target.bulk
+    s = np.sqrt(kappa0)
+    for theta in (0.3 * low, 0.9 * low, 1.01 * high, 1.5 * high, 10 * high):
+        level = 1 - kappa0 + theta * s
+        side = -1 if theta > high else 1
+        root = (level + side * np.sqrt(level**2 - 4 * theta * s)) / (2 * theta)
+        slope = (s * root - root**2) / (level - 2 * theta * root)
+        G, F = target.off_support(theta)
+        assert float(G) == pytest.approx(root, rel=1e-10)
+        assert float(F) == pytest.approx(slope, rel=1e-10)
+
+
 def test_other_laws_off_their_support() -> None:
     power = PowerLaw(2.5, cutoff=10.0, kappa0=0.5)
     z = 1.2 * power.largest

@@ -41,6 +41,17 @@ def test_weights_of_all_parts_sum_to_one() -> None:
         assert sum(part.island_masses.sum() for part in target.parts()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("bulk", "spikes"), [(None, (2.0,)), (MP, (6.0, 9.0)), (MP, (6.0, 6.0))])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_spikes_may_be_all_there_is(bulk: asx.Target | None, spikes: tuple[float, ...]) -> None:
+    dim = len(spikes)
+    target = asx.Spiked(bulk, spikes, dim=dim)
+    law = asx.Empirical(target.eigenvalues(dim))
+    for name in ("mean", "mean_square", "zero_mass", "smallest", "largest"):
+        assert getattr(target, name) == pytest.approx(getattr(law, name))
+    assert target.convolution(0.7).moments(0.3) == pytest.approx(law.convolution(0.7).moments(0.3))
+
+
 def test_description_is_rebuilt() -> None:
     for target in (asx.Spiked(MP, (6.0,), dim=30), asx.Spiked(None, (1.0, 1.0))):
         assert build(describe(target)) == target

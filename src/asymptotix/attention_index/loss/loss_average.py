@@ -65,6 +65,8 @@ class LossAverage(abc.ABC):
 
     visible_directions: int
     """Number N of coordinates."""
+    least_response: float = 1e-9
+    """Sigma that stands for none: smaller ones lose digits where differences of points are divided by it."""
 
     @abc.abstractmethod
     def pull(
@@ -237,6 +239,8 @@ class QuadraticLinear(LossAverage):
     The diagonal entries are sqrt2 z_aa and the others stand twice in the sum, so it is 2 |z0 - z|^2 in all L
     coordinates, and p = (z + 4 Sigma z0)/(1 + 4 Sigma).
     """
+
+    least_response = 1e-15
 
     def __init__(self, tokens: int) -> None:
         tokens = checks.integer("tokens", tokens, 1)

@@ -59,12 +59,12 @@ class AttentionIndexInference(AttentionIndexTheory):
         samples = np.array([self._samples(log_qhat) for log_qhat in grid])
         k = int(samples.argmax())
         if k == _POINTS - 1:
-            return Change(samples[k], _ROUNDING * samples[k], resolved=True)
+            return Change(samples[k], _ROUNDING * samples[k])
         # The field jumps over that of the spike where the last smaller one is left.
         ends = float(grid[max(k - 1, 0)]), float(grid[k + 1])
         options = {"xatol": 1e-8}
         found: Any = minimize_scalar(lambda x: -self._samples(x), bounds=ends, method="bounded", options=options)
-        return Change(float(-found.fun), _ROUNDING * float(-found.fun), resolved=True)
+        return Change(float(-found.fun), _ROUNDING * float(-found.fun))
 
     def _samples(self, log_qhat: float) -> float:
         """The alpha at which a field is a fixed point."""

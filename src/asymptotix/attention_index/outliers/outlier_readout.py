@@ -21,7 +21,7 @@ DESCRIPTIONS = {
     "singular_value": "Singular value of W/(m d)^{1/4}, the root of eigenvalue; nan of what is not factorised.",
     "overlap": "Squared overlap of the learned direction with that of the spike; 0 where none is learned.",
     "detached": "Whether the spike is apart from the bulk of the field: delta^2 F(theta) < 1.",
-    "visible": "Whether it is an eigenvalue of the learned matrix: detached, and not removed by the penalty.",
+    "visible": "Whether it is an eigenvalue of the learned matrix: detached, and left by the penalty and the width.",
 }
 
 #: delta, eps and scale at the points of a theory, each with its error, as arrays of equal shape.
@@ -34,30 +34,45 @@ def refuse_without_spikes(target: Target) -> None:
         raise ValueError(f"target has no spikes, and outliers come from them: Spiked(bulk, spikes), got {target!r}")
 
 
-def outliers_of(result: Result, from_theory: Callable[[Problem, xr.Dataset], xr.Dataset]) -> xr.Dataset:
+#: The outliers of a problem without swept fields, from its numbers.
+Reader = Callable[[Problem, xr.Dataset], xr.Dataset]
+
+
+def outliers_of(result: Result, from_theory: Reader) -> xr.Dataset:
     """The dataset of a result; what depends on swept fields of the target is worked out target by target."""
     if result.kind == "thresholds":
         raise ValueError("outliers() belongs to a theory or an experiment; this result is of kind 'thresholds'")
     problem: Any = result.problem
     refuse_without_spikes(problem.model.target)
-    if result.kind == "experiment":
-        factorized = getattr(problem, "parameterization", "full") == "factorized"
-        return _measured(result.ds, problem.model.target, factorized)
-    return _over_swept(problem, result.ds, from_theory).transpose(*result.ds["status"].dims, "spike")
+    read = _measured if result.kind == "experiment" else from_theory
+    return _over_swept(problem, result.ds, read).transpose(*result.ds["status"].dims, "spike")
 
 
-def _over_swept(
-    problem: Problem, ds: xr.Dataset, from_theory: Callable[[Problem, xr.Dataset], xr.Dataset]
-) -> xr.Dataset:
+def _over_swept(problem: Problem, ds: xr.Dataset, read: Reader) -> xr.Dataset:
     fields = [str(name) for name in ds.coords if name in numeric_fields(problem) and name not in problem.controls]
     fixed = {name: ds[name].item() for name in fields if ds[name].ndim == 0}
     problem = with_fields(problem, **fixed) if fixed else problem
     swept = [name for name in fields if ds[name].ndim]
     if not swept:
-        return from_theory(problem, ds)
+        return read(problem, ds)
     along = swept[0]
-    points = [_over_swept(problem, ds.isel({along: i}), from_theory) for i in range(ds.sizes[along])]
-    return xr.concat(points, dim=ds[along])
+    points = [_over_swept(problem, ds.isel({along: i}), read) for i in range(ds.sizes[along])]
+    most = max(point.sizes["spike"] for point in points)
+    joined: xr.Dataset = xr.concat([_with_spikes(point, most) for point in points], dim=ds[along])
+    theta = joined["theta"]
+    # a sweep of what is not the target's leaves the spikes what they are
+    same = bool((theta == theta.isel({along: 0})).all())
+    return joined.assign(theta=theta.isel({along: 0}, drop=True)) if same else joined
+
+
+def _with_spikes(point: xr.Dataset, count: int) -> xr.Dataset:
+    """With as many entries, those of spikes that a small target does not have being nan, or not visible."""
+    lacking = count - point.sizes["spike"]
+    if not lacking:
+        return point
+    padded = point.pad(spike=(0, lacking))
+    answers = [name for name in point.data_vars if point[name].dtype == bool]
+    return padded.assign({name: padded[name].fillna(False).astype(bool) for name in answers})
 
 
 def theory_dataset(
@@ -89,13 +104,14 @@ def theory_dataset(
 
 
 def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, location_err: np.ndarray) -> Law:
-    """Learned: scale (x - eps)_+ of a factorised S, scale x of a full one."""
+    """Learned: scale (x - eps)_+ of a factorised S, of a narrow one as far as its columns reach; scale x of a full."""
     eps, eps_err, scale, scale_err = (law[name][..., None] for name in ("eps", "eps_err", "scale", "scale_err"))
     if not factorized:
         eps = eps_err = np.zeros_like(scale)
     excess = field.location - eps
-    visible = field.detached & ((excess > 0) if factorized else True)
-    eigenvalue = scale * (np.maximum(excess, 0.0) if factorized else excess)
+    kept = (field.location > law["kept_above"][..., None]) if factorized else True
+    visible = field.detached & kept
+    eigenvalue = scale * np.where(kept | np.isnan(excess), excess, 0.0)
     error = np.where(visible, scale * (location_err + eps_err) + scale_err * np.abs(excess), 0.0)
     singular = np.sqrt(eigenvalue) if factorized else np.full_like(eigenvalue, np.nan)
     return {"eigenvalue": eigenvalue, "eigenvalue_err": error, "visible": visible, "singular_value": singular}
@@ -109,15 +125,19 @@ def learned_by_inference(field: FieldOutliers, location_err: np.ndarray) -> Law:
     return {"eigenvalue": eigenvalue, "eigenvalue_err": error, "visible": field.detached, "singular_value": nothing}
 
 
-def _measured(ds: xr.Dataset, target: Target, factorized: bool) -> xr.Dataset:
+def _measured(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
+    theta = np.asarray(problem.model.target.spikes, float)  # type: ignore[attr-defined]
     if "outlier_overlap" not in ds:
         reported = ", ".join(map(str, ds.data_vars))
         raise ValueError(f"outliers() needs outlier_overlap; this experiment reports {reported}")
     eigenvalue, overlap = ds["outlier_eigenvalue"].values, ds["outlier_overlap"]
+    if overlap.sizes.get("spike", 0) < len(theta):
+        raise ValueError(f"outliers() needs all {len(theta)} spikes: select from what it returns, not before")
+    factorized = getattr(problem, "parameterization", "full") == "factorized"
     singular = np.sqrt(np.maximum(eigenvalue, 0.0)) if factorized else np.full(eigenvalue.shape, np.nan)
     numbers = {"eigenvalue": eigenvalue, "singular_value": singular, "overlap": overlap.values}
     coordinates = {name: ds.coords[name] for name in ds.coords if set(ds.coords[name].dims) <= set(overlap.dims)}
-    return _described(numbers, tuple(map(str, overlap.dims)), np.asarray(target.spikes, float), coordinates)
+    return _described(numbers, tuple(map(str, overlap.dims)), theta, coordinates)
 
 
 def _described(

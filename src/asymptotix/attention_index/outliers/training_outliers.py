@@ -9,6 +9,7 @@ import xarray as xr
 
 from ...core.problem import Problem
 from ...core.result import Result
+from ..theory.spectral_estimate import narrow_cut
 from ..theory.training_equations import Training, is_factorized
 from .outlier_readout import learned_by_training, outliers_of, theory_dataset
 
@@ -23,5 +24,14 @@ def outliers_of_training(problem: Training, result: Result) -> xr.Dataset:
 def _trained(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
     training: Training = problem  # type: ignore[assignment]
     law = {name: np.asarray(ds[name].values, float) for name in ("eps", "eps_err", "scale", "scale_err")}
+    points = zip(ds["delta"].values.flat, law["eps"].flat, strict=True)
+    law["kept_above"] = np.array([kept_above(training, *point) for point in points]).reshape(law["eps"].shape)
     learned = partial(learned_by_training, law, is_factorized(training))
     return theory_dataset(training.model.target, ds, ds["delta"], ds["delta_err"], learned)
+
+
+def kept_above(problem: Training, delta: float, eps: float) -> float:
+    """Eigenvalue of the field from which on it is learned: eps, or x_m where W has fewer columns than those above."""
+    if not is_factorized(problem) or problem.width_ratio >= 1 or not (0 < delta < np.inf and np.isfinite(eps)):
+        return eps
+    return narrow_cut(problem.model.target.convolution(float(delta)), float(eps), problem.width_ratio)[0]

@@ -21,10 +21,11 @@ from ..theory.interpolation_and_recovery import (
     interpolation_width,
     recovery_ratio,
 )
-from ..theory.training_equations import decay_of_matrix, is_factorized
+from ..theory.training_equations import Training, decay_of_matrix, is_factorized
 from ..theory.training_theory import TrainingTheory
 from ..theory.two_equations import least_norm
 from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
+from .training_outliers import kept_above
 from .visibility import FieldAt, FieldCurve, Visibility, followed, remembered, windows_outcome
 
 #: Steps of the grid in log alpha, as many as may be needed in one direction.
@@ -33,6 +34,8 @@ _STRIDES = np.log(1.5) * np.arange(1, 50)
 _CLOSE = (0.3, 0.1)
 #: Errors of alpha, relative: from closed forms, and of enclosing what is sampled, as a share of the tolerance.
 _CLOSED, _SHARE = 1e-12, 1e-3
+#: Noise in the field that is little beside a spike.
+_LITTLE = 1e-3
 
 
 def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
@@ -41,8 +44,10 @@ def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
     if problem.penalty is not None:
         raise NotImplementedError("outliers are covered for the built-in penalties, not for one of your own")
     vanishing = decay_of_matrix(problem) <= COUNTS_AS_ZERO and problem.loss == "squared"
-    sampled = not (theory.equations.in_closed_form or (vanishing and problem.model.noise == 0))
-    visibility = Visibility(problem.model.target, _SHARE * tolerance if sampled and not vanishing else _CLOSED)
+    target = problem.model.target
+    # what many samples leave of the noise decides nothing but which directions a narrow learner keeps
+    never = kept_above(problem, _LITTLE * float(np.min(target.spikes)), 0.0)
+    visibility = Visibility(target, never)
     curves = _vanishing(theory, visibility, tolerance) if vanishing else [_decaying(theory, visibility, tolerance)]
     return windows_outcome(visibility.changes(curves))
 
@@ -52,11 +57,14 @@ def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
 
 def _solved(theory: TrainingTheory, tolerance: float, log_alpha: float) -> FieldAt | None:
     alpha = float(np.exp(log_alpha))
-    values = theory.solve(alpha, theory.starts("uninformed"), tolerance).outcome.values
+    outcome = theory.solve(alpha, theory.starts("uninformed"), tolerance).outcome
+    values, doubt = outcome.values, "" if outcome.converged else f"at alpha = {alpha:.4g}, {outcome.sentence}"
     if not np.isfinite(values.get("delta", np.nan)):
         return None
-    cut = (values["eps"], values["eps_err"]) if is_factorized(theory.problem) else (0.0, 0.0)
-    return FieldAt(alpha, values["delta"], cut[0], values["delta_err"], cut[1])
+    if not is_factorized(theory.problem):
+        return FieldAt(alpha, values["delta"], 0.0, values["delta_err"], doubt=doubt)
+    cut = kept_above(theory.problem, values["delta"], values["eps"])
+    return FieldAt(alpha, values["delta"], cut, values["delta_err"], values["eps_err"], doubt)
 
 
 def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> FieldCurve:
@@ -66,7 +74,12 @@ def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) 
     near = [peak - gap for gap in _CLOSE] + [peak] + [peak + gap for gap in reversed(_CLOSE)]
     down = followed(at, min(near) - _STRIDES, visibility.of_none)
     up = followed(at, max(near) + _STRIDES, visibility.of_all)
-    return FieldCurve(at, [*reversed(down), *near, *up])
+    return FieldCurve(at, [*reversed(down), *near, *up], _enclosed_to(theory, tolerance))
+
+
+def _enclosed_to(theory: TrainingTheory, tolerance: float) -> float:
+    """Relative error of alpha to which it is worth looking where fields are solved for."""
+    return _CLOSED if theory.equations.in_closed_form else _SHARE * tolerance
 
 
 def _interpolation(theory: TrainingTheory) -> float:
@@ -83,6 +96,8 @@ def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float)
     """Below interpolation without sampling, and solved above it where that may change anything."""
     below = (_least_trace_curve if is_factorized(theory.problem) else _least_norm_curve)(theory, visibility)
     at_peak = below.at(below.grid[-1])
+    if at_peak is not None and _too_narrow(theory.problem, at_peak):
+        return [_decaying(theory, visibility, tolerance)]  # fewer columns fit fewer data: no closed form
     # Beyond its peak delta falls: what is visible there stays so, and what is solved there is solved slowly.
     if theory.model.noise == 0 or (at_peak is not None and visibility.of_all(at_peak)):
         return [below]
@@ -93,7 +108,16 @@ def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float)
 
     at = remembered(above)
     steps = [*(peak + gap for gap in reversed(_CLOSE)), *(peak + _CLOSE[0] + _STRIDES)]
-    return [below, FieldCurve(at, [peak, *followed(at, steps, visibility.of_all)])]
+    beyond = [peak, *followed(at, steps, visibility.of_all)]
+    return [below, FieldCurve(at, beyond, _enclosed_to(theory, tolerance))]
+
+
+def _too_narrow(problem: Training, at_peak: FieldAt) -> bool:
+    """Whether W has fewer columns than the interpolator of least trace has directions where it has most."""
+    if not is_factorized(problem) or problem.width_ratio >= 1:
+        return False
+    law = problem.model.target.convolution(at_peak.delta)
+    return float(law.mass_above(at_peak.eps)) > problem.width_ratio
 
 
 def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
@@ -112,7 +136,7 @@ def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldC
     nearest = max(recovery_ratio(target), 1e-6) * (1 + 1e-6) if noiseless else 0.0
     steps = [-ratio for ratio in (*np.arange(1.0, 1.9, 0.1), *(2 - 0.1 * 0.7 ** np.arange(50)))]
     far = followed(known, steps, visibility.of_none)
-    return FieldCurve(known, [*reversed(far), *np.linspace(-1.0, -nearest, 14)[1:]])
+    return FieldCurve(known, [*reversed(far), *np.linspace(-1.0, -nearest, 14)[1:]], _CLOSED)
 
 
 def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
@@ -150,4 +174,4 @@ def _least_norm_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCu
     known = remembered(at)
     near = peak + np.log1p(-(2.0 ** -np.arange(1, 30)))
     down = followed(known, near[0] - _STRIDES, visibility.of_none)
-    return FieldCurve(known, [*reversed(down), *near, peak])
+    return FieldCurve(known, [*reversed(down), *near, peak], _CLOSED)

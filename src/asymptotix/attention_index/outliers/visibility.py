@@ -33,16 +33,22 @@ _LARGEST = 100.0
 #: Distance along a curve over which slopes are taken.
 _STEP = 1e-4
 _ROUNDING = np.float64(1e-14)
+_BETWEEN = "a change is known between two alphas only, the theory having no numbers in between"
 
 
 class FieldAt(NamedTuple):
-    """Width and cut of the field at one alpha, with their errors; eps is 0 where there is no cut."""
+    """Width and cut of the field at one alpha, with their errors; eps is 0 where there is no cut.
+
+    Of a learner that is narrower than its rank the cut is that of its columns, x_m. ``doubt`` says why the numbers are
+    not to be relied on, where they are not.
+    """
 
     alpha: float
     delta: float
     eps: float = 0.0
     delta_err: float = 0.0
     eps_err: float = 0.0
+    doubt: str = ""
 
 
 class FieldCurve(NamedTuple):
@@ -54,18 +60,21 @@ class FieldCurve(NamedTuple):
         The field at t; None where the theory has no numbers.
     grid : sequence of float
         Points t in the order of ascending alpha.
+    relative_error : float
+        Of alpha, to which changes are enclosed.
     """
 
     at: Callable[[float], FieldAt | None]
     grid: Sequence[float]
+    relative_error: float
 
 
 class Change(NamedTuple):
-    """A spike appears or disappears at alpha; not ``resolved`` where the theory has no numbers in between."""
+    """A spike appears or disappears at alpha; ``doubt`` says why that may be wrong, where it may."""
 
     alpha: float
     error: float
-    resolved: bool
+    doubt: str = ""
 
 
 class _NoNumbers(Exception):
@@ -73,20 +82,28 @@ class _NoNumbers(Exception):
 
 
 class Visibility:
-    """How far each spike of a target is from the edge of being visible, and where that changes."""
+    """How far each spike of a target is from the edge of being visible, and where that changes.
 
-    def __init__(self, target: Target, relative_error: float) -> None:
+    Parameters
+    ----------
+    target : Target
+    never : float
+        Spikes up to this are visible at no alpha: a narrow learner has no column for them.
+    """
+
+    def __init__(self, target: Target, never: float = 0.0) -> None:
         self.theta = np.asarray(target.spikes, dtype=float)
         self.G, self.F = target.off_support(self.theta)
-        self.relative_error = relative_error
+        self.never = never
 
     def margin(self, at: FieldAt) -> np.ndarray:
         """The smaller of the two logarithms for every spike."""
         return self._margin_and_error(at)[0]
 
     def _margin_and_error(self, at: FieldAt) -> tuple[np.ndarray, np.ndarray]:
+        delta = np.float64(at.delta)  # of which zero is no exception: exact recovery
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            apart, error = -np.log(at.delta**2 * self.F), np.full(len(self.F), 2 * at.delta_err / at.delta)
+            apart, error = -np.log(delta**2 * self.F), np.full(len(self.F), 2 * at.delta_err / delta)
             if at.eps > 0:
                 x = self.theta + at.delta**2 * self.G
                 kept = np.where(x > 0, np.log(np.maximum(x, 0.0) / at.eps), -np.inf)
@@ -95,8 +112,8 @@ class Visibility:
         return np.clip(apart, -_LARGEST, _LARGEST), np.nan_to_num(error, nan=0.0, posinf=0.0)
 
     def of_all(self, at: FieldAt) -> bool:
-        """Whether all spikes are visible."""
-        return bool((self.margin(at) > 0).all())
+        """Whether all spikes are visible that can be."""
+        return bool((self.margin(at) > 0)[self.theta > self.never].all())
 
     def of_none(self, at: FieldAt) -> bool:
         """Whether no spike is visible."""
@@ -122,15 +139,16 @@ class Visibility:
 
         ends = at(first).alpha, at(last).alpha
         try:
-            found = brentq(lambda t: self.margin(at(t))[k], first, last, xtol=self.relative_error, rtol=_ROUNDING)
+            found = brentq(lambda t: self.margin(at(t))[k], first, last, xtol=curve.relative_error, rtol=_ROUNDING)
             t = float(found)  # type: ignore[arg-type]
             here, beside = at(t), at(t + _STEP * float(np.sign(0.5 * (first + last) - t) or 1.0))
         except _NoNumbers:
-            return Change(float(np.sqrt(ends[0] * ends[1])), 0.5 * abs(ends[1] - ends[0]), resolved=False)
+            return Change(float(np.sqrt(ends[0] * ends[1])), 0.5 * abs(ends[1] - ends[0]), _BETWEEN)
         margin, error = self._margin_and_error(here)
         slope = abs(self.margin(beside)[k] - margin[k]) / _STEP
         pace = abs(beside.alpha - here.alpha) / _STEP
-        return Change(here.alpha, float(pace * (self.relative_error + error[k] / max(slope, 1e-9))), resolved=True)
+        alpha_err = float(pace * (curve.relative_error + error[k] / max(slope, 1e-9)))
+        return Change(here.alpha, alpha_err, here.doubt)
 
 
 def remembered(at: Callable[[float], FieldAt | None]) -> Callable[[float], FieldAt | None]:
@@ -157,15 +175,14 @@ def followed(
 
 def windows_outcome(spikes: list[list[Change]]) -> Outcome:
     """The first three changes of every spike, with their errors, and words on what is left out or unknown."""
-    never = Change(np.inf, 0.0, resolved=True)
+    never = Change(np.inf, 0.0)
     table = [[*changes, never, never, never][: len(NAMES)] for changes in spikes]
     values: dict[str, np.ndarray] = {}
     for j, name in enumerate(NAMES):
         values[name] = np.array([changes[j].alpha for changes in table])
         values[f"{name}_err"] = np.array([changes[j].error for changes in table])
-    if any(not change.resolved for changes in table for change in changes):
-        words = "inaccurate: a change is known between two alphas only, the theory having no numbers in between"
-        return Outcome(values, Status.INACCURATE, words=words)
+    if doubts := [change.doubt for changes in table for change in changes if change.doubt]:
+        return Outcome(values, Status.INACCURATE, words=f"inaccurate: {doubts[0]}")
     more = [k for k, changes in enumerate(spikes) if len(changes) > len(NAMES)]
     words = f"converged: outlier {more[0]} goes again at {spikes[more[0]][len(NAMES)].alpha:.4g}" if more else ""
     return Outcome(values, Status.CONVERGED, words=words)

@@ -79,7 +79,12 @@ class Spiked(Target):
 
     @property
     def _bulk_share(self) -> float:
-        return 1 - len(self.spikes) * self.spike_weight
+        return 1.0 if self.dim is None else (self.dim - len(self.spikes)) / self.dim
+
+    @property
+    def _alone(self) -> bool:
+        """Whether the matrix has no eigenvalue beside its spikes."""
+        return len(self.spikes) == self.dim
 
     def _bulk_parts(self) -> list[Measure]:
         from ..spectra.measures import zeros
@@ -108,12 +113,12 @@ class Spiked(Target):
 
     @property
     def smallest(self) -> float:
-        bulk = 0.0 if self.bulk is None else self.bulk.smallest
+        bulk = self.spikes[-1] if self._alone else 0.0 if self.bulk is None else self.bulk.smallest
         return min(bulk, self.spikes[-1]) if self.dim else bulk
 
     @property
     def largest(self) -> float:
-        bulk = 0.0 if self.bulk is None else self.bulk.largest
+        bulk = 0.0 if self.bulk is None or self._alone else self.bulk.largest
         return max(bulk, self.spikes[0]) if self.dim else bulk
 
     def parts(self) -> list[Measure]:
@@ -123,6 +128,8 @@ class Spiked(Target):
             return self._bulk_parts()
         values, counts = np.unique(self.spikes, return_counts=True)
         atoms = Atomic(values, self.spike_weight * counts)
+        if self._alone:
+            return [atoms]
         return [*(Thinned(part, self._bulk_share) for part in self._bulk_parts()), atoms]
 
     def convolution(self, delta: float) -> Convolution:

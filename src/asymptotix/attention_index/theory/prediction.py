@@ -17,6 +17,7 @@ from ...numerics import checks
 from ..loss.loss_average import LossAverage, SquaredSoftmax
 from ..model import AttentionIndex
 from ..streams import NODE_SCRAMBLINGS
+from .two_equations import squared_distance
 
 _ORDERS = (28, 22)
 _COUNT = 2**13
@@ -54,9 +55,10 @@ def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tup
     """
     Q0 = model.signal
     if model.activation == "linear":
-        return 2 * model.visible_directions * (apart + (Q0 - m) ** 2 / Q0), 0.0
+        return 2 * model.visible_directions * squared_distance(Q0, m, apart), 0.0
     total = model.noisy_signal
-    spread = float(np.sqrt(apart + m**2 * 0.5 * model.noise / (Q0 * total)))
+    along = m**2 * 0.5 * model.noise / (Q0 * total) if Q0 > 0 else 0.0  # a target of zeros has no direction
+    spread = float(np.sqrt(apart + along))
     pairs = [(rule.test(total, m, q, spread), best_multiple(rule, model)[1]) for rule in _rules(model, model.beta)]
     excess, numerical = _mean_and_error(model, [error - best for error, best in pairs])
     return excess, max(numerical, ROUNDING * pairs[0][1])

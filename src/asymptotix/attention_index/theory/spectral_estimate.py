@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from ..spectra.convolution import Array, ComplexArray, Convolution, posterior_variance
 from ..targets.target import Target
@@ -42,7 +43,8 @@ Elementwise = Callable[[np.ndarray], np.ndarray]
 _FITS = 1e-6
 #: Entries of a table over pairs of eigenvalues that are held at a time.
 _BLOCK = 2**21
-_BISECTIONS = 52
+#: Error of the cut of a narrow learner, relative to the largest eigenvalue.
+_CLOSE = 1e-15
 
 
 class MatrixEstimate(NamedTuple):
@@ -191,10 +193,8 @@ def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[floa
         return float(gaps[fitting[0]]), wanted - width
     low = max([eps, *gaps[masses > width]])
     high = min([float(convolution.edges[-1, 1]), *gaps[masses < width]])
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if float(convolution.mass_above(middle)) > width else (low, middle)
-    return 0.5 * (low + high), wanted - width
+    found: Any = brentq(lambda x: float(convolution.mass_above(x)) - width, low, high, xtol=_CLOSE * high)
+    return float(found), wanted - width
 
 
 class SquaredNorm(Penalty):

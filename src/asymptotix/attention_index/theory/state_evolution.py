@@ -436,7 +436,7 @@ class TrainingEvolution:
 
     def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
         """Loss side, fields and estimate at S = 0, where the response vanishes."""
-        nothing = OrderParameters(0.0, 0.0, 1e-9)
+        nothing = OrderParameters(0.0, 0.0, self.loss.least_response)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
         if not mhat > 0:

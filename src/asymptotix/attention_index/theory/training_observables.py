@@ -28,8 +28,10 @@ OBSERVABLES = (
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
 #: Relative error of what is found without nodes.
 _ROUNDING = 1e-9
-#: Relative error of the fields at S = 0, which are those at a response of 1e-9.
-_NO_RESPONSE = 1e-8
+#: Relative error of the fields at S = 0 over the small response at which they are taken.
+_NO_RESPONSE = 10
+#: Relative error of what is known in closed form: some roundings.
+_CLOSED = 1e-13
 
 
 def observables(
@@ -166,7 +168,8 @@ def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEv
     """S = 0: the penalty outweighs all that the data say."""
     found, errors = _mean_and_spread([_at_nothing(alpha, evolution) for evolution in evolutions])
     values = with_rounding(dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal} | found)
-    values |= {f"{name}_err": max(error, _NO_RESPONSE * abs(found[name])) for name, error in errors.items()}
+    share = max(_NO_RESPONSE * evolutions[0].loss.least_response, _CLOSED)
+    values |= {f"{name}_err": max(error, share * abs(found[name])) for name, error in errors.items()}
     return Outcome(values, Status.CONVERGED, words="converged: the penalty keeps S at zero")
 
 

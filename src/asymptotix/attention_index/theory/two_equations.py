@@ -110,9 +110,10 @@ def _law(convolution: Convolution, signal: float, eps: float, width: float) -> L
 
 def _cut(convolution: Convolution, samples: float, decay: float, width: float, near: float) -> float:
     """The cut eps at this delta, by Newton's method from ``near``, or bisection where that leads astray."""
+    fits, _ = narrow_cut(convolution, 0.0, width)  # x_m, which does not depend on eps as long as it is above
 
     def surplus(eps: float) -> tuple[float, float]:
-        low, _ = narrow_cut(convolution, eps, width)
+        low = max(eps, fits)
         x, weight, g = convolution.nodes_cut_at(low)
         pull = np.where(x > low, weight * g.real, 0.0)
         pressure = 0.5 * decay / eps if decay > 0 else 0.0
@@ -163,4 +164,4 @@ def least_norm(target: Target, noise: float, samples: float) -> LearnedLaw:
     m = samples * Q0
     apart = samples * (Q0 * left + 0.5 * noise / left)  # q - m^2/Q_0
     delta = float(np.sqrt(apart)) / samples
-    return LearnedLaw(m, apart + m**2 / Q0, delta, 0.0, samples, apart, samples, 1.0)
+    return LearnedLaw(m, apart + samples * m, delta, 0.0, samples, apart, samples, 1.0)

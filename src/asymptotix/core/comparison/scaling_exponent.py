@@ -74,7 +74,7 @@ def scaling_exponent(
     result : Result
         Of theory or of an experiment, of which the mean over seeds is taken.
     observable : str
-        Positive along the dimension; points without a number have no slope.
+        Positive along the dimension; points without a number have no slope and are stepped over.
     along : str
         A dimension of the result with positive values, three or more.
     window : pair of float, optional
@@ -95,6 +95,8 @@ def scaling_exponent(
     >>> float(asx.scaling_exponent(theory).mean.round(2))      # over-regularised: tends to -(2 - 1/gamma) = -4/3
     -1.31
     """
+    if not hasattr(result, "ds"):
+        raise TypeError(f"result must be that of solve or simulate, got {checks.named(result)}")
     values, errors = _values(result.ds, observable, along)
     x = values[along].values.astype(float)
     if len(x) < 3 or not (x > 0).all() or not (np.diff(x) > 0).all():
@@ -108,25 +110,34 @@ def scaling_exponent(
     inside = (x >= low) & (x <= high)
     if inside.sum() < 2:
         raise ValueError(f"window must contain two or more of the values of {along}, got {window} and {x}")
-    log = np.log(x)
-    by_point = np.gradient(np.eye(len(x)), log, axis=0)  # rows: local slopes as sums over the points
-    centred = np.where(inside, log - log[inside].mean(), 0.0)
+    slopes: Any = xr.apply_ufunc(
+        _slopes, xr.DataArray(np.log(values)), errors / values, kwargs={"log_x": np.log(x), "inside": inside},
+        input_core_dims=[[along], [along]], output_core_dims=[[along], [along], [], [], []], vectorize=True,
+    )  # fmt: skip
+    slope, slope_err, mean, error, spread = slopes
+    local = xr.Dataset({"slope": slope, "slope_err": slope_err}).transpose(along, ...)
+    return ScalingExponent(observable, along, local, mean, error, spread, (low, high), _no_power_law(result.problem))
+
+
+def _slopes(
+    y: np.ndarray, share: np.ndarray, *, log_x: np.ndarray, inside: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float, float, float]:
+    """Local slopes of one curve and their errors, slope and error of a line through the window, and the spread there.
+
+    Between points that have a number those that have none are stepped over.
+    """
+    slope, slope_err = np.full((2, len(y)), np.nan)
+    known = np.isfinite(y)
+    seen = known & inside
+    if seen.sum() < 2:
+        return slope, slope_err, np.nan, np.nan, np.nan
+    # rows: local slopes as sums over the points
+    by_point = np.asarray(np.gradient(np.eye(known.sum()), log_x[known], axis=0))
+    slope[known], slope_err[known] = by_point @ y[known], np.sqrt(by_point**2 @ share[known] ** 2)
+    centred = log_x[seen] - log_x[seen].mean()
     line = centred / (centred**2).sum()
-    y, share = xr.DataArray(np.log(values)), errors / values
-
-    def summed(weights: np.ndarray, of: xr.DataArray) -> xr.DataArray:
-        return xr.dot(xr.DataArray(weights, dims=along), of, dim=along)
-
-    table = xr.DataArray(by_point, dims=("point", along), coords={"point": x})
-    local = xr.Dataset(
-        {"slope": xr.dot(table, y, dim=along), "slope_err": np.sqrt(xr.dot(table**2, share**2, dim=along))}
-    ).rename(point=along)
-    seen = local["slope"].isel({along: np.flatnonzero(inside)})
-    spread = 0.5 * (seen.max(along) - seen.min(along))
-    error = summed(line**2, share**2) ** 0.5
-    return ScalingExponent(
-        observable, along, local, summed(line, y), error, spread, (low, high), _no_power_law(result.problem)
-    )
+    error = float(np.sqrt(line**2 @ share[seen] ** 2))
+    return slope, slope_err, float(line @ y[seen]), error, 0.5 * float(np.ptp(slope[seen]))
 
 
 def _values(ds: xr.Dataset, observable: str, along: str) -> tuple[xr.DataArray, xr.DataArray]:
