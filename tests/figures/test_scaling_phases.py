@@ -9,10 +9,10 @@ from asymptotix.figures.atlas.scaling_phases import NOISE, _Borders
 
 @pytest.mark.slow
 def test_the_map_is_drawn_and_says_what_is_measured():
-    made = FIGURES["atlas/scaling"]("quick", dim=50, alphas=5, decays=4, progress=False)
-    assert len(made.figure.axes) == 4  # three maps and the bar of colours
-    assert sum("phase II, along the solid line" in line for line in made.findings.remarks) == 3
-    assert set(made.results) == {"linear_0.75", "linear_1", "linear_1.5"}
+    made = FIGURES["atlas/scaling"]("quick", dim=50, alphas=5, decays=4, softmax=5, progress=False)
+    assert len(made.figure.axes) == 5  # four maps and the bar of colours
+    assert sum("phase II, along the solid line" in line for line in made.findings.remarks) == 4
+    assert set(made.results) == {"linear_0.75", "linear_1", "linear_1.5", "softmax"}
 
 
 def test_borders_are_those_of_the_page():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,11 @@ def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -
     for gamma, axis in zip(GAMMAS, axes, strict=False):
         problem = _problem(gamma, dim, "linear")
         result = parts.solve(f"linear_{gamma:g}", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
-        best = parts.dataset(f"best_{gamma:g}", {"dim": dim, "alphas": alphas}, partial(_at_edge, gamma, dim, alphas))
+        samples = _alphas(dim, alphas)
+        edge = np.sqrt(16 * NOISE * samples)  # sqrt(qhat), in closed form
+        best = parts.dataset(
+            f"best_{gamma:g}", {"dim": dim, "alphas": alphas}, partial(_at_edge, problem, samples, edge)
+        )
         image = _map(axis, result, dim)
         axis.set_title(rf"linear, $\gamma = {gamma:g}$")
         borders = _Borders(gamma, dim)
@@ -79,15 +84,16 @@ def _decays(count: int) -> np.ndarray:
     return np.geomspace(1e-3, 1e3, count)
 
 
-def _at_edge(gamma: float, dim: int, count: int) -> xr.Dataset:
-    """The curve at the decay that cuts at the edge of the noise, sqrt(8 noise a) with a = 2 alpha."""
-    alpha, task = _alphas(dim, count), _problem(gamma, dim, "linear").model
-    decays = np.sqrt(16 * NOISE * alpha)
-    found = [
-        float(asx.solve(asx.RiskMinimization(task, weight_decay=w), alpha=a, progress=False).excess_error)
-        for a, w in zip(alpha, decays, strict=True)
-    ]
-    variables = {"excess_error": ("alpha", found), "weight_decay": ("alpha", decays)}
+def _at_edge(problem: asx.RiskMinimization, alpha: np.ndarray, decays: np.ndarray, rounds: int = 0) -> xr.Dataset:
+    """The curve at the decay that cuts at the edge of the noise, sqrt(qhat), after so many rounds from ``decays``."""
+    errors, edge = np.empty_like(alpha), decays.copy()
+    for k, a in enumerate(alpha):
+        for after in range(rounds + 1):
+            point = asx.solve(replace(problem, weight_decay=edge[k]), alpha=a, progress=False)
+            if after < rounds and float(point.ds.get("qhat", 0.0)) > 0:
+                edge[k] = float(np.sqrt(point["qhat"]))
+        errors[k] = float(point.ds.get("excess_error", np.nan))  # which a point that failed does not have
+    variables = {"excess_error": ("alpha", errors), "weight_decay": ("alpha", edge)}
     return xr.Dataset(variables, coords={"alpha": alpha})
 
 
@@ -167,32 +173,20 @@ def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: i
 
 
 def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> list[str]:
-    """The map of softmax attention: its borders are no closed forms, and are read off the map."""
+    """The map of softmax attention: its borders are no closed forms, and are read off the map and its qhat."""
     gamma = GAMMAS[1]
     problem = _problem(gamma, dim, "softmax")
     result = parts.solve("softmax", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
     _map(axis, result, dim)
     axis.set_title(rf"softmax, $\gamma = {gamma:g}$")
-    best = _least(result)
+    learned = (result["estimation_error"] < 1 - 1e-9).any("weight_decay")
+    samples = result["alpha"].values[learned.values]
+    made = partial(_at_edge, problem, samples, 0.5 * np.sqrt(samples), rounds=2)
+    best = parts.dataset("best_softmax", {"dim": dim, "alphas": alphas}, made)
     axis.plot(best["alpha"] * dim, best["weight_decay"], "k-", lw=1.5)
-    begin = 2 * float(best["alpha"][0])
+    begin = 2 * float(samples[0])
     lines = _label(axis, result, partial(_softmax_phases, result, best, gamma), dim)
     return [f"softmax, gamma = {gamma:g}: {line}" for line in [*lines, _label_best(axis, best, begin, gamma, dim)]]
-
-
-def _least(result: Result) -> xr.Dataset:
-    """Best decay of every alpha that has one inside the map, and its error, by a parabola through three points."""
-    error = np.log(result["excess_error"].transpose("alpha", "weight_decay").values)
-    log_decay = np.log(result["weight_decay"].values)
-    rows = []
-    for alpha, row in zip(result["alpha"].values, error, strict=True):
-        k = int(np.nanargmin(row))
-        if 0 < k < len(row) - 1 and np.isfinite(row[k - 1 : k + 2]).all() and row[k] < row[-1] - 1e-3:
-            curve = np.polynomial.Polynomial.fit(log_decay[k - 1 : k + 2], row[k - 1 : k + 2], 2)
-            bottom = float(curve.deriv().roots()[0].real)
-            rows.append((alpha, np.exp(bottom), np.exp(curve(bottom))))
-    alpha, decay, least = np.array(rows).T
-    return xr.Dataset({"excess_error": ("alpha", least), "weight_decay": ("alpha", decay)}, coords={"alpha": alpha})
 
 
 def _softmax_phases(result: Result, best: xr.Dataset, gamma: float, a: np.ndarray, decay: np.ndarray) -> Phases:
