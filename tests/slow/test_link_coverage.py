@@ -245,7 +245,7 @@ def test_the_mean_of_four_starts_by_itself_where_the_largest_is_seen() -> None:
     g = y / 4 - 0.75 * pull
     # Of directions without the mean: E[z_1^2 - 1|y] - E[z_1 z_2|y].
     rest = y**2 / 4 + 0.75 * (1 - y * pull) - 1 - 0.5 * pull * (pull - y)
-    np.testing.assert_allclose(found.moment, weight @ g**2, rtol=1e-3)  # on 2^18 nodes
+    np.testing.assert_allclose(found.moment, weight @ g**2, rtol=2e-3)  # on 2^17 nodes
     assert abs(found.rate - weight @ rest**2) < 3 * found.error
 
 

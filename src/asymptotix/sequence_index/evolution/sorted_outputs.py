@@ -29,8 +29,6 @@ from .instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
-#: Randomisations after which the rate of the rest is left as it is where something starts by itself: it comes later.
-_SEEN = 16
 #: Smallest and largest number of neighbours in a window; towards the ends a window is this share of what is beyond it.
 _SMALLEST, _LARGEST, _SHARE = 16, 512, 8
 #: Distinct outputs up to which draws are grouped by them.
@@ -73,7 +71,7 @@ def instability_from_sorted_outputs(
         moments, operators = symmetric_growth(channel.symmetry, np.eye(channel.indices), moments, operators)
         found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
-        if found.starts_by_itself and count >= _SEEN:
+        if found.starts_by_itself:  # the rate of the rest is asked for again where that is learned
             break
         # The last ones take as long as all before: only where the error is still large.
         allowed = tolerance if count < _RANDOMISATIONS[-2] else 2 * tolerance
