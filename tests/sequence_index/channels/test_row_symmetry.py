@@ -36,6 +36,10 @@ def test_one_sign_for_all_says_nothing_of_overlaps():
     assert odd.trivial
 
 
+def test_draws_anew_are_left_as_they_are():
+    assert symmetry_of(lambda z: jnp.stack([(z**2).sum(), (z**4).sum()]), 4).trivial
+
+
 def test_an_overlap_has_part_of_the_symmetry():
     permutations = symmetry_of(lambda z: z.max(), 4)
     assert len(permutations.of(np.diag([0.5, 0.5, 0.2, 0.2])).elements) == 4

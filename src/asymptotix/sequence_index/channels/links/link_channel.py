@@ -45,6 +45,9 @@ class LinkChannel(MappedChannel):
 
     @functools.cached_property
     def symmetry(self) -> RowSymmetry:
+        if self.stochastic and self.finest is None:
+            # The scatter of draws anew stands for their bias too: made symmetric, it would be too small for that.
+            return super().symmetry
         return RowSymmetry.of_output(self.model_output, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
