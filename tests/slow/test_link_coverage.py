@@ -8,10 +8,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import link_quadrature as by
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
 from asymptotix.core.progress import quietly
+from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.thresholds.staircase import first_step
 from asymptotix.sequence_index.evolution.thresholds.threshold import Threshold
 
@@ -230,6 +233,20 @@ def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> Non
 )
 def test_the_quadrature_gives_known_thresholds(name: str, alpha: float) -> None:
     assert LINKS[name].alpha() == pytest.approx(alpha, abs=1e-6)  # digits given
+
+
+def test_the_mean_of_four_starts_by_itself_where_the_largest_is_seen() -> None:
+    """At y = max(z) one index is y and the others are below it: E[z|y] and E[z z^T|y] are those of cut normals."""
+    found = StateEvolution(channel_of(MultiIndex(lambda z: z.max(), 4))).growth_of_nothing(0.5 * TOLERANCE, 1)
+    y, weight = np.polynomial.legendre.leggauss(400)
+    y, weight = 0.5 + 8.5 * y, 8.5 * weight
+    pull = stats.norm.pdf(y) / stats.norm.cdf(y)
+    weight = weight * 4 * stats.norm.pdf(y) * stats.norm.cdf(y) ** 3
+    g = y / 4 - 0.75 * pull
+    # Of directions without the mean: E[z_1^2 - 1|y] - E[z_1 z_2|y].
+    rest = y**2 / 4 + 0.75 * (1 - y * pull) - 1 - 0.5 * pull * (pull - y)
+    np.testing.assert_allclose(found.moment, weight @ g**2, rtol=2e-3)  # on 2^17 nodes
+    assert abs(found.rate - weight @ rest**2) < 3 * found.error
 
 
 def test_two_squares_are_recovered_where_one_is() -> None:

@@ -51,6 +51,8 @@ LINK_TRIAL = 0
 LINK_PROBES = 1
 #: Index matrices at which it is looked for the index rows that an output depends on.
 LINK_DEPENDENCE = 7
+#: Index matrices at which it is looked for rows that may be exchanged.
+ROW_SYMMETRY = 9
 #: Starts of the search for the critical points of a link.
 CRITICAL_POINT_STARTS = 3
 #: Starts of the search for the roots of a link.

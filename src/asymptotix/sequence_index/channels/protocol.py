@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from ...numerics.quadrature import Estimate
 from ..models.rank_one import array_namespace
+from .row_symmetry import RowSymmetry
 
 #: Least median of the effective number of draws of a batch; below it the weights are not to be trusted.
 LEAST_EFFECTIVE_SAMPLES = 30.0
@@ -266,6 +267,11 @@ class Channel(abc.ABC):
     def careful_enough(self) -> float | None:
         """``Accuracy.enough`` where the bias of few draws counts; None where more of them cannot be asked for."""
         return MANY_EFFECTIVE_SAMPLES if self.stochastic and self.draws >= 4 * MANY_EFFECTIVE_SAMPLES else None
+
+    @property
+    def symmetry(self) -> RowSymmetry:
+        """Exchanges and changes of signs of index rows that outputs do not show, as far as they are known."""
+        return RowSymmetry(np.eye(self.indices)[None])
 
     @abc.abstractmethod
     def observe(self, Z: Any, noise: Any = None) -> Any:

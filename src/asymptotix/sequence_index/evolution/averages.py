@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.control_variates import Control, hermite_polynomials
-from ...numerics.linear_algebra import mixed_rows, psd_sqrt
+from ...numerics.linear_algebra import mixed_rows, psd_sqrt, symmetric_basis
 from ...numerics.quadrature import sobol_uniforms
 from .. import streams
 from ..channels.protocol import (
@@ -31,6 +31,7 @@ from ..channels.protocol import (
     score,
     score_jacobian,
 )
+from ..channels.row_symmetry import RowSymmetry
 
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
@@ -179,7 +180,7 @@ class QuasiRandomAverager(OperatorAverager):
         if self.channel.diagonal:
             second_moment = second_moment[:, :, None] * np.eye(len(Q))
         # Where a symmetry or the prior says that an average is zero, its noise is left out.
-        return Averages(second_moment * self.channel.overlap_mask, *rest)
+        return Averages(self.channel.symmetry.of(V).averaged(second_moment * self.channel.overlap_mask), *rest)
 
     def _matrix_values(
         self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
@@ -224,6 +225,7 @@ class QuasiRandomAverager(OperatorAverager):
         squares, operators = squares_and_operators(posteriors, V, frame, basis)
         control = self._controls_at(np.eye(len(V)) - V)
         moments, operators = (self._mean(values, weights, control) for values in (squares, operators))
+        moments, operators = symmetric_growth(self.channel.symmetry.of(V), frame, moments, operators)
         if self.channel.groups is None:
             return moments, operators
         # Rows that act on different parts of the data have no overlap.
@@ -262,6 +264,21 @@ def squares_and_operators(
     forms = np.einsum("aij,bkl->ikjlab", basis, basis).reshape(d**4, len(basis) ** 2)
     operators = (products @ forms).reshape(len(G), len(basis), len(basis))
     return _symmetric(g @ np.swapaxes(h, 1, 2)), _symmetric(operators)
+
+
+def symmetric_growth(
+    symmetry: RowSymmetry, frame: np.ndarray, moments: np.ndarray, operators: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Averages (R, d, d) and (R, b, b) along a frame (P, d), each with the symmetry of the overlap at which they are.
+
+    The operators are those between the matrices of :func:`symmetric_basis`.
+    """
+    if symmetry.trivial:
+        return moments, operators
+    acting, d = symmetry.on_matrices(frame), frame.shape[1]
+    basis = symmetric_basis(d)
+    moments = np.einsum("ab,bij,rij,akl->rkl", acting.mean(0), basis, moments, basis, optimize=True)
+    return moments, np.mean([one @ operators @ one.T for one in acting], axis=0)
 
 
 def _pairs(G: np.ndarray, frame: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.linear_algebra import from_logit, symmetric_basis
+from ..channels.row_symmetry import RowSymmetry
 
 #: Precisions are kept in this range. Below it nothing is learned; at its end, 1-q = 1e-6, a direction counts as known
 #: and has no coordinate any more: it would run away from the others without end.
@@ -34,12 +35,15 @@ class Coordinates:
         Orthonormal columns, orthogonal to ``frame``: directions that are known, with overlap 1 - 1e-6.
     held : mapping, optional
         Index -> overlap of the indices that do not take part: they keep it, and have none with the others.
+    symmetry : RowSymmetry, optional
+        That of the overlap: what breaks it has no coordinate.
     """
 
     frame: np.ndarray
     diagonal: bool
     known: np.ndarray | None = None
     held: Mapping[int, float] = field(default_factory=dict)
+    symmetry: RowSymmetry | None = None
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None) -> Coordinates:
@@ -49,9 +53,17 @@ class Coordinates:
 
     @classmethod
     def of_overlap(
-        cls, Q: np.ndarray, V: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None
+        cls,
+        Q: np.ndarray,
+        V: np.ndarray,
+        diagonal: bool,
+        held: Mapping[int, float] | None = None,
+        symmetry: RowSymmetry | None = None,
     ) -> tuple[Coordinates, np.ndarray]:
-        """The range of an overlap matrix, seen by the indices that are not held, and its coordinates there."""
+        """The range of an overlap matrix, seen by the indices that are not held, and its coordinates there.
+
+        Of the symmetry it has what the matrix has.
+        """
         free = _not_held(len(Q), held)
         Q = free[:, None] * Q * free
         if diagonal:
@@ -61,7 +73,8 @@ class Coordinates:
         # 1 - q from V itself, which is exact near full overlap.
         rest = np.einsum("pk,pq,qk->k", vectors, V, vectors)
         learned = values > 1e-12
-        space = cls(vectors[:, learned], False, held=held or {})
+        own = None if symmetry is None else symmetry.of(Q)
+        space = cls(vectors[:, learned], False, held=held or {}, symmetry=own)
         return space, space._components(np.diag(np.log(values[learned]) - np.log(rest[learned])))
 
     @property
@@ -97,8 +110,12 @@ class Coordinates:
         if self.rank == 0:
             return np.zeros((0, 0, 0))
         basis = symmetric_basis(self.rank)
-        on_diagonal = np.einsum("akk->a", basis) > 0
-        return basis[on_diagonal] if self.diagonal else basis
+        if self.diagonal:
+            return basis[np.einsum("akk->a", basis) > 0]
+        if self.symmetry is None or self.symmetry.trivial:
+            return basis
+        values, vectors = np.linalg.eigh(self.symmetry.on_matrices(self.frame).mean(0))
+        return np.einsum("ba,bij->aij", vectors[:, values > 0.5], basis)
 
     def _components(self, X: np.ndarray) -> np.ndarray:
         return np.einsum("aij,...ij->...a", self._basis, X)
@@ -195,7 +212,8 @@ class Coordinates:
         """The same overlap, moved to a nearby subspace of the same dimension."""
         # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
         left, _, right = np.linalg.svd(frame.T @ self.frame)
-        return replace(self, frame=frame @ left @ right), x
+        space = replace(self, frame=frame @ left @ right)
+        return space, space._components(np.einsum("a,aij->ij", x, self._basis))
 
 
 def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:

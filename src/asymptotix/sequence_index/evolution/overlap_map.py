@@ -19,6 +19,7 @@ import numpy as np
 from ...core.progress import Say, quietly
 from ...numerics.linear_algebra import to_logit
 from ..channels.protocol import Averager, Averages, Channel, OperatorAverager
+from ..channels.row_symmetry import RowSymmetry
 from .instability import Instability, diagonal_instability, instability, visible_directions
 from .nodes import Nodes
 from .point import Point
@@ -71,11 +72,16 @@ class OverlapMap:
 
     def nothing(self, alpha: float) -> Point:
         """Zero overlap of all that is not held."""
-        return Point.nothing(alpha, self.channel.indices, self.channel.diagonal, self.held)
+        return Point.nothing(alpha, self.channel.indices, self.channel.diagonal, self.held, self._symmetry)
 
     def point(self, alpha: float, Q: np.ndarray, V: np.ndarray) -> Point:
         """A given overlap Q with V = I - Q; what is held is where it is held."""
-        return Point.of_overlap(alpha, Q, V, self.channel.diagonal, self.held)
+        return Point.of_overlap(alpha, Q, V, self.channel.diagonal, self.held, self._symmetry)
+
+    @cached_property
+    def _symmetry(self) -> RowSymmetry | None:
+        """Of overlaps that start without any preference; what is held may have one."""
+        return None if self.channel.diagonal or self.held else self.channel.symmetry
 
     @cached_property
     def visible(self) -> np.ndarray:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.linear_algebra import from_logit
+from ..channels.row_symmetry import RowSymmetry
 from .coordinates import Coordinates
 
 
@@ -31,19 +32,33 @@ class Point:
     x: np.ndarray
 
     @classmethod
-    def nothing(cls, alpha: float, indices: int, diagonal: bool, held: Mapping[int, float] | None = None) -> Point:
+    def nothing(
+        cls,
+        alpha: float,
+        indices: int,
+        diagonal: bool,
+        held: Mapping[int, float] | None = None,
+        symmetry: RowSymmetry | None = None,
+    ) -> Point:
         """Zero overlap of all that is not held: no coordinates."""
-        return cls(alpha, Coordinates.of_rows(np.zeros(indices, bool), diagonal, held), np.zeros(0))
+        space = Coordinates.of_rows(np.zeros(indices, bool), diagonal, held)
+        return cls(alpha, replace(space, symmetry=symmetry), np.zeros(0))
 
     @classmethod
     def of_overlap(
-        cls, alpha: float, Q: np.ndarray, V: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None
+        cls,
+        alpha: float,
+        Q: np.ndarray,
+        V: np.ndarray,
+        diagonal: bool,
+        held: Mapping[int, float] | None = None,
+        symmetry: RowSymmetry | None = None,
     ) -> Point:
         """A given overlap Q (P, P) with posterior variance V = I - Q: its range is what is learned.
 
         Of the indices that are ``held`` it is not read.
         """
-        return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal, held))
+        return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal, held, symmetry))
 
     @cached_property
     def _overlap(self) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from ...numerics.quadrature import sobol_uniforms
 from ...numerics.threads import in_threads
 from .. import streams
 from ..channels.protocol import Channel, Posterior
-from .averages import squares_and_operators
+from .averages import squares_and_operators, symmetric_growth
 from .instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
@@ -68,8 +68,11 @@ def instability_from_sorted_outputs(
         control = None if variates is None else Control(variates, len(rows))
         moments, operators = (_means(value, len(rows), control) for value in values)
         moments = moments if moment is None else np.broadcast_to(moment, moments.shape)
+        moments, operators = symmetric_growth(channel.symmetry, np.eye(channel.indices), moments, operators)
         found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
+        if found.starts_by_itself:  # the rate of the rest is asked for again where that is learned
+            break
         # The last ones take as long as all before: only where the error is still large.
         allowed = tolerance if count < _RANDOMISATIONS[-2] else 2 * tolerance
         if found.error <= max(allowed, 1.5 * _SMOOTHED) * found.rate or found.rate == 0:
@@ -92,12 +95,16 @@ def _randomisation(channel: Channel, number: int) -> tuple[np.ndarray, np.ndarra
     a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
     z, y = _draws(channel, _NODES, 3 * number + 2)
     own = z, z[:, :, None] * z[:, None, :]
-    (own, a, b) = (_as_posterior(*moments, P, M) for moments in (own, a.at(y), b.at(y)))
-    squares, operators = 0.0, 0.0
-    for sign, left, right in ((1, own, b), (1, a, own), (-1, a, b)):
-        square, operator = squares_and_operators([left, right], np.eye(P), np.eye(P), symmetric_basis(P))
-        squares, operators = squares + sign * square, operators + sign * operator
-    return z, np.asarray(squares), np.asarray(operators)
+    a, b = a.at(y), b.at(y)
+    # Products take longest: the second and the third term are one, of G_a and the difference z z^T - G_b.
+    beyond = own[0] - b[0], own[1] - b[1] + np.eye(P * M)
+    own, a, b, beyond = (_as_posterior(*moments, P, M) for moments in (own, a, b, beyond))
+    parts = (
+        squares_and_operators([left, right], np.eye(P), np.eye(P), symmetric_basis(P))
+        for left, right in ((own, b), (a, beyond))
+    )
+    squares, operators = (np.add(*both) for both in zip(*parts, strict=True))
+    return z, squares, operators
 
 
 def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int) -> Posterior:

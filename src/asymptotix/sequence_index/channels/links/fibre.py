@@ -97,7 +97,7 @@ class FibreChannel(LinkChannel):
     def support_program(self) -> Any:
         rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
-        points_of = FibreSupport(phi, rows, self._affine)
+        points_of = FibreSupport(phi, rows, self._affine, self.symmetry.exchangeable)
         link = jax.jit(jax.vmap(self.link))
 
         def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:

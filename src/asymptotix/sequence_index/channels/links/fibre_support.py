@@ -4,10 +4,11 @@ Free coordinates come from a mixture that does not know the prior: standard norm
 the true indices, in all rows or in one of them. Whatever overlap is reached, some of its components are close to the
 posterior; the balance heuristic over charts and components gives every root the weight
 
-    1/w = sum_c m_c |J_c| q(x_{F_c}),
+    1/w = sum_{c,k} m_{ck} |J_c| q_k(x_{F_c}),
 
-with m_c draws of the free coordinates F_c from the mixture q in chart c, which solves one coordinate along its line:
-for one output, where all roots can be found.
+with m_{ck} draws of the free coordinates F_c from the component q_k in chart c, which solves one coordinate along its
+line: for one output, where all roots can be found. Around the truth most draws are in the charts whose coordinates
+move the output most there: of the largest of four that is one, and lines along the others find nothing.
 
 Few of the cells of a line hold a root. All cells are looked at in one compiled program, roots and weights are computed
 in others for those that do: arrays there have coordinates first and places last, along which a processor computes.
@@ -37,10 +38,14 @@ _WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
 _ALL_WIDTHS = np.array([1.0, *sorted({*_WIDTHS, *_ROW_WIDTHS})])
 #: Weight of the prior in the mixture, in units of the other components.
 _PRIOR = 4
+#: By how much less components of single rows weigh where rows are exchangeable, so that mostly none is ahead.
+_EXCHANGEABLE = 3
 #: Steps towards a root, and the relative residual of what is one.
 _STEPS, _CLOSE = 10, 1e-4
-#: Brackets at a time, for few compiled programs.
+#: Brackets or lines at a time, for few compiled programs.
 _PIECE = 2048
+#: Points around the truth at which is looked which coordinates move the output, and the share of draws in any chart.
+_LOOKS, _ANY_CHART = 16, 0.2
 
 
 class Brackets(NamedTuple):
@@ -70,11 +75,19 @@ class FibreSupport:
         Which index row each of the first coordinates belongs to; the noise is the rest.
     affine : sequence of bool
         Of all D coordinates, whether phi is affine in it.
+    exchangeable : bool
+        Every row may take the place of every other.
     """
 
-    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool]) -> None:
+    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool], exchangeable: bool = False) -> None:
         self._phi, self._affine = unrolled(phi), affine
-        self._kinds = _components(rows, len(affine) - len(rows))
+        every = _components(rows, len(affine) - len(rows), _EXCHANGEABLE if exchangeable else 1)
+        kinds, counts = np.unique(every, axis=0, return_counts=True)
+        # Those around the truth in all rows come first.
+        order = np.argsort(~(kinds[:, : len(rows)] > 0).all(1), kind="stable")
+        self._kinds, self._frequency = kinds[order], counts[order] / counts.sum()
+        self._sequence = np.repeat(np.arange(len(kinds)), counts[order])
+        self._shares = jax.jit(jax.vmap(self._shares_of_charts))
         self._cells = jax.jit(self._flagged_cells)
         self._extrema = jax.jit(jax.vmap(self._extremum, -1))
         self._weighted = jax.jit(self._weighted_roots)
@@ -85,55 +98,71 @@ class FibreSupport:
         ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; so many draws make a list,
         in all charts together.
         """
-        each = max(1, draws // truth.shape[1])
-        bases = self._drawn(truth, np.asarray(keys), each)
+        shares = np.array(self._shares(truth))
+        bases, chart = self._drawn(truth, shares, np.asarray(keys), draws)
         crossing, turning = [], []
         for S in range(truth.shape[1]):
-            for kept, found in zip((crossing, turning), self._on_chart(S, bases[:, :, S], y, truth), strict=True):
+            for kept, found in zip((crossing, turning), self._on_chart(S, bases, chart == S, y, truth), strict=True):
                 kept.append(found)
         roots = _joined(*crossing, *self._hidden(_joined(*turning), y))
         sample = roots.owner // LISTS
-        x, log_weights = _in_pieces(self._weighted, *roots[:4], y[sample], truth[sample].T)
-        return _by_list(x, log_weights - np.log(each), roots.owner, len(y))
+        around = np.ascontiguousarray(np.moveaxis(shares, 0, -1))[..., sample]
+        x, log_weights = _in_pieces(self._weighted, *roots[:4], y[sample], truth[sample].T, around)
+        return _by_list(x, log_weights - np.log(draws), roots.owner, len(y))
 
-    def _drawn(self, truth: np.ndarray, keys: np.ndarray, each: int) -> np.ndarray:
-        """Points of the lines (samples, lists, charts, draws, D), zero in the coordinate that is solved.
+    def _shares_of_charts(self, truth: Any) -> Any:
+        """Of the draws around a truth (D,) in all rows, the share (widths, D) in every chart.
+
+        The part of a coordinate in the variance of the output there, on average.
+        """
+        D, kinds = len(truth), self._kinds[: len(_WIDTHS)]
+        normals, widths = ndtri((kronecker_sequence(_LOOKS, D) + 0.5) % 1.0), _ALL_WIDTHS[kinds]
+        points = jnp.where(kinds > 0, truth, 0.0) + widths * normals[:, None]
+        slopes = jax.vmap(jax.vmap(jax.grad(lambda x: self._phi(x)[0])))(points)
+        moved = jnp.nan_to_num((widths * slopes) ** 2, posinf=0.0)
+        total = moved.sum(-1, keepdims=True)
+        share = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1.0), 1 / D).mean(0)
+        return _ANY_CHART / D + (1 - _ANY_CHART) * share
+
+    def _drawn(
+        self, truth: np.ndarray, shares: np.ndarray, keys: np.ndarray, draws: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Points of the lines (samples, lists, draws, D), zero in the coordinate that is solved, and which one that is.
 
         Without JAX, whose generators take longer to compile than all else.
         """
         samples, D = truth.shape
         start = np.ascontiguousarray(keys).view(np.uint64)[:, 0]
-        shifts = uniforms_from(start, LISTS * D * D).reshape(samples, LISTS, D, 1, D)
-        component = (shifts[..., 0] * len(self._kinds)).astype(int) + np.arange(each)
-        kinds = self._kinds[component % len(self._kinds)]
-        uniforms = (kronecker_sequence(each, D - 1) + shifts[..., 1:]) % 1.0
-        normals = ndtri(uniforms.clip(1e-14, 1 - 1e-14))
-        bases = np.zeros(kinds.shape)
-        for S in range(D):
-            free = np.delete(np.arange(D), S)
-            kind = kinds[:, :, S][..., free]
-            mean = np.where(kind > 0, truth[:, None, None, free], 0.0)
-            bases[:, :, S][..., free] = mean + _ALL_WIDTHS[kind] * normals[:, :, S]
-        return bases
+        shifts = uniforms_from(start, LISTS * (D + 2)).reshape(samples, LISTS, 1, D + 2)
+        place = (shifts[..., 0] * len(self._sequence)).astype(int) + np.arange(draws)
+        component = self._sequence[place % len(self._sequence)]
+        uniforms = (kronecker_sequence(draws, D + 1) + shifts[..., 1:]) % 1.0
+        alike = np.full((samples, len(self._kinds) - shares.shape[1], D), 1 / D)
+        ends = np.cumsum(np.concatenate([shares, alike], 1), -1)[np.arange(samples)[:, None, None], component]
+        chart = (uniforms[..., :1] > ends[..., :-1]).sum(-1)
+        kinds = self._kinds[component]
+        mean = np.where(kinds > 0, truth[:, None, None], 0.0)
+        bases = mean + _ALL_WIDTHS[kinds] * ndtri(uniforms[..., 1:].clip(1e-14, 1 - 1e-14))
+        bases[chart[..., None] == np.arange(D)] = 0.0
+        return bases, chart
 
-    def _on_chart(self, S: int, bases: np.ndarray, y: np.ndarray, truth: np.ndarray) -> tuple[Brackets, Brackets]:
-        """Along the lines (samples, lists, draws, D) of coordinate S: cells with a root, cells that may hide two."""
-        samples, D = truth.shape
+    def _on_chart(
+        self, S: int, bases: np.ndarray, chosen: np.ndarray, y: np.ndarray, truth: np.ndarray
+    ) -> tuple[Brackets, Brackets]:
+        """Along the chosen of all lines, those of coordinate S: cells with a root, cells that may hide two."""
         line = _line(truth[:, S])
         line = line[[0, -1]] if self._affine[S] else line  # one root at most
-        each = bases.shape[2]
-        sample = np.repeat(np.arange(samples), LISTS * each)
-        base, line = np.ascontiguousarray(bases.reshape(-1, D).T), line[:, sample]
-        along = np.eye(D)[S]
+        sample, number, _ = np.nonzero(chosen)
+        base, line, owner = np.ascontiguousarray(bases[chosen].T), line[:, sample], sample * LISTS + number
+        along = np.eye(truth.shape[1])[S]
         found = []
-        for flags in self._cells(base, along, line, y[sample]):
-            cell, place = np.nonzero(np.asarray(flags))
+        for flags in _in_pieces(partial(self._cells, along), base, line, y[sample]):
+            cell, place = np.nonzero(flags)
             directions = np.repeat(along[:, None], len(place), 1)
-            ends = line[cell, place], line[cell + 1, place]
-            found.append(Brackets(base[:, place], directions, *ends, place // each))
+            found.append(Brackets(base[:, place], directions, line[cell, place], line[cell + 1, place], owner[place]))
         return found[0], found[1]
 
-    def _flagged_cells(self, base: Any, along: Any, line: Any, y: Any) -> tuple[Any, Any]:
+    def _flagged_cells(self, along: Any, base: Any, line: Any, y: Any) -> tuple[Any, Any]:
         """Between places (K, m) of lines: cells (K - 1, m) at whose ends signs differ, and those that turn at zero."""
 
         def at(base: Any, s: Any, y: Any) -> tuple[Any, Any]:
@@ -154,8 +183,10 @@ class FibreSupport:
         place = root_between(jax.grad(residual), lower, upper, _STEPS)
         return place, residual(place) * residual(lower) < 0
 
-    def _weighted_roots(self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any) -> tuple[Any, Any]:
-        """Points (D, r) and their log-weights (r,)."""
+    def _weighted_roots(
+        self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any, shares: Any
+    ) -> tuple[Any, Any]:
+        """Points (D, r) and their log-weights (r,), from the shares of charts (widths, D, r)."""
 
         def root(base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any, Any]:
             residual = partial(self._residual, base, along, y)
@@ -164,7 +195,7 @@ class FibreSupport:
             return x, slopes, jnp.abs(value - y) < _CLOSE * (1 + jnp.abs(y))  # a jump across y is no root
 
         x, slopes, close = jax.vmap(root, -1, (-1, -1, -1))(base, along, lower, upper, y)
-        balance = (jnp.abs(slopes) * _densities(self._kinds, x, truth)).sum(0)
+        balance = (jnp.abs(slopes) * _densities(self._kinds, self._frequency, x, truth, shares)).sum(0)
         good = close & jnp.isfinite(balance) & (balance > 0)
         return x, jnp.where(good, -jnp.log(jnp.where(good, balance, 1.0)), -jnp.inf)
 
@@ -172,39 +203,41 @@ class FibreSupport:
         return self._phi(base + s * along)[0] - y
 
 
-def _components(rows: np.ndarray, noises: int) -> np.ndarray:
+def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
     """Of every component and coordinate (G, D) the place of its width in the list of them, 0 for what is not narrow.
 
-    ``rows`` says which index row each coordinate belongs to, the noise is the rest.
+    ``rows`` says which index row each coordinate belongs to, the noise is the rest; ``weight`` is that of components of
+    all rows, in units of those of single ones.
     """
     # The more rows, the more components there are of single ones, and the fewer points would be near in all of them.
-    share = max(1, rows.max())
+    share = weight * max(1, rows.max())
     narrow = [(np.ones(len(rows), bool), width) for width in [*_WIDTHS] * share]
     if rows.max() > 0:
         for row in range(rows.max() + 1):
             chosen = [rows == row] if rows.max() == 1 else [rows == row, rows != row]
             narrow += [(mask, width) for mask in chosen for width in _ROW_WIDTHS]
     kinds = [mask * int(np.searchsorted(_ALL_WIDTHS[1:], width) + 1) for mask, width in narrow]
-    kinds += [np.zeros(len(rows), int)] * _PRIOR
+    kinds += [np.zeros(len(rows), int)] * (weight * _PRIOR)
     return np.pad(np.array(kinds), ((0, 0), (0, noises)))
 
 
-def _densities(kinds: np.ndarray, x: Any, truth: Any) -> Any:
-    """Of points (D, r), the density of all coordinates but one in the mixture around the truth, (D, r).
+def _densities(kinds: np.ndarray, frequency: np.ndarray, x: Any, truth: Any, shares: Any) -> Any:
+    """Of points (D, r), the density of draws of all coordinates but one, those of the chart that solves it, (D, r).
+
+    ``shares`` (widths, D, r) are those of the charts in the draws of the first components; in the others all are alike.
 
     As products of densities in one dimension, of which there are few: exponentials take longest. Where narrow ones
     vanish by rounding, that of the prior does not.
     """
     D = len(x)
-    kinds, counts = np.unique(kinds, axis=0, return_counts=True)
     widths = _ALL_WIDTHS[:, None, None]
     centre = jnp.where(np.arange(len(widths))[:, None, None] > 0, truth, 0.0)
     single = jnp.exp(-0.5 * ((x - centre) / widths) ** 2) / (np.sqrt(2 * np.pi) * widths)
     total = [jnp.zeros_like(x[0])] * D
-    for kind, count in zip(kinds, counts, strict=True):
+    for number, (kind, often) in enumerate(zip(kinds, frequency, strict=True)):
         for S in range(D):
             factors = [single[kind[i], i] for i in range(D) if i != S]
-            total[S] += count / counts.sum() * reduce(mul, factors)
+            total[S] += often * (shares[number, S] if number < len(shares) else 1 / D) * reduce(mul, factors)
     return jnp.stack(total)
 
 

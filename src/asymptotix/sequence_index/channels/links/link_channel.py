@@ -16,6 +16,7 @@ from ...models.link import LinkModel
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
 from ..protocol import DEFAULT_ACCURACY, Accuracy, PreparedPosterior
+from ..row_symmetry import RowSymmetry
 from ..supported import SupportedPosterior
 
 #: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
@@ -41,6 +42,13 @@ class LinkChannel(MappedChannel):
     def cost(self) -> int:
         numbers = self.footprint(self.draws)
         return max((factor for bound, factor in _EXPENSIVE if numbers > bound), default=1)
+
+    @functools.cached_property
+    def symmetry(self) -> RowSymmetry:
+        if self.stochastic and self.finest is None:
+            # The scatter of draws anew stands for their bias too: made symmetric, it would be too small for that.
+            return super().symmetry
+        return RowSymmetry.of_output(self.model_output, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
         if self.finest is None:

@@ -1,0 +1,81 @@
+"""Index rows that may be exchanged, or change their signs together, unseen.
+
+Where the law of the output stays the same under a signed permutation h of the rows, E[g g^T] at the posterior variance
+h V h^T is h E[g g^T] h^T: from nothing, overlaps keep all such symmetries. Nodes and draws break them a little, and
+what is the same for three directions would be learned one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+
+import numpy as np
+
+from ...numerics.linear_algebra import symmetric_basis
+
+#: Rows up to which all signed permutations are tried: 384 of four.
+MOST_ROWS = 4
+#: Index matrices at which they are, and the relative change of an output that is rounding.
+_TRIED, _ROUNDING = 16, 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class RowSymmetry:
+    """A group of signed permutations of the index rows, as matrices (g, P, P)."""
+
+    elements: np.ndarray
+
+    @classmethod
+    def of_output(cls, output: Callable[[np.ndarray], np.ndarray], rows: int, tokens: int, seed: int) -> RowSymmetry:
+        """Those that an output, a function of index matrices (n, P, M), does not show, or only by its sign."""
+        every = _signed_permutations(rows) if rows <= MOST_ROWS else np.eye(rows)[None]
+        Z = np.random.default_rng(seed).standard_normal((_TRIED, rows, tokens))
+        seen = np.asarray(output(np.einsum("gpq,nqm->gnpm", every, Z).reshape(-1, rows, tokens)), float)
+        seen = seen.reshape(len(every), -1)
+        own = np.asarray(output(Z), float).reshape(-1)
+        close = _ROUNDING * (1 + abs(own))
+        return cls(every[[(abs(y - own) <= close).all() or (abs(y + own) <= close).all() for y in seen]])
+
+    @cached_property
+    def trivial(self) -> bool:
+        """Whether no overlap knows anything of it: there is the unit matrix alone, or with its negative."""
+        return bool((abs(np.einsum("gpp->g", self.elements)) == self.elements.shape[1]).all())
+
+    @cached_property
+    def exchangeable(self) -> bool:
+        """Whether every row may take the place of every other."""
+        return bool(self.elements.any(0).all())
+
+    def of(self, matrix: np.ndarray) -> RowSymmetry:
+        """The part of it that a positive matrix (P, P) has too."""
+        if self.trivial:
+            return self
+        away = abs(self.elements @ matrix @ np.swapaxes(self.elements, 1, 2) - matrix).max((1, 2))
+        return RowSymmetry(self.elements[away <= 1e-7 * abs(matrix).max()])
+
+    def averaged(self, matrices: np.ndarray) -> np.ndarray:
+        """Matrices (..., P, P), each made symmetric under all of it."""
+        if self.trivial:
+            return matrices
+        h = self.elements
+        return np.einsum("gpi,...ij,gqj->...pq", h, matrices, h, optimize=True) / len(h)
+
+    def on_matrices(self, frame: np.ndarray) -> np.ndarray:
+        """How it acts on the symmetric matrices on the span of ``frame`` (P, d), in their basis, (g, b, b).
+
+        Elements that do not keep that span are left out.
+        """
+        turned = np.swapaxes(frame, 0, 1) @ self.elements @ frame
+        kept = abs(turned @ np.swapaxes(turned, 1, 2) - np.eye(frame.shape[1])).max((1, 2), initial=0.0) < 1e-7
+        turned, basis = turned[kept], symmetric_basis(frame.shape[1])
+        return np.einsum("aij,gik,bkl,gjl->gab", basis, turned, basis, turned, optimize=True)
+
+
+def _signed_permutations(rows: int) -> np.ndarray:
+    """All of them, as matrices (2^P P!, P, P)."""
+    signs = np.array(list(product((1.0, -1.0), repeat=rows)))
+    orders = np.eye(rows)[np.array(list(permutations(range(rows))))]
+    return (signs[:, None, :, None] * orders).reshape(-1, rows, rows)
