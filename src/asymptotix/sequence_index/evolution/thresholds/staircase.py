@@ -19,6 +19,7 @@ from ..instability import NO_MOMENT, SIGNIFICANT, Instability
 from ..point import Point
 from ..refinement import OverlapSolution, refined
 from ..zero_overlap import curvature_at_zero
+from .crossing import crossing
 from .expected_time import AVERAGES_PER_STEP, with_expected_time
 from .one_index import next_index
 from .threshold import (
@@ -195,8 +196,10 @@ def _crossing(
         if abs(growth) < close or a1 - a0 < 0.2 * tolerance:
             break
         a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
-    slope = (g1 - g0) / (a1 - a0)
-    threshold, found = _on_more_nodes(evolution, at, slope, tolerance, say)
+    if evolution.channel.diagonal:
+        threshold, found = _on_more_nodes(evolution, at, (g1 - g0) / (a1 - a0), tolerance, say)
+    else:
+        threshold, found, at = crossing(evolution, at, tolerance, say)
     step = StaircaseStep(threshold.unless(unsettled), found.direction)
     return step, evolution.entered(at, found).at(threshold.alpha)
 
