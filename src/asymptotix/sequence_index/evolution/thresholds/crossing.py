@@ -20,17 +20,16 @@ from ...channels.protocol import Averages, OperatorAverager
 from ..instability import Instability, analysed, largest_rates
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .quantile_nodes import block_of
-from .threshold import MOST_BLOCKS_DRAWN, NO_GROWTH, Threshold
+from .quantile_nodes import blocks_of
+from .threshold import NO_GROWTH, Threshold
 
 #: Steps of finite differences.
 _STEP = 0.1
-#: Newton steps on the first block at most, and the move in any unknown that leaves little to the next one.
-_STEPS, _CLOSE = 8, 0.02
+#: Newton steps on the first block at most, and the move in any unknown after which it counts as settled: from draws,
+#: which samples have enough of them changes with the overlap, and steps may not become as small as the tolerance.
+_STEPS, _SETTLED = 6, 0.02
 #: Largest move in any unknown.
 _BOUND = 0.5
-#: Blocks of nodes at most.
-_MOST_BLOCKS = 8
 #: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
 _SHARE = 0.8
 #: Share of the last step that counts as an error: slopes from one block may be as wrong.
@@ -91,12 +90,11 @@ class _Search:
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
-    search, block = _Search(evolution, at), block_of(evolution.nodes)
+    search, (block, most) = _Search(evolution, at), blocks_of(evolution.nodes)
     say("towards the crossing")
     first = block(0)
-    here, slopes, settled = _approached(search, first, np.append(at.x, np.log(at.alpha)))
+    here, slopes, settled = _approached(search, first, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [here]
-    most = _MOST_BLOCKS if block != evolution.nodes.operator_block else _most_blocks(evolution)
     while True:
         together = _Evaluation(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
@@ -113,24 +111,21 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
 
 
-def _most_blocks(evolution: OverlapMap) -> int:
-    return MOST_BLOCKS_DRAWN if evolution.channel.stochastic else 2 * _MOST_BLOCKS
-
-
 def _approached(
-    search: _Search, average: OperatorAverager, unknowns: np.ndarray
+    search: _Search, average: OperatorAverager, unknowns: np.ndarray, tolerance: float
 ) -> tuple[_Evaluation, np.ndarray, bool]:
     """Newton steps on one block: the last evaluation, the slopes near by, and whether the steps have become small."""
     here = search.evaluated(average, unknowns)
     slopes = search.slopes(average, here)
     for step in range(_STEPS):
         move = -np.linalg.solve(slopes, here.equations.mean(0))
-        if abs(move).max() < _CLOSE:
-            return here, slopes, True
+        if abs(move).max() < tolerance:
+            break
         here = search.evaluated(average, here.unknowns + _bounded(move))
         if step == 0 and abs(move).max() > _STEP:
             slopes = search.slopes(average, here)
-    return here, slopes, False
+    move = -np.linalg.solve(slopes, here.equations.mean(0))
+    return here, slopes, bool(abs(move).max() < _SETTLED)
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,23 +23,34 @@ from ...channels.protocol import OperatorAverager, Posterior
 from ...channels.supported import Support, SupportedPosterior
 from ..averages import QuasiRandomAverager
 from ..nodes import Nodes
+from .threshold import MOST_BLOCKS_DRAWN
 
 #: Outputs per randomisation in a block over the cost of one, randomisations, and indices with their fields per output.
 _OUTPUTS, _RANDOMISATIONS, _FIELDS = 2**9, 8, 64
-#: Draws that tell the quantiles of the output, per randomisation.
-_POOL = 2**15
+#: Blocks at most, and of the nodes of all averages where posteriors do not come from draws.
+_MOST_BLOCKS, _MOST_PLAIN_BLOCKS = 8, 16
+#: Draws that tell the quantiles of the output, per randomisation and block. Half of them are wider, by this much in the
+#: square of all of them: of the far ends the others would show too little.
+_POOL, _WIDER = 2**15, 3.0
 #: Quantile levels of both ends are this power of even ones.
 _DENSE = 3
 #: The list of points from which indices are chosen.
 _OWN_LIST = 7
 
 
-def block_of(nodes: Nodes) -> Callable[[int], OperatorAverager]:
-    """Blocks of nodes for a growth rate: at quantiles where the channel is of that kind, else those of all averages."""
+class Blocks(NamedTuple):
+    """Nodes for a growth rate, by the number of the block, and how many blocks there are at most."""
+
+    block: Callable[[int], OperatorAverager]
+    most: int
+
+
+def blocks_of(nodes: Nodes) -> Blocks:
+    """At quantiles where the channel is of that kind, else those of all averages."""
     channel = nodes.channel
     if isinstance(channel, LinkChannel) and _is_one_number(channel):
-        return lambda number: QuantileAverager(channel, number)
-    return nodes.operator_block
+        return Blocks(lambda number: QuantileAverager(channel, number), _MOST_BLOCKS)
+    return Blocks(nodes.operator_block, MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_PLAIN_BLOCKS)
 
 
 def _is_one_number(channel: LinkChannel) -> bool:
@@ -68,18 +79,28 @@ class QuantileAverager(QuasiRandomAverager):
     @cached_property
     def _outputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """True indices (n, P, M) that have the outputs, the outputs (n, 1) and their weights (n,)."""
-        P, M, noises = self.channel.indices, self.channel.tokens, self.channel.noises
         parts = []
         for r in range(self._randomisations):
-            normals = ndtri(sobol_uniforms(_POOL, P * M + noises, (self._seed, r, 0)))
-            Z = normals[:, : P * M].reshape(-1, P, M)
-            y = np.asarray(self.channel.observe(Z, normals[:, P * M :]), float)
+            Z, y, mass = self._pool(r)
             even = sobol_uniforms(self._count_of_outputs, 1, (self._seed, r, 1), block=self._block)[:, 0]
             level, weight = _dense_at_ends(even)
-            chosen = np.argsort(y[:, 0])[(level * _POOL).astype(int)]
+            order = np.argsort(y[:, 0])
+            total = np.cumsum(mass[order])
+            chosen = order[np.searchsorted(total, level * total[-1]).clip(max=_POOL - 1)]
             parts.append((Z[chosen], y[chosen], weight))
         Z, y, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Z, y, weights
+
+    def _pool(self, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draws of indices (n, P, M), their outputs (n, 1) and masses (n,): those of both halves as one mixture."""
+        P, M = self.channel.indices, self.channel.tokens
+        size = P * M
+        normals = ndtri(sobol_uniforms(_POOL, size + self.channel.noises, (self._seed, r, 0), block=self._block))
+        variance = 1 + _WIDER / size
+        normals[_POOL // 2 :, :size] *= np.sqrt(variance)
+        Z = normals[:, :size].reshape(-1, P, M)
+        log_ratio = 0.5 * (1 - 1 / variance) * (Z**2).sum((1, 2)) - 0.5 * size * np.log(variance)
+        return Z, np.asarray(self.channel.observe(Z, normals[:, size:]), float), 2 / (1 + np.exp(log_ratio))
 
     @cached_property
     def _posteriors(self) -> list[Any]:
@@ -91,7 +112,7 @@ class QuantileAverager(QuasiRandomAverager):
         Z, y, _ = self._outputs
         numbers = self._block * len(Z) + np.arange(len(Z))
         found = self.channel.prepared(y, Z, replace(self._accuracy, seed=seed, numbers=numbers))
-        assert isinstance(found, SupportedPosterior)  # block_of asks for such channels only
+        assert isinstance(found, SupportedPosterior)  # blocks_of asks for such channels only
         return found
 
     @cached_property
