@@ -44,7 +44,7 @@ class Crossing(NamedTuple):
     point: Point
 
 
-class _Evaluation(NamedTuple):
+class _CrossingRows(NamedTuple):
     """Unknowns (m + 1,) at which nodes were asked, then rows: residuals of x (R, m) and operators (R, b, b)."""
 
     unknowns: np.ndarray
@@ -60,7 +60,7 @@ class _Evaluation(NamedTuple):
         return np.concatenate([self.residuals, growth[:, None]], 1)
 
 
-class _Search:
+class _CrossingSearch:
     """Newton's method for one crossing, on blocks of nodes."""
 
     def __init__(self, evolution: OverlapMap, at: Point) -> None:
@@ -71,15 +71,15 @@ class _Search:
     def point(self, unknowns: np.ndarray) -> Point:
         return self.start.moved(unknowns[:-1]).at(float(np.exp(unknowns[-1])))
 
-    def evaluated(self, average: OperatorAverager, unknowns: np.ndarray) -> _Evaluation:
+    def evaluated(self, average: OperatorAverager, unknowns: np.ndarray) -> _CrossingRows:
         point = self.point(unknowns)
         averages = average(point.V)
         rows = self._evolution.image(averages, point)
         together = self._evolution.image(Averages(*(part.mean(0, keepdims=True) for part in averages)), point)
         _, operators = average.moments_and_operators(point.V, self.frame, self._basis)
-        return _Evaluation(unknowns, rows - rows.mean(0) + together - unknowns[:-1], operators)
+        return _CrossingRows(unknowns, rows - rows.mean(0) + together - unknowns[:-1], operators)
 
-    def slopes(self, average: OperatorAverager, here: _Evaluation) -> np.ndarray:
+    def slopes(self, average: OperatorAverager, here: _CrossingRows) -> np.ndarray:
         """Of the equations in the unknowns (m + 1, m + 1), by finite differences on common nodes."""
         before, columns = here.equations.mean(0), []
         for shift in _STEP * np.eye(len(here.unknowns)):
@@ -90,13 +90,13 @@ class _Search:
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
-    search, (block, most) = _Search(evolution, at), blocks_of(evolution.nodes)
+    search, (block, most) = _CrossingSearch(evolution, at), blocks_of(evolution.nodes)
     say("towards the crossing")
     first = block(0)
     here, slopes, settled = _approached(search, first, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [here]
     while True:
-        together = _Evaluation(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
+        together = _CrossingRows(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
         error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else first.accuracy
         end = together.unknowns + _bounded(moves.mean(0))
@@ -112,8 +112,8 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
 
 
 def _approached(
-    search: _Search, average: OperatorAverager, unknowns: np.ndarray, tolerance: float
-) -> tuple[_Evaluation, np.ndarray, bool]:
+    search: _CrossingSearch, average: OperatorAverager, unknowns: np.ndarray, tolerance: float
+) -> tuple[_CrossingRows, np.ndarray, bool]:
     """Newton steps on one block: the last evaluation, the slopes near by, and whether the steps have become small."""
     here = search.evaluated(average, unknowns)
     slopes = search.slopes(average, here)
