@@ -126,14 +126,7 @@ LONG = {
     "itself, a square and a quartic",
 }
 #: Errors beyond twice the tolerance, which the status says.
-SAMPLED = {
-    "parabola",
-    "rotated parabola",
-    "stretched",
-    "paraboloid of two tokens with noise",
-    "paraboloid",
-    "rotated paraboloid with noise",
-}
+SAMPLED = {"paraboloid", "rotated paraboloid with noise"}
 FEW_NODES = pytest.mark.xfail(reason="the largest number of nodes is too small for the tolerance", strict=True)
 
 
@@ -183,7 +176,6 @@ def test_distances_are_as_large_as_those_of_normal_errors() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.xfail(reason="of ten steps three do: of normal errors that happens once in 70 times", strict=True)
 def test_half_of_all_lie_within_one_error() -> None:
     assert np.mean(sampled_distances() < 1) >= 0.5
 
