@@ -21,6 +21,10 @@ PREDICTION_NODES = 7
 INSTABILITY_OUTPUTS = 11
 #: Indices and noise that are sorted by their output where it depends on one number only.
 SORTED_OUTPUTS = 23
+#: Indices and noise whose outputs tell the quantiles (number, r, 0), even levels of them (number, r, 1), and fields of
+#: every output (number, block, 2), shifted by those of (number, block, 3), where a later step of a staircase depends on
+#: one number only.
+QUANTILE_NODES = 43
 #: Indices whose outputs are those in the curvature of deep attention at zero overlap.
 DEEP_AT_ZERO_OUTPUTS = 17
 #: Two independent lists of early indices, from which posteriors at those outputs are computed.

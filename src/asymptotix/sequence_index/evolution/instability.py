@@ -132,11 +132,11 @@ def _crossed(matrices: np.ndarray) -> np.ndarray:
 
     Those of their own mean know its noise, and make the largest value too large.
     """
-    halves, parts = (matrices[::2], matrices[1::2]), []
-    for own, other in (halves, halves[::-1]):
-        vectors = np.linalg.eigh(other.mean(0))[1]
-        parts.append(np.einsum("ik,rij,jk->rk", vectors, own, vectors))
-    return np.concatenate(parts)
+    values = np.empty(matrices.shape[:2])
+    for own, other in ((0, 1), (1, 0)):
+        vectors = np.linalg.eigh(matrices[other::2].mean(0))[1]
+        values[own::2] = np.einsum("ik,rij,jk->rk", vectors, matrices[own::2], vectors)
+    return values
 
 
 def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> np.ndarray:
@@ -148,17 +148,15 @@ def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> 
     return np.einsum("xa,rab,yb->rxy", change, operators, change)
 
 
-def _largest(operators: np.ndarray) -> tuple[float, float]:
-    """Largest eigenvalue of the mean of operators (R, b, b), and its error.
+def largest_rates(operators: np.ndarray) -> np.ndarray:
+    """Of operators (R, b, b), rows (R,) whose mean is the largest eigenvalue of their mean.
 
     That of the mean itself is too large, above all where several are equal.
     """
-    if len(operators) < 4:
-        values, vectors = np.linalg.eigh(operators.mean(0))
-        rows = np.einsum("a,rab,b->r", vectors[:, -1], operators, vectors[:, -1])
-        return float(values[-1]), float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else 0.0
-    along = _crossed(operators)[:, -1]
-    return float(along.mean()), float(along.std(ddof=1) / np.sqrt(len(along)))
+    if len(operators) >= 4:
+        return _crossed(operators)[:, -1]
+    leading = np.linalg.eigh(operators.mean(0))[1][:, -1]
+    return np.einsum("a,rab,b->r", leading, operators, leading)
 
 
 def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -168,7 +166,8 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
         return 0.0, 0.0, np.zeros((d, d))
     basis = symmetric_basis(e)
     values, vectors = np.linalg.eigh(operators.mean(0))
-    rate, error = _largest(operators)
+    rates = largest_rates(operators)
+    rate, error = float(rates.mean()), float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0
     if rate <= max(NO_MOMENT, SIGNIFICANT * error):
         return max(rate, 0.0), error, np.zeros((d, d))
     # A degenerate eigenvalue (a symmetry of the link) is split by the noise of the nodes only.

@@ -113,8 +113,8 @@ class OverlapMap:
         values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
         return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
 
-    def growth(self, point: Point, blocks: int = 1) -> Instability:
-        """What grows outside the learned subspace at a point, from so many blocks of nodes."""
+    def growth(self, point: Point) -> Instability:
+        """What grows outside the learned subspace at a point, from one block of nodes."""
         P = self.channel.indices
         if self.channel.diagonal:
             rows = np.asarray(point.space.complement.any(1))
@@ -125,8 +125,7 @@ class OverlapMap:
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0 and not self.held:
             return self._growth_of_nothing
-        averages = [self.nodes.operator_block(number) for number in range(blocks)]
-        return instability(averages, point.V, self.not_learned(point), MISALIGNED)
+        return instability([self.nodes.operator_block(0)], point.V, self.not_learned(point), MISALIGNED)
 
     @cached_property
     def _growth_of_nothing(self) -> Instability:

@@ -102,22 +102,19 @@ class _Evaluation(NamedTuple):
         return self.point.x
 
 
-def refined(
-    evolution: OverlapMap, point: Point, tolerance: float, say: Say = quietly, most: int | None = None
-) -> OverlapSolution:
+def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = quietly) -> OverlapSolution:
     """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
 
     From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
     Those made from nearby are averaged. Steps on the way are bounded, predictions are not: their scatter is the error,
     large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
     nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
-    Blocks are rough on the way, and after it where few nodes tell what to correct. At ``most`` so many blocks are used,
-    by default as many as a number of its own is worth.
+    Blocks are rough on the way, and after it where few nodes tell what to correct.
     """
     drawn, nodes = evolution.channel.stochastic, evolution.nodes
     first = nodes.rough.block(0)
     step, few = (_STEP_DRAWN, first) if drawn else (_STEP, nodes.rough.few)
-    most = most or (_MOST_DRAWN if drawn else BLOCKS[-1])
+    most = _MOST_DRAWN if drawn else BLOCKS[-1]
 
     def at(there: Point, average: Averager) -> _Evaluation:
         say(f"towards the fixed point on more nodes, alpha = {point.alpha:.4g}")

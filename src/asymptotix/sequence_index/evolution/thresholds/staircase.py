@@ -19,6 +19,7 @@ from ..instability import NO_MOMENT, SIGNIFICANT, Instability
 from ..point import Point
 from ..refinement import OverlapSolution, refined
 from ..zero_overlap import curvature_at_zero
+from .crossing import crossing
 from .expected_time import AVERAGES_PER_STEP, with_expected_time
 from .one_index import next_index
 from .threshold import (
@@ -37,8 +38,6 @@ from .threshold import (
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
 #: The ratio of the first steps, and how many there are at most until the branch is found.
 _NUDGE, _NUDGES = 1.02, 12
-#: Log growth beyond which a crossing is looked at once more.
-_FAR = 0.02
 #: Blocks of nodes at most for one number on other posteriors.
 _MOST_BLOCKS = 16
 
@@ -195,8 +194,10 @@ def _crossing(
         if abs(growth) < close or a1 - a0 < 0.2 * tolerance:
             break
         a0, g0, a1, g1 = (a0, g0, root, growth) if growth > 0 else (root, growth, a1, g1)
-    slope = (g1 - g0) / (a1 - a0)
-    threshold, found = _on_more_nodes(evolution, at, slope, tolerance, say)
+    if evolution.channel.diagonal:
+        threshold, found = _on_more_nodes(evolution, at, (g1 - g0) / (a1 - a0), tolerance, say)
+    else:
+        threshold, found, at = crossing(evolution, at, tolerance, say)
     step = StaircaseStep(threshold.unless(unsettled), found.direction)
     return step, evolution.entered(at, found).at(threshold.alpha)
 
@@ -204,15 +205,12 @@ def _crossing(
 def _on_more_nodes(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[Threshold, Instability]:
-    """The crossing again, from the refined fixed point; its error is that of the growth over its slope."""
+    """The crossing of a diagonal overlap again, from the refined fixed point; error of the growth over its slope."""
     slope = max(slope, 0.1)
-    solution, here, found = _refined_growth(evolution, at, slope, tolerance, say)
+    solution = refined(evolution, at, 0.5 * tolerance, under("refining", say))
+    here = evolution.point(at.alpha, solution.Q, solution.V)
+    found = evolution.outside(solution, here)
     growth = _log_growth(found, at.alpha)
-    if abs(growth) > _FAR and solution.settled and not evolution.channel.diagonal:
-        # The same nodes serve the neighbourhood: closer to the crossing its slope matters less.
-        at = here.at(at.alpha * float(np.exp(-growth / slope)))
-        solution, here, found = _refined_growth(evolution, at, slope, tolerance, say)
-        growth = _log_growth(found, at.alpha)
     say("error of the threshold")
     moved = _shift_of_growth(evolution, here, solution)
     bias = _bias_of_draws(evolution, here, found)
@@ -223,21 +221,6 @@ def _on_more_nodes(
     alpha = at.alpha * float(np.exp(-growth / slope))
     threshold = Threshold(alpha, float(alpha * error)).checked(tolerance)
     return threshold.unless("" if solution.settled else solution.words), found
-
-
-def _refined_growth(
-    evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
-) -> tuple[OverlapSolution, Point, Instability]:
-    """The fixed point on more nodes, as a solution and as a point, and what grows there.
-
-    From draws the growth is the less certain of the two: blocks beyond its own would not make the threshold better.
-    """
-    close, most = (0.5 if evolution.channel.diagonal else 2.0) * tolerance, None
-    if evolution.channel.stochastic and not evolution.channel.diagonal:
-        most = MOST_BLOCKS_DRAWN
-    solution = refined(evolution, at, close, under("refining", say), most)
-    here = evolution.point(at.alpha, solution.Q, solution.V)
-    return solution, here, _growth_outside(evolution, solution, here, 0.5 * tolerance * slope, say)
 
 
 def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSolution) -> float:
@@ -251,26 +234,9 @@ def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSo
     return shifted - unshifted
 
 
-def _growth_outside(
-    evolution: StateEvolution, solution: OverlapSolution, here: Point, tolerance: float, say: Say
-) -> Instability:
-    """What grows, its rate to a relative ``tolerance`` or on as many blocks of nodes as there may be."""
-    if evolution.channel.diagonal:
-        return evolution.outside(solution, here)
-    most = MOST_BLOCKS_DRAWN if evolution.channel.stochastic else _MOST_BLOCKS
-    count, known = 1, ""
-    while True:
-        say(f"growth of the rest on {count} of at most {most} blocks{known}")
-        found = evolution.growth(here, count)
-        if count >= most or found.error <= tolerance * found.rate:
-            return found
-        known = f", error {found.error / max(found.rate, NO_GROWTH):.1e}, tolerance {tolerance:.1e}"
-        count *= 2
-
-
 def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:
     """By how much few effective draws lower the log growth of what grows, how much of it may be left, its error."""
-    if evolution.channel.careful_enough is None or not evolution.channel.diagonal:
+    if evolution.channel.careful_enough is None:
         return 0.0, 0.0, 0.0
     index = int(np.diag(found.direction).argmax())
     usual, better = (evolution.nodes.block(0, careful)(at.V).curvature[:, index] for careful in (False, True))
