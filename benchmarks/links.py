@@ -32,6 +32,7 @@ LINKS: dict[str, tuple[Any, float | None]] = {
     "noisy ellipsoid": (MultiIndex(lambda z: (jnp.arange(1.0, 5.0) * z**2).sum(), 4, 0.5), None),
     "ellipsoid": (MultiIndex(lambda z: (jnp.array([1.0, 0.5, 0.25]) * z**2).sum(), 3), None),
     "largest of four": (MultiIndex(lambda z: abs(z).max(), 4), None),
+    "maximum of four": (MultiIndex(lambda z: z.max(), 4), None),
     "majority": (MultiIndex(lambda z: jnp.sign(jnp.sign(abs(z) - 0.7).sum()), 3), None),
     "two squares": (MultiIndex(lambda z: z**2, 2), None),
     "two circles": (MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[2] ** 2 + z[3] ** 2]), 4), None),
