@@ -118,7 +118,8 @@ def test_several_fields_of_one_observation(curve):
     together = prepared(omega, V)
     for k in range(4):
         alone = prepared(omega[k::4], V)
-        np.testing.assert_allclose(together.shift[k::4], alone.shift, rtol=1e-9)
+        # Points are kept in single precision, and the order of a sum may depend on the size of its batch.
+        np.testing.assert_allclose(together.shift[k::4], alone.shift, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

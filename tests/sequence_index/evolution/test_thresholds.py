@@ -308,7 +308,7 @@ def test_progress_names_the_step_and_moves_on(monkeypatch):
         "first weak-recovery threshold: block 1 of at most 16",
         "after 1 of 2 directions: following the branch: alpha = ",
         "1 directions learned, iteration 2",
-        "after 1 of 2 directions: refining: ",
+        "after 1 of 2 directions: towards the crossing",
         "exact recovery between 0 and inf: trying alpha = ",
     ):
         assert any(part in text for text in texts), part
