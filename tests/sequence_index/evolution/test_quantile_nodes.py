@@ -38,4 +38,10 @@ def test_levels_are_even_with_their_weights() -> None:
 
 def test_outputs_that_are_no_single_number_have_the_nodes_of_all_averages() -> None:
     nodes = Nodes(channel_of(MultiIndex(lambda z: z[:2] ** 2 + z[2], 3)))
-    assert blocks_of(nodes).block == nodes.operator_block
+    assert blocks_of(nodes, 1e-3).block == nodes.operator_block
+
+
+def test_drawn_fibres_have_more_blocks_for_those_who_ask() -> None:
+    drawn = Nodes(channel_of(MultiIndex(lambda z: z[0] + z[1] ** 2 + 0.5 * z[2] ** 2, 3)))
+    assert blocks_of(drawn, 1e-3).most == 1
+    assert blocks_of(drawn, 5e-4).most > 1

@@ -90,7 +90,7 @@ class _CrossingSearch:
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
-    search, (block, most) = _CrossingSearch(evolution, at), blocks_of(evolution.nodes)
+    search, (block, most) = _CrossingSearch(evolution, at), blocks_of(evolution.nodes, tolerance)
     say("towards the crossing")
     first = block(0)
     here, slopes, settled = _approached(search, first, np.append(at.x, np.log(at.alpha)), tolerance)

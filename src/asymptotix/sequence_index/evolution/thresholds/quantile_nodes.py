@@ -27,9 +27,10 @@ from .threshold import MOST_BLOCKS_DRAWN
 
 #: Outputs per randomisation in a block over the cost of one, randomisations, and indices with their fields per output.
 _OUTPUTS, _RANDOMISATIONS, _FIELDS = 2**9, 8, 64
-#: Blocks at most; where points of fibres are drawn, so that a link of three indices takes about a minute; and of the
-#: nodes of all averages where posteriors do not come from draws.
-_MOST_BLOCKS, _MOST_BLOCKS_OF_DRAWN_FIBRES, _MOST_PLAIN_BLOCKS = 8, 3, 16
+#: Blocks at most, and of the nodes of all averages where posteriors do not come from draws.
+_MOST_BLOCKS, _MOST_PLAIN_BLOCKS = 8, 16
+#: Where points of fibres are drawn a block takes half a minute: there is one, but for tolerances below this.
+_PATIENT = 1e-3
 #: Draws that tell the quantiles of the output, per randomisation and block. Half of them are wider, by this much in the
 #: square of all of them: of the far ends the others would show too little.
 _POOL, _WIDER = 2**15, 3.0
@@ -46,11 +47,11 @@ class Blocks(NamedTuple):
     most: int
 
 
-def blocks_of(nodes: Nodes) -> Blocks:
-    """At quantiles where the channel is of that kind, else those of all averages."""
+def blocks_of(nodes: Nodes, tolerance: float) -> Blocks:
+    """At quantiles where the channel is of that kind, else those of all averages; how many depends on what is asked."""
     channel = nodes.channel
     if isinstance(channel, LinkChannel) and _is_one_number(channel):
-        most = _MOST_BLOCKS_OF_DRAWN_FIBRES if channel.stochastic else _MOST_BLOCKS
+        most = 1 if channel.stochastic and tolerance >= _PATIENT else _MOST_BLOCKS
         return Blocks(lambda number: QuantileAverager(channel, number), most)
     return Blocks(nodes.operator_block, MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_PLAIN_BLOCKS)
 
