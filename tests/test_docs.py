@@ -186,6 +186,7 @@ def test_tutorial_is_short_and_ends_in_something_to_change(tutorial):
     assert text.rindex("## ") == text.index("## Now change this")
 
 
+@pytest.mark.slow
 def test_trained_weights_enter_the_theory(capsys):
     """The example prints what its page shows, as far as training does not depend on the machine, of one network."""
     names = runpy.run_path(str(DOCS / "own" / "weights.py"), run_name="__main__")

@@ -216,6 +216,7 @@ def test_without_its_data_set_a_figure_is_passed_over_in_one_sentence(drawn_from
     assert "needs the data set omniglot" in (out / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_where_the_data_set_is_the_figure_is_made_and_stays_when_it_goes(drawn_from_data):
     said, out, place = drawn_from_data
     (place / "omniglot" / "images_background.zip").touch()  # one of two

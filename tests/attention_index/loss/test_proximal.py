@@ -98,7 +98,7 @@ def test_the_lowest_minimum_is_found(beta, Sigma):
     "make",
     [
         TwoTokenMap,
-        lambda *betas: RowsMap(2, *betas),
+        pytest.param(lambda *betas: RowsMap(2, *betas), marks=pytest.mark.slow),
         pytest.param(lambda *betas: generic_map(2, *betas), marks=pytest.mark.slow),
     ],
 )

@@ -69,6 +69,7 @@ def test_spikes_are_selected_from_the_outliers_and_not_before() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")
+@pytest.mark.slow
 def test_runs_of_several_sizes_are_compared_with_the_limit() -> None:
     """Spikes of weight zero: the theory has no dim, and stays the same at every size of the experiment."""
     task = asx.AttentionIndex(1, asx.Spiked(MP, (6.0, 9.0)), noise=0.5, activation="linear")
@@ -109,6 +110,7 @@ def test_outliers_are_drawn() -> None:
     assert "measured outliers" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
+@pytest.mark.slow
 def test_a_dominant_spike_is_remarked_on() -> None:
     theory = asx.solve(trained(asx.Spiked(MP, (9.0,), dim=60)), alpha=0.3, progress=False)
     assert theory.ok

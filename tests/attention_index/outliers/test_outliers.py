@@ -185,6 +185,7 @@ def test_spikes_are_said_once_unless_the_sweep_changes_them() -> None:
     assert found.theta.sel(dim=30).values == pytest.approx(asx.RankedPowerLaw(1.0, 30).ranks(16))
 
 
+@pytest.mark.slow
 def test_outliers_of_what_was_selected_merged_and_loaded(tmp_path) -> None:
     task = asx.AttentionIndex(1, asx.Spiked(MP, (6.0, 9.0)), 0.5, activation="linear")
     theory = asx.solve(asx.RiskMinimization(task), alpha=[0.1, 0.3], dim=[50, 100], progress=False)

@@ -94,6 +94,7 @@ def test_all_noise_fitted_and_refinement():
     assert found.error(1.0) == pytest.approx(50 / DIM * 6 * found.delta**2, rel=0.02)
 
 
+@pytest.mark.slow
 def test_bayes_pays_less_by_the_ratio_of_the_amplitudes():
     """The same exponent, B_Bayes in the place of A, to 1/k*; of what is not learned the mean is known from the law."""
     target = asx.RankedPowerLaw(1.0, DIM)
@@ -288,6 +289,7 @@ def test_population_optimum_where_it_is_known():
         asx.population_optimum(asx.RiskMinimization(asx.AttentionIndex()))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_excess_is_what_is_left_and_keeps_its_digits():
     """Small excesses are a share Sigmahat/(4 alpha) of the distance from rho S_0, where that is noise all around."""
     task = asx.AttentionIndex(target=asx.RankedPowerLaw(1.0, 2000), noise=0.5)

@@ -141,6 +141,7 @@ def test_thinning_takes_every_kth(thin):
 
 
 @pytest.mark.parametrize("at", [30, WARMUP + 10])
+@pytest.mark.slow
 def test_an_interrupted_chain_goes_on(at, monkeypatch):
     """Stopped in warm-up or between draws; the chain that is not stopped is cut into other blocks."""
     problem = one_path()

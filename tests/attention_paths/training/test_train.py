@@ -94,6 +94,7 @@ def test_learns_from_fresh_batches():
     assert float(score.test_error) == pytest.approx(float(row.validation_error), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_and_not_the_last():
     """On labels turned round validation falls while the loss does: the first row is the best."""
     x, y = random_pair()

@@ -120,6 +120,7 @@ def test_layer_2_is_learned_first():
     assert (start < 0.3).all()  # 0.387 where nothing is learned
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_in_any_batch():
     def last(seeds: list[int]) -> np.ndarray:
         batch = _SgdBatch(SGD(epochs=2, batch=8, reuse=2), TWO_LAYERS, 21, 16, seeds)

@@ -133,6 +133,7 @@ def test_a_run_does_not_depend_on_those_beside_it():
     assert abs(together.keys[0] - together.keys[1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_it_learns():
     """Ten sequences are known by heart in the end, and every curve ends at its own last iterate."""
     history = RELEASED.train([drawn_task(0)], epochs=60, record_every=2, progress=False).history.isel(seed=0)

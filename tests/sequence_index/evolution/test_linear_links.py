@@ -42,7 +42,8 @@ def test_solved_to_its_free_entropy():
     assert float(found.free_entropy_err) < 1e-8
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_averages_are_those_of_samples(noise):
     mixing = np.random.default_rng(5).standard_normal((3, 2, 2))
     channel = channel_of(SequenceIndex(lambda Z: (mixing * Z).sum((1, 2)) + 1.0, 2, 2, noise))
@@ -67,6 +68,7 @@ def test_several_outputs_of_several_indices():
     np.testing.assert_allclose(found.Q, expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_thresholds_of_a_linear_link():
     found = thresholds(BayesOptimal(MultiIndex(lambda z: z[:2], 3, 0.5)), progress=False)
     assert found.status_code.item() == "converged"

@@ -12,6 +12,7 @@ from asymptotix.sequence_index.evolution.thresholds import quantile_nodes
 from asymptotix.sequence_index.evolution.thresholds.quantile_nodes import QuantileAverager, blocks_of
 
 
+@pytest.mark.slow
 def test_moments_and_growth_are_those_of_a_quadrature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantile_nodes, "_OUTPUTS", 2**7)
     channel = channel_of(MultiIndex(lambda z: z[0] + z[1] ** 2, 2))
