@@ -1,5 +1,6 @@
 """Every example runs, and says what it promises."""
 
+import math
 import re
 import runpy
 from pathlib import Path
@@ -82,3 +83,23 @@ def test_own_link(capsys):
     scores = [float(line.split()[-1]) for line in printed.splitlines() if "overlap[index 1]" in line]
     assert len(scores) == 3
     assert max(map(abs, scores)) < 4  # standard errors of four runs
+
+
+def test_directions_are_learned_one_by_one(capsys):
+    runpy.run_path(str(EXAMPLES / "beyond" / "one_by_one.py"), run_name="__main__")
+    over_squares = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert over_squares == sorted(over_squares, reverse=True)  # down to what it is far out, the last line
+    assert over_squares[-1] == pytest.approx(0.5 * math.pi**2 / 24, abs=5e-4)  # the sum of 1/k^2, as printed
+
+
+def test_two_outliers(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["two_outliers.py", "50"])
+    runpy.run_path(str(EXAMPLES / "beyond" / "two_outliers.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    for line in lines[2:]:  # alpha from 0.2 on: close to the detachment overlaps of so small a system are smeared
+        eigenvalue, its_theory, overlap, overlap_in_theory = (
+            float(x) for pair in re.findall(r"(\d\.\d+) \+- [\d.]+, theory (\d\.\d+)", line) for x in pair
+        )
+        assert eigenvalue == pytest.approx(its_theory, rel=0.06)
+        assert overlap == pytest.approx(overlap_in_theory, abs=0.03)
