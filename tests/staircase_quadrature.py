@@ -39,9 +39,13 @@ class Step(NamedTuple):
     overlap: np.ndarray
 
 
-def staircase(averages: Averages, indices: int) -> list[Step]:
-    """All steps of a link whose index 0 starts by itself, with an overlap at any alpha."""
-    steps = [Step(0.0, 0, np.zeros(indices))]
+def staircase(averages: Averages, indices: int, starts: bool = True) -> list[Step]:
+    """All steps of a link whose index 0 starts by itself, with an overlap at any alpha; or of which none does."""
+    nothing = np.zeros(indices)
+    steps = [Step(0.0, 0, nothing)]
+    if not starts:
+        rates = averages(nothing)
+        steps = [Step(float(1 / rates.max()), int(rates.argmax()), nothing)]
     while len(steps) < indices:
         steps.append(_followed(averages, steps))
     return steps

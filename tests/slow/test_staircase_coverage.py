@@ -1,9 +1,9 @@
 """Staircases of two and three steps: their error bars cover what a quadrature of their own finds."""
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,11 +29,11 @@ class Case(NamedTuple):
     steps: Callable[[int], list[float]]
 
 
-def starting(averages: Callable[..., by.Averages], indices: int):
-    """Steps of a link whose index 0 starts by itself."""
+def starting(averages: Callable[..., by.Averages], indices: int, starts: bool = True):
+    """Steps of a link whose index 0 starts by itself, or of which none does."""
 
     def steps(finer: int) -> list[float]:
-        return [step.alpha for step in by.staircase(averages(finer=finer), indices)]
+        return [step.alpha for step in by.staircase(averages(finer=finer), indices, starts)]
 
     return steps
 
@@ -61,12 +61,17 @@ def paraboloid(z):
     return z[0] + z[1] ** 2 + 0.5 * z[2] ** 2
 
 
+def ellipsoid(z):
+    return z[0] ** 2 + 0.5 * z[1] ** 2 + 0.25 * z[2] ** 2
+
+
 def quartic(s):
     return s**4 - 4 * s**2
 
 
 SQUARE = partial(link_quadrature.without_noise, link_quadrature.square())
 PARABOLA = partial(by.summed, [by.linear(), by.squares()])
+ELLIPSOID = [by.squares(), by.squares(0.5), by.squares(0.25)]
 PARABOLOID = partial(by.summed, [by.linear(), by.squares(), by.squares(0.5)])
 
 CASES = {
@@ -89,6 +94,9 @@ CASES = {
     "paraboloid": Case(MultiIndex(paraboloid, 3), starting(partial(PARABOLOID, noise=0.0), 3)),
     "rotated paraboloid with noise": Case(
         MultiIndex(rotated(paraboloid, 3), 3, 0.1), starting(partial(PARABOLOID, noise=0.1), 3)
+    ),
+    "ellipsoid with noise": Case(
+        MultiIndex(ellipsoid, 3, 0.1), starting(partial(by.summed, ELLIPSOID, 0.1), 3, starts=False)
     ),
     "itself, a square and a quartic": Case(
         MultiIndex(lambda z: jnp.stack([z[0], z[1] ** 2, quartic(z[2])]), 3),
@@ -117,45 +125,26 @@ def distances(name: str) -> np.ndarray:
     return abs(ds.staircase.values - alphas(name)) / (ds.staircase_err.values + 1e-6 * alphas(name) + 1e-300)
 
 
-#: Minutes of computing each.
-LONG = {
-    "paraboloid of two tokens with noise",
-    "a square and a quartic",
-    "paraboloid",
-    "rotated paraboloid with noise",
-    "itself, a square and a quartic",
-}
-#: Errors beyond twice the tolerance, which the status says.
-SAMPLED = {"paraboloid", "rotated paraboloid with noise"}
-FEW_NODES = pytest.mark.xfail(reason="the largest number of nodes is too small for the tolerance", strict=True)
-
-
-def cases(too_few_nodes: Collection[str] = ()) -> list[Any]:
-    """Their names as parameters, with marks."""
-    marks = ((pytest.mark.full, LONG), (FEW_NODES, too_few_nodes))
-    return [pytest.param(name, marks=[mark for mark, names in marks if name in names]) for name in CASES]
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CASES)
 def test_the_errors_cover_the_distances(name: str) -> None:
     assert found(name).sizes["step"] == len(alphas(name))
     assert distances(name).max() < 3
 
 
-@pytest.mark.parametrize("name", cases(SAMPLED))
+@pytest.mark.parametrize("name", CASES)
 def test_the_steps_are_as_good_as_asked_for(name: str) -> None:
     # Twice the tolerance, which is one standard error.
     assert np.all(found(name).staircase_err <= 2 * TOLERANCE * alphas(name))
     assert np.all(abs(found(name).staircase - alphas(name)) <= 2 * TOLERANCE * alphas(name))
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CASES)
 def test_what_is_not_as_good_says_so(name: str) -> None:
     ds = found(name)
     assert bool(ds.converged) == bool((ds.staircase_err <= TOLERANCE * ds.staircase).all())
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CASES)
 def test_one_direction_is_learned_after_the_other(name: str) -> None:
     """The projections on them add up to the whole space."""
     directions = found(name).direction.values
@@ -168,21 +157,35 @@ def sampled_distances() -> np.ndarray:
     return np.concatenate([distances(name) for name in CASES])[relative > 1e-9]
 
 
-@pytest.mark.full
 def test_distances_are_as_large_as_those_of_normal_errors() -> None:
     """Deterministic: the limit says what may be called right. With errors of half the size it is 5e-13."""
     sampled = sampled_distances()
     assert chi2.sf((sampled**2).sum(), len(sampled)) > 0.01
 
 
-@pytest.mark.full
 def test_half_of_all_lie_within_one_error() -> None:
     assert np.mean(sampled_distances() < 1) >= 0.5
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Of three steps without a start the quadrature takes half a minute with twice the nodes.
+LONG = {"ellipsoid with noise"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in LONG else []) for name in CASES]
+)
 def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> None:
     np.testing.assert_allclose(CASES[name].steps(2), alphas(name), rtol=1e-5)
+
+
+@pytest.mark.full
+def test_four_steps_of_four_indices_are_those_of_a_quadrature() -> None:
+    """Two minutes of it."""
+    model = MultiIndex(lambda z: (jnp.arange(4.0, 0.0, -1.0) * z**2).sum(), 4, 0.5)
+    exact = starting(partial(by.summed, [by.squares(float(k)) for k in (4, 3, 2, 1)], 0.5), 4, starts=False)(1)
+    ds = thresholds(BayesOptimal(model), which=("staircase",), progress=False).ds
+    np.testing.assert_array_less(abs(ds.staircase.values - exact), 3 * ds.staircase_err.values)
+    assert np.all(ds.staircase_err <= 2 * TOLERANCE * ds.staircase)
 
 
 def test_the_quadrature_of_one_index_gives_known_averages() -> None:

@@ -21,10 +21,9 @@ PREDICTION_NODES = 7
 INSTABILITY_OUTPUTS = 11
 #: Indices and noise that are sorted by their output where it depends on one number only.
 SORTED_OUTPUTS = 23
-#: Indices and noise whose outputs tell the quantiles (number, r, 0), even levels of them (number, r, 1), and fields of
-#: every output (number, block, 2), shifted by those of (number, block, 3), where a later step of a staircase depends on
-#: one number only.
-QUANTILE_NODES = 43
+#: Fields (number, r) and three lists of draws (number, r, 1 to 3) that are sorted by their output at any overlap. One
+#: more where a single randomisation is asked for, two more for every independent repetition, up to fifty.
+SORTED_FIELDS = 43
 #: Indices whose outputs are those in the curvature of deep attention at zero overlap.
 DEEP_AT_ZERO_OUTPUTS = 17
 #: Two independent lists of early indices, from which posteriors at those outputs are computed.
@@ -57,6 +56,8 @@ LINK_PROBES = 1
 LINK_DEPENDENCE = 7
 #: Index matrices at which it is looked for rows that may be exchanged.
 ROW_SYMMETRY = 9
+#: Index matrices at which it is tried whether a link is even.
+EVEN_LINK = 10
 #: Starts of the search for the critical points of a link.
 CRITICAL_POINT_STARTS = 3
 #: Starts of the search for the roots of a link.

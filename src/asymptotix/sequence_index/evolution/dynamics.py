@@ -103,7 +103,7 @@ class Dynamics(OverlapMap):
         end = DynamicsEnd(point, Ending.SETTLED)
         for turn in range(_TURNS + 1):
             end = self._iterated(end.point, say)
-            if self.channel.diagonal or self.channel.stochastic or end.how is not Ending.SETTLED:
+            if self.channel.diagonal or self.nodes.noisy or end.how is not Ending.SETTLED:
                 break
             turned = self._aligned(end.point, enlarge=turn >= _TURNS - 1)
             if turned is None:
@@ -146,7 +146,7 @@ class Dynamics(OverlapMap):
             return None if stopped is None else stopped.value
 
         found = fixed_point(
-            step, point.x, tolerance=self._tolerance(point.alpha), max_steps=150 if self.channel.stochastic else 400,
+            step, point.x, tolerance=self._tolerance(point.alpha), max_steps=150 if self.nodes.noisy else 400,
             anderson=2, max_move=1.0, stride=8.0, stop=stop,
         )  # fmt: skip
         return point.moved(found.x), stopped, found
@@ -159,7 +159,7 @@ class Dynamics(OverlapMap):
         """
         if self.nodes.exact:
             return 1e-9
-        noise = 1e-2 if self.channel.stochastic else 2e-3
+        noise = 1e-2 if self.nodes.noisy else 2e-3
         bound = self.exact_recovery_bound
         drift = float(np.log(alpha / bound)) if np.isfinite(bound) else -np.inf
         return min(noise, max(0.2 * drift, 2e-4)) if drift > -MARGINAL else noise

@@ -38,6 +38,8 @@ class StateEvolution(Dynamics):
         Of the nodes.
     held : mapping, optional
         Index -> overlap of the indices that are held there, whatever the start says of them.
+    nodes : Nodes, optional
+        On which averages are taken, by default those of the seed.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class StateEvolution(Dynamics):
         side_information: float = 0.0,
         seed: int = streams.STATE_EVOLUTION_NODES,
         held: Mapping[int, float] | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
-        super().__init__(channel, side_information, Nodes(channel, seed), held)
+        super().__init__(channel, side_information, Nodes(channel, seed) if nodes is None else nodes, held)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
         """Fixed point reached from a vanishing, isotropic overlap.

@@ -23,6 +23,8 @@ RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
 #: differ by one percent per sample from better ones: what is left of it is 1e-4 of E[g g^T]. Where that is felt there
 #: are more of them.
 MOST_BLOCKS, CORRECTING = 24, (2**8, 2**10)
+#: Blocks at most for one number of a threshold, and where posteriors come from draws.
+MOST_BLOCKS_OF_THRESHOLD, MOST_BLOCKS_DRAWN = 16, 4
 
 
 class Nodes:
@@ -48,6 +50,21 @@ class Nodes:
     ) -> None:
         self.channel, self._seed, self._few, self._rough = channel, seed, FEW if few is None else few, rough
         self._made: dict[tuple[int, int, int, bool], Averager] = {}
+
+    @property
+    def noisy(self) -> bool:
+        """Whether averages scatter around zero where they vanish."""
+        return self.channel.stochastic
+
+    @property
+    def biased(self) -> bool:
+        """Whether averages have a bias that their scatter does not show: that of posteriors from few draws."""
+        return self.channel.stochastic
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks there are at most for one number of a threshold."""
+        return MOST_BLOCKS_DRAWN if self.channel.stochastic else MOST_BLOCKS_OF_THRESHOLD
 
     @cached_property
     def rough(self) -> Nodes:
@@ -94,6 +111,10 @@ class Nodes:
         average = self.block(number)
         assert isinstance(average, OperatorAverager)
         return average
+
+    def better_block(self, number: int) -> OperatorAverager:
+        """As :meth:`operator_block`, for numbers that are reported; it may take longer, and is not kept."""
+        return self.operator_block(number)
 
     @cached_property
     def exact(self) -> bool:

@@ -90,7 +90,7 @@ class OverlapMap:
         free = np.delete(np.eye(P), list(self.held), axis=1)
         if self.channel.diagonal or P == 1:
             return free
-        average = self.nodes.block(0) if self.channel.stochastic else self.nodes.few
+        average = self.nodes.block(0) if self.nodes.noisy else self.nodes.few
         assert isinstance(average, OperatorAverager)
         return visible_directions(average, free)
 

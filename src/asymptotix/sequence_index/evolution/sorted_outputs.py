@@ -29,8 +29,8 @@ from .instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
-#: Smallest and largest number of neighbours in a window; towards the ends a window is this share of what is beyond it.
-_SMALLEST, _LARGEST, _SHARE = 16, 512, 8
+#: Of windows of neighbours, see :func:`window_edges`.
+_WINDOWS = 16, 512, 8
 #: Distinct outputs up to which draws are grouped by them.
 FEW_VALUES = 64
 #: Relative error beyond the scatter: what windows smooth alike in both tables, seen at jumps and at steep ends.
@@ -124,17 +124,20 @@ def _table(z: np.ndarray, y: np.ndarray) -> Table:
     order = np.argsort(y, kind="stable")
     z, y = z[order], y[order]
     new = np.append(True, np.diff(y) > 1e-9 * (1 + np.abs(y[1:])))
-    edges = np.append(np.flatnonzero(new), len(y)) if new.sum() <= FEW_VALUES else window_edges(len(y))
+    edges = np.append(np.flatnonzero(new), len(y)) if new.sum() <= FEW_VALUES else window_edges(len(y), *_WINDOWS)
     counts, starts = np.diff(edges), edges[:-1]
     products = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
     y, first, second = (np.add.reduceat(x, starts) / counts.reshape(-1, *[1] * (x.ndim - 1)) for x in (y, z, products))
     return Table(y, first, second.reshape(len(y), z.shape[1], -1))
 
 
-def window_edges(count: int) -> np.ndarray:
-    """Where windows of sorted draws begin and end: evenly in the bulk, ever narrower towards both ends."""
+def window_edges(count: int, smallest: int, largest: int, share: int) -> np.ndarray:
+    """Where windows of sorted draws begin and end: evenly in the bulk, ever narrower towards both ends.
+
+    They have at least ``smallest`` and at most ``largest`` draws, between both 1/``share`` of what is beyond them.
+    """
     edges = [0]
     while edges[-1] < count // 2:
-        edges.append(edges[-1] + int(np.clip(edges[-1] // _SHARE, _SMALLEST, _LARGEST)))
-    left = np.array([edge for edge in edges if edge <= count // 2 - _SMALLEST])
+        edges.append(edges[-1] + int(np.clip(edges[-1] // share, smallest, largest)))
+    left = np.array([edge for edge in edges if edge <= count // 2 - smallest])
     return np.unique(np.concatenate([left, [count // 2], count - left]))

@@ -27,6 +27,8 @@ _COUNT, _RANDOMISATIONS = 2**11, 8
 _OUTPUTS = 2**14
 #: Quantiles at which posteriors tell whether there is a mean, and the median |g|^2 that no quadrature makes.
 _QUANTILES, _SEEN = 128, 1e-6
+#: Index matrices at which a link is tried for a change of all signs, and the relative change that is rounding.
+_TRIED, _ROUNDING = 16, 1e-9
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
@@ -41,7 +43,8 @@ def sampled_instability_at_zero(
     P, blocks = channel.indices, []
     if channel.exact_averager() is not None:
         exact = block(0)
-        found = instability([exact], np.eye(P), np.eye(P))
+        # At extrema of a link rounding is as large as what counts as a moment.
+        found = instability([exact], np.eye(P), np.eye(P), np.inf if _is_even(channel) else NO_MOMENT)
         return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         return _of_one_number(channel, tolerance)
@@ -58,8 +61,21 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
     exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
     if exactly is not None:
         return exactly
-    moment = None if channel.stochastic else _moment_of_one_number(channel)
-    return instability_from_sorted_outputs(channel, tolerance, moment)
+    if _is_even(channel):
+        return instability_from_sorted_outputs(channel, tolerance, np.zeros((channel.indices, channel.indices)))
+    found = instability_from_sorted_outputs(channel, tolerance)
+    # What stands out of noise needs no posterior, whose program takes long to compile.
+    if channel.stochastic or np.linalg.matrix_rank(found.moment) == channel.indices:
+        return found
+    moment = _moment_of_one_number(channel)
+    return found if moment is None else instability_from_sorted_outputs(channel, tolerance, moment)
+
+
+def _is_even(channel: Channel) -> bool:
+    """Whether outputs are the same where all indices change their signs, so that E[z|y] = 0."""
+    Z = np.random.default_rng(streams.EVEN_LINK).standard_normal((_TRIED, channel.indices, channel.tokens))
+    there, back = (np.asarray(channel.model_output(sign * Z), float) for sign in (1, -1))
+    return bool((abs(there - back) <= _ROUNDING * (1 + abs(there))).all())
 
 
 def _from_few_outputs(channel: Channel) -> Instability | None:
@@ -85,6 +101,7 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     return analysed(moments, operators, np.eye(P), NO_MOMENT, False)
 
 
+@lru_cache(maxsize=64)
 def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
     """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero.
 

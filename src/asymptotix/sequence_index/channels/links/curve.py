@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -47,11 +47,15 @@ class CurveChannel(LinkChannel):
     def __init__(self, model: LinkModel, kind: LinkKind) -> None:
         super().__init__(model, 1)
         self._affine = kind.affine
-        self._centres = critical_points(model)
         way = "in closed form" if all(kind.affine) else "by bracketing and Newton's method"
         self.description = (
             f"quadrature along the level curve, roots along lines {way}: two indices and one output, without noise"
         )
+
+    @cached_property
+    def _centres(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        with jax.ensure_compile_time_eval():  # asked for while a program is traced
+            return critical_points(self.model)
 
     @property
     def cost(self) -> int:

@@ -71,6 +71,11 @@ class LinkChannel(MappedChannel):
         """The link as a function R^n -> R^k, float outputs."""
         return flat_link(self.model, z)
 
+    @functools.cached_property
+    def _link_program(self) -> Any:
+        """The link of many samples, compiled: one by one its operations would be, for every number of them."""
+        return jax.jit(jax.vmap(self.link))
+
     def observe(self, Z: Any, noise: Any = None) -> Any:
         """The outputs (n, k), with the noise of the model.
 
@@ -84,7 +89,7 @@ class LinkChannel(MappedChannel):
         xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
             z = jnp.asarray(Z).reshape(len(Z), self.size)
-            y = jax.vmap(self.link)(z)
+            y = self._link_program(z)
             if self.noises:
                 normals = jax.vmap(self._hashed_noise)(z) if noise is None else jnp.asarray(noise)
                 y = y + np.sqrt(self.model.noise) * normals.astype(y.dtype)
@@ -101,7 +106,7 @@ class LinkChannel(MappedChannel):
         """The output without noise, (n, k)."""
         xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
-            y = jax.vmap(self.link)(jnp.asarray(Z).reshape(len(Z), self.size))
+            y = self._link_program(jnp.asarray(Z).reshape(len(Z), self.size))
             return y if xp is jnp else np.array(y)
 
 

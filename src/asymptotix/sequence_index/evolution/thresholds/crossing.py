@@ -20,7 +20,6 @@ from ...channels.protocol import Averages, OperatorAverager
 from ..instability import Instability, analysed, largest_rates
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .quantile_nodes import blocks_of
 from .threshold import NO_GROWTH, Threshold
 
 #: Steps of finite differences.
@@ -90,21 +89,22 @@ class _CrossingSearch:
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
-    search, (block, most) = _CrossingSearch(evolution, at), blocks_of(evolution.nodes, tolerance)
+    search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
-    first = block(0)
-    here, slopes, settled = _approached(search, first, np.append(at.x, np.log(at.alpha)), tolerance)
-    seen = [here]
+    near, first = nodes.operator_block(0), nodes.better_block(0)
+    here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
+    seen = [here if first is near else search.evaluated(first, here.unknowns)]
     while True:
         together = _CrossingRows(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
-        error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else first.accuracy
+        error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else 0.0
         end = together.unknowns + _bounded(moves.mean(0))
-        if not settled or error <= _SHARE * tolerance or len(seen) == most:
+        enough = error <= _SHARE * max(tolerance, first.accuracy)
+        if not settled or enough or len(seen) == nodes.most_blocks:
             break
-        say(f"block {len(seen) + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
-        seen.append(search.evaluated(block(len(seen)), end))
-    point, error = search.point(end), np.hypot(error, _CURVED * moves[:, -1].mean())
+        say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
+        seen.append(search.evaluated(nodes.better_block(len(seen)), end))
+    point, error = search.point(end), np.linalg.norm([error, first.accuracy, _CURVED * moves[:, -1].mean()])
     moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing is to start by itself here
     found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
     threshold = Threshold(point.alpha, float(point.alpha * error)).checked(tolerance)

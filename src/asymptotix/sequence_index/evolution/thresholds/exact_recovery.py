@@ -15,6 +15,7 @@ from ..dynamics import MARGINAL, Dynamics
 from ..nodes import MORE
 from ..point import Point
 from .expected_time import AVERAGES_OF_RECOVERY, with_expected_time
+from .last_fixed_point import last_fixed_point
 from .threshold import NEVER, Threshold, not_below
 
 #: Relative width to which the threshold is bisected.
@@ -127,6 +128,10 @@ def exact_recovery(
         low, high = high, 1.5 * high
         if high > _LARGEST * floor:
             return not_below(low)
+    if not evolution.channel.diagonal and not evolution.nodes.biased:
+        fold = last_fixed_point(evolution, recovers.ends[-1], tolerance, say)
+        if fold is not None:
+            return fold
     return _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
 
 

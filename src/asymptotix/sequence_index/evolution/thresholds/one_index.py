@@ -19,9 +19,10 @@ import numpy as np
 from ....core.progress import Say, quietly
 from ....numerics.linear_algebra import from_logit, to_logit
 from ..dynamics import NEARLY_EXACT
+from ..nodes import MOST_BLOCKS_DRAWN
 from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
-from .threshold import MOST_BLOCKS_DRAWN, NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
+from .threshold import NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
 #: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
 _CLOSE = 0.1

@@ -23,7 +23,6 @@ from .crossing import crossing
 from .expected_time import AVERAGES_PER_STEP, with_expected_time
 from .one_index import next_index
 from .threshold import (
-    MOST_BLOCKS_DRAWN,
     NEVER,
     NO_GROWTH,
     PART,
@@ -38,8 +37,6 @@ from .threshold import (
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
 #: The ratio of the first steps, and how many there are at most until the branch is found.
 _NUDGE, _NUDGES = 1.02, 12
-#: Blocks of nodes at most for one number on other posteriors.
-_MOST_BLOCKS = 16
 
 
 class Staircase(NamedTuple):
@@ -88,8 +85,7 @@ def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> Stairca
         first = int(curvature.value.argmax())
         alpha = Threshold(1 / curvature.value[first], curvature.error[first] / curvature.value[first] ** 2)
         return along(alpha.checked(tolerance), first, channel.indices)
-    most = MOST_BLOCKS_DRAWN if channel.stochastic else _MOST_BLOCKS
-    found = evolution.growth_of_nothing(0.5 * tolerance, most, say)
+    found = evolution.growth_of_nothing(0.5 * tolerance, evolution.nodes.most_blocks, say)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
     if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
@@ -184,7 +180,7 @@ def _crossing(
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
     at, root, unsettled = below, a0, ""
     # From draws on few nodes the growth is not known better than that one linear step leads to the threshold.
-    close = 0.05 if evolution.channel.stochastic else 0.01
+    close = 0.05 if evolution.nodes.noisy else 0.01
     for _ in range(6):
         root = a0 - g0 * (a1 - a0) / (g1 - g0)
         between = f"between {np.exp(a0):.4g} and {np.exp(a1):.4g}"

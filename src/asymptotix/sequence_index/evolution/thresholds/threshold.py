@@ -10,8 +10,6 @@ from ....core.status import Status
 
 #: Stands for zero where a logarithm of a growth is taken.
 NO_GROWTH = 1e-12
-#: Blocks of nodes at most for one number on posteriors that come from draws.
-MOST_BLOCKS_DRAWN = 4
 #: Share of a correction for the bias of few effective draws that counts as its error.
 UNCORRECTED_SHARE = 0.5
 #: Share of a direction along an index from which on the index counts as learned with it.

@@ -1,0 +1,115 @@
+"""Where fixed points on the way from nothing to full overlap end: the fold of their branch.
+
+With the overlap the alpha of a fixed point grows at first. Where it is largest two of them meet, and beyond nothing
+stops the dynamics. Close to there the dynamics lingers, and the noise of few nodes holds it up: where it ends cannot be
+bisected well. The branch itself passes through the fold, followed by the mean logit s of the overlap,
+
+    x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
+
+e the coordinates of the unit matrix: log(alpha) is what keeps s. At the fold an error of log h moves log(alpha) by its
+part along the left null vector of 1 - dlog h/dx, whatever it does to the overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import fminbound
+
+from ....core.progress import Say
+from ....numerics.iteration import fixed_point
+from ...channels.protocol import Averager
+from ..dynamics import NEARLY_EXACT
+from ..overlap_map import OverlapMap
+from ..point import Point
+from .threshold import Threshold
+
+#: Steps along the branch, in the mean logit, how many there are at most, and how closely that of the fold is found.
+_STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
+#: Residual of a fixed point on few nodes, evaluations for one, and steps of finite differences.
+_SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
+#: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
+_SHARE = 0.8
+
+
+class _Branch:
+    """Fixed points of given mean logits, on few nodes; each is sought from the last."""
+
+    def __init__(self, evolution: OverlapMap, start: Point) -> None:
+        self._evolution, self._start = evolution, start
+        self._unit = start.space.of_precision(np.e * np.eye(evolution.channel.indices))
+        self.x = start.x
+
+    @property
+    def size(self) -> float:
+        """The mean logit."""
+        return float(self._unit @ self.x / (self._unit @ self._unit))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the overlap is as good as full."""
+        return self._start.moved(self.x).largest_variance <= NEARLY_EXACT
+
+    def log_moments(self, average: Averager, x: np.ndarray) -> np.ndarray:
+        """The coordinates of log h, one row per randomisation."""
+        point = self._start.moved(x).at(1.0)
+        return self._evolution.image(average(point.V), point)
+
+    def log_alpha(self, size: float) -> float:
+        """That of the fixed point of a mean logit, to which this moves."""
+        few, unit = self._evolution.nodes.few, self._unit
+
+        def at_size(x: np.ndarray) -> np.ndarray:
+            return x + (size - unit @ x / (unit @ unit)) * unit
+
+        def step(x: np.ndarray) -> np.ndarray:
+            return at_size(self.log_moments(few, x).mean(0))
+
+        start = at_size(self.x)
+        found = fixed_point(step, start, tolerance=_SETTLED, max_steps=_EVALUATIONS, anderson=2, max_move=1.0)
+        self.x = found.x
+        return size - float(unit @ self.log_moments(few, self.x).mean(0) / (unit @ unit))
+
+    def weights(self) -> np.ndarray:
+        """How errors of log h move log(alpha) at the fold, of sum one along the unit matrix."""
+        few, m = self._evolution.nodes.few, len(self.x)
+        before = self.log_moments(few, self.x).mean(0)
+        columns = [(self.log_moments(few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
+        left = np.linalg.svd(np.eye(m) - np.stack(columns, 1))[0][:, -1]
+        return left / (left @ self._unit)
+
+
+def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
+    """The largest alpha of the branch through a fixed point, to a relative ``tolerance``; None where it has no fold."""
+    if evolution.side_information > 0 or evolution.held or start.space.rank < evolution.visible.shape[1]:
+        return None
+    branch = _Branch(evolution, start)
+    say("along the branch of fixed points")
+    sizes = branch.size + _STRIDE * np.arange(_STRIDES)
+    values: list[float] = []
+    for size in sizes:
+        values.append(branch.log_alpha(size))
+        if len(values) > 2 and values[-1] < values[-2] < values[-3]:
+            break
+        if branch.ended:
+            return None
+    top = int(np.argmax(values))
+    if top == 0 or top == len(values) - 1:
+        return None
+    found = fminbound(lambda size: -branch.log_alpha(size), sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
+    branch.log_alpha(float(np.ravel(found)[0]))
+    return _on_more_nodes(evolution, branch, tolerance, say)
+
+
+def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say: Say) -> Threshold:
+    nodes, weights = evolution.nodes, branch.weights()
+    rows: list[np.ndarray] = []
+    while True:
+        say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}")
+        block = nodes.better_block(len(rows))
+        rows.append((branch.x - branch.log_moments(block, branch.x)) @ weights)
+        mean = np.mean(rows, axis=0)
+        scatter = mean.std(ddof=1) / np.sqrt(len(mean)) if len(mean) > 1 else 0.0
+        if scatter <= _SHARE * max(tolerance, block.accuracy) or len(rows) == nodes.most_blocks:
+            break
+    alpha = float(np.exp(mean.mean()))
+    return Threshold(alpha, float(alpha * np.hypot(scatter, block.accuracy))).checked(tolerance)

@@ -1,0 +1,108 @@
+"""Exact recovery behind a fold: its error bars cover what closed forms and dense searches find."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import qmc
+
+from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
+from asymptotix.core.result import ConvergenceWarning
+from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.thresholds.sorted_fields import SortedAverager
+
+pytestmark = pytest.mark.slow
+
+
+def recovery(model: MultiIndex | SequenceIndex) -> tuple[float, float]:
+    """The threshold and its error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        ds = thresholds(BayesOptimal(model), which=("exact_recovery",), progress=False).ds
+    return float(ds.exact_recovery), float(ds.exact_recovery_err)
+
+
+def largest_alpha(moment: Callable[[float], float], overlaps: Sequence[float]) -> float:
+    """Of fixed points q/(1-q) = alpha E[g^2], where all principal overlaps are the same."""
+    return max(q / (1 - q) / moment(q) for q in overlaps)
+
+
+def moment_of_largest(q: float, seed: int = 1, indices: int = 4, fields: int = 2**13) -> float:
+    """E[g_i^2] of the largest |z|, whose posterior given a field is known: one index is the output, others are below.
+
+    Quadrature over the output, Sobol points for the field.
+    """
+    s = np.sqrt(1 - q)
+    omega = np.sqrt(q) * ndtri(qmc.Sobol(indices, rng=seed).random(fields))
+    x, w = np.polynomial.legendre.leggauss(16)
+    edges = np.linspace(0, 7, 31)
+    half = np.diff(edges)[:, None] / 2
+    y, weights = (edges[:-1, None] + half * (x + 1)).ravel(), (half * w).ravel()
+    total = 0.0
+    for part in np.split(omega, fields // 256):
+        field = part[:, :, None]
+        up, low = (y - field) / s, (-y - field) / s
+        inside = ndtr(up) - ndtr(low)
+        up, low = (np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi) for t in (up, low))
+        below = field * inside - s * (up - low)  # E[z; |z| < y]
+        density, signed = (up + low) / s, y * (up - low) / s
+        without = [[np.prod(np.delete(inside, [i, j], 1), 1) for j in range(indices)] for i in range(indices)]
+        evidence = sum(density[:, i] * without[i][i] for i in range(indices))
+        seen = evidence > 1e-200
+        for i in range(indices):
+            rest = sum(density[:, j] * without[i][j] for j in range(indices) if j != i)
+            mean = (signed[:, i] * without[i][i] + below[:, i] * rest) / np.where(seen, evidence, 1.0)
+            total += float(((evidence * np.where(seen, mean - part[:, i, None], 0.0) ** 2) @ weights).sum())
+    return total / (indices * fields * (1 - q) ** 2)
+
+
+def test_the_largest_of_four() -> None:
+    alpha, error = recovery(MultiIndex(lambda z: abs(z).max(), 4))
+    one, other = (largest_alpha(partial(moment_of_largest, seed=seed), (0.91, 0.92)) for seed in (1, 2))
+    exact, scatter = (one + other) / 2, abs(one - other) / 2
+    assert scatter < 1e-3 * alpha
+    assert error <= 1e-3 * alpha
+    assert abs(alpha - exact) < 3 * np.hypot(error, scatter)
+
+
+@pytest.mark.parametrize("link", [lambda z: jnp.cos(z[0]), lambda z: z[0] ** 2], ids=["cos", "square"])
+def test_one_index(link: Callable) -> None:
+    """On the same exact averages, at many overlaps; the search stops within 0.02 of the logit of the fold."""
+    model = MultiIndex(link, 1)
+    average = channel_of(model).exact_averager()
+    assert average is not None
+    exact = largest_alpha(
+        lambda q: float(average(np.array([[1 - q]])).second_moment.mean()), np.linspace(0.05, 0.95, 361).tolist()
+    )
+    alpha, error = recovery(model)
+    assert error <= 1e-4 * alpha
+    np.testing.assert_allclose(alpha, exact, rtol=1e-4)
+
+
+def test_one_index_of_three_tokens() -> None:
+    """On four times as many fields."""
+    model = SequenceIndex(lambda Z: jnp.tanh(Z**2).sum(), 1, 3)
+    average = SortedAverager(channel_of(model), fields=2**8, draws=2**12, seed=77)
+
+    def moment(q: float) -> float:
+        return float(average(np.array([[1 - q]])).second_moment.mean())
+
+    alpha, error = recovery(model)
+    exact = largest_alpha(moment, (0.53, 0.56, 0.59))
+    assert error <= 1e-3 * alpha
+    assert abs(alpha - exact) < 3 * np.hypot(error, 3e-4 * alpha)
+
+
+def test_it_is_where_the_dynamics_passes() -> None:
+    """On exact averages the dynamics itself tells: below it stays, above it ends at full overlap."""
+    model = MultiIndex(lambda z: z[0] ** 2, 1)
+    alpha, _ = recovery(model)
+    evolution = StateEvolution(channel_of(model))
+    below, above = (evolution.uninformed(f * alpha, tolerance=1e-3) for f in (0.998, 1.002))
+    assert not below.exact
+    assert above.exact
