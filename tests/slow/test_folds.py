@@ -14,7 +14,7 @@ from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
 from asymptotix.core.result import ConvergenceWarning
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
-from asymptotix.sequence_index.evolution.thresholds.sorted_fields import SortedAverager
+from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager
 
 pytestmark = pytest.mark.slow
 

@@ -53,7 +53,7 @@ class SequenceIndexTheory:
     def __init__(self, problem: BayesProblem) -> None:
         self.problem = problem
         self.channel = channel_of(problem.model)
-        self.state_evolution = StateEvolution(self.channel, problem.side_information)
+        self.state_evolution = StateEvolution.of(self.channel, problem.side_information)
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return {
@@ -90,7 +90,7 @@ class SequenceIndexTheory:
         self._refuse_large()
         evolution = self.state_evolution
         if fixed:
-            evolution = StateEvolution(self.channel, self.problem.side_information, held=fixed)
+            evolution = StateEvolution.of(self.channel, self.problem.side_information, fixed)
         alphas = np.array([point["alpha"] for point in points])
         hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):

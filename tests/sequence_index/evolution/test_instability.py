@@ -13,7 +13,7 @@ from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.instability import Instability, instability, visible_directions
-from asymptotix.sequence_index.evolution.sorted_outputs import instability_from_sorted_outputs
+from asymptotix.sequence_index.evolution.sorting.sorted_outputs import instability_from_sorted_outputs
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero, sampled_instability_at_zero

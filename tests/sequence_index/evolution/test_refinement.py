@@ -1,7 +1,6 @@
 """The end of state evolution on noisy nodes, for a linear map whose fixed point, slow direction and noise are known."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -36,7 +35,8 @@ class NoisyMap:
         noise_of_average: float = 0.0,
         curved: float = 0.0,
     ) -> None:
-        self.channel, self.nodes, self.rough = SimpleNamespace(stochastic=True), self, self
+        self.nodes = self.rough = self
+        self.noisy = self.biased = True
         jacobian = DIRECTIONS @ np.diag([1 - gap, 0.5]) @ np.linalg.inv(DIRECTIONS)
         rng = np.random.default_rng([7, seed])
         self._slopes = jacobian + noise_of_slopes * rng.normal(size=(ROWS, 2, 2))
@@ -52,6 +52,12 @@ class NoisyMap:
             return Averages(precision[:, :, None] * np.eye(2), np.zeros(ROWS), np.zeros((ROWS, 2)))
 
         averages.accuracy = 0.0  # but for the scatter
+        return averages
+
+    def better_block(self, number: int) -> Any:
+        return self.block(number)
+
+    def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
         return averages
 
     def corrections(self, V: np.ndarray) -> Iterator[Correction]:

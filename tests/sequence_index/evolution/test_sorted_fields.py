@@ -9,9 +9,9 @@ from asymptotix import MultiIndex, SequenceIndex
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.channels.protocol import Channel
-from asymptotix.sequence_index.evolution.sorted_outputs import window_edges
-from asymptotix.sequence_index.evolution.thresholds import sorted_kernel
-from asymptotix.sequence_index.evolution.thresholds.sorted_fields import SortedAverager, SortedNodes
+from asymptotix.sequence_index.evolution.sorting import sorted_kernel
+from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager, SortedNodes
+from asymptotix.sequence_index.evolution.sorting.sorted_outputs import window_edges
 
 
 def paraboloid(z):

@@ -21,6 +21,7 @@ from .instability import Instability, diagonal_instability
 from .nodes import MORE, Nodes
 from .point import Point
 from .refinement import OverlapSolution, refined
+from .sorting.sorted_fields import SortedNodes
 
 #: Nodes in each of two randomisations that follow a trace.
 _TRACE_NODES = 2**12
@@ -51,6 +52,15 @@ class StateEvolution(Dynamics):
         nodes: Nodes | None = None,
     ) -> None:
         super().__init__(channel, side_information, Nodes(channel, seed) if nodes is None else nodes, held)
+
+    @classmethod
+    def of(
+        cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
+    ) -> StateEvolution:
+        """On the nodes that are best for overlaps: without posteriors where these would come from draws."""
+        sorted_ones = channel.stochastic and SortedNodes.suit(channel)
+        nodes = SortedNodes(channel) if sorted_ones else None
+        return cls(channel, side_information, held=held, nodes=nodes)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
         """Fixed point reached from a vanishing, isotropic overlap.
@@ -156,7 +166,8 @@ class StateEvolution(Dynamics):
         if end.how is Ending.UNSETTLED:
             Q, V = end.point.Q, end.point.V
             unknown = np.full(Q.shape, np.nan)
-            return OverlapSolution(Q, V, unknown, self.nodes.few(V), Status.NOT_CONVERGED, end.words)
+            averages = self.nodes.with_evidence(self.nodes.few(V), V)
+            return OverlapSolution(Q, V, unknown, averages, Status.NOT_CONVERGED, end.words)
         return refined(self, end.point, tolerance)
 
     def _recovered(self, words: str, marginal: bool = False) -> OverlapSolution:
@@ -167,7 +178,8 @@ class StateEvolution(Dynamics):
     def _nothing_learned(self) -> OverlapSolution:
         Q, V = self.nothing(0.0).Q, self.nothing(0.0).V
         words = f"converged: nothing {'else ' if Q.any() else ''}is learned"
-        return OverlapSolution(Q, V, np.zeros(Q.shape), self.nodes.block(0)(V), Status.CONVERGED, words)
+        averages = self.nodes.with_evidence(self.nodes.block(0)(V), V)
+        return OverlapSolution(Q, V, np.zeros(Q.shape), averages, Status.CONVERGED, words)
 
 
 def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:

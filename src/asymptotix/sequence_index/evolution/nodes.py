@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from .. import streams
-from ..channels.protocol import Averager, Channel, Correction, OperatorAverager
+from ..channels.protocol import Averager, Averages, Channel, Correction, OperatorAverager
 from .averages import averager
 
 #: Nodes that follow the dynamics, and by how much they are more where what few ones lose may be there.
@@ -112,9 +112,13 @@ class Nodes:
         assert isinstance(average, OperatorAverager)
         return average
 
-    def better_block(self, number: int) -> OperatorAverager:
-        """As :meth:`operator_block`, for numbers that are reported; it may take longer, and is not kept."""
-        return self.operator_block(number)
+    def better_block(self, number: int) -> Averager:
+        """As :meth:`block`, for numbers that are reported; it may take longer."""
+        return self.block(number)
+
+    def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
+        """Averages at V that know E log Z_out, too."""
+        return averages
 
     @cached_property
     def exact(self) -> bool:

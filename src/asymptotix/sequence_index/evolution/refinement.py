@@ -111,10 +111,10 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
     Blocks are rough on the way, and after it where few nodes tell what to correct.
     """
-    drawn, nodes = evolution.channel.stochastic, evolution.nodes
+    nodes = evolution.nodes
     first = nodes.rough.block(0)
-    step, few = (_STEP_DRAWN, first) if drawn else (_STEP, nodes.rough.few)
-    most = _MOST_DRAWN if drawn else BLOCKS[-1]
+    step, few = (_STEP_DRAWN, first) if nodes.noisy else (_STEP, nodes.rough.few)
+    most = _MOST_DRAWN if nodes.noisy else BLOCKS[-1]
 
     def at(there: Point, average: Averager) -> _Evaluation:
         say(f"towards the fixed point on more nodes, alpha = {point.alpha:.4g}")
@@ -128,9 +128,10 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     here, inverse, moving = way
     correction = _sure_correction(evolution, here, inverse, tolerance)
     blocks_of = nodes if correction is None else nodes.rough
-    if nodes.rough is not nodes:  # a rough block is not evaluated again: it has kept what it was asked for last
-        here = _evaluated(evolution, here.point, blocks_of.block(0), correction)
-    predictions, seen = Predictions(here.point, response, drawn), []
+    better = blocks_of.better_block(0)
+    if better is not first or correction is not None:  # a block has kept what it was asked for last
+        here = _evaluated(evolution, here.point, better, correction)
+    predictions, seen = Predictions(here.point, response, nodes.biased), []
     while True:
         predictions.add(here, inverse)
         seen.append(here)
@@ -139,14 +140,14 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
         say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
-        here = _evaluated(evolution, end, blocks_of.block(blocks), correction)
+        here = _evaluated(evolution, end, blocks_of.better_block(blocks), correction)
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
-    errors = errors + first.accuracy * abs(response).sum(0)
+    errors = errors + better.accuracy * abs(response).sum(0)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
-    averages = _pooled(seen, end)
+    averages = nodes.with_evidence(_pooled(seen, end), end.V)
     if moving:
         return OverlapSolution(end.Q, end.V, errors, averages, Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
     if not resolved:
@@ -212,8 +213,8 @@ def _evaluated(
 ) -> _Evaluation:
     averages = average(point.V) if correction is None else correction.applied(average(point.V))
     rows = evolution.image(averages, point)
-    drawn = evolution.channel.stochastic
-    together = evolution.image(_pooled_rows(averages), point)[0] if drawn else rows.mean(0)
+    noisy = evolution.nodes.noisy
+    together = evolution.image(_pooled_rows(averages), point)[0] if noisy else rows.mean(0)
     return _Evaluation(point, averages, rows - rows.mean(0) + together - point.x)
 
 

@@ -1,7 +1,7 @@
 """The instability of zero overlap: the first threshold.
 
 There omega = 0 and V = I for every sample, so that g and G depend on the output alone. Where that is one number of few
-values, these are all that is needed; where it is one of many, :mod:`sorted_outputs` does without posteriors.
+values, these are all that is needed; where it is one of many, :mod:`.sorting.sorted_outputs` does without posteriors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..channels.protocol import Channel, OperatorAverager, Posterior
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability
-from .sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
+from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
 
 #: Nodes per randomisation, and randomisations, of the estimate without state evolution.
 _COUNT, _RANDOMISATIONS = 2**11, 8

@@ -14,9 +14,9 @@ from ....core.problem import Outcome, index_name
 from ....core.progress import Progress, Say, under
 from ....core.status import Status
 from ..fixed_points import StateEvolution
+from ..sorting.sorted_fields import SortedNodes
 from .exact_recovery import exact_recovery
 from .separate import FoundThresholds, joined
-from .sorted_fields import SortedNodes
 from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
@@ -69,7 +69,7 @@ def find_thresholds_of_parts(
 def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
     """The thresholds of one state evolution, as far as they are asked for."""
     channel = evolution.channel
-    if SortedNodes.suit(channel):
+    if SortedNodes.suit(channel) and not isinstance(evolution.nodes, SortedNodes):
         nodes = SortedNodes(channel)
         evolution = StateEvolution(channel, evolution.side_information, held=evolution.held, nodes=nodes)
     rows_only = "staircase" not in asked

@@ -18,6 +18,7 @@ from ....core.progress import Say
 from ....numerics.linear_algebra import symmetric_basis
 from ...channels.protocol import Averages, OperatorAverager
 from ..instability import Instability, analysed, largest_rates
+from ..nodes import Nodes
 from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import NO_GROWTH, Threshold
@@ -91,7 +92,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
     search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
-    near, first = nodes.operator_block(0), nodes.better_block(0)
+    near, first = nodes.operator_block(0), _better_block(nodes, 0)
     here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [here if first is near else search.evaluated(first, here.unknowns)]
     while True:
@@ -103,12 +104,18 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
         if not settled or enough or len(seen) == nodes.most_blocks:
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
-        seen.append(search.evaluated(nodes.better_block(len(seen)), end))
+        seen.append(search.evaluated(_better_block(nodes, len(seen)), end))
     point, error = search.point(end), np.linalg.norm([error, first.accuracy, _CURVED * moves[:, -1].mean()])
     moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing is to start by itself here
     found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
     threshold = Threshold(point.alpha, float(point.alpha * error)).checked(tolerance)
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
+
+
+def _better_block(nodes: Nodes, number: int) -> OperatorAverager:
+    block = nodes.better_block(number)
+    assert isinstance(block, OperatorAverager)  # the overlap is a matrix
+    return block
 
 
 def _approached(

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from ...numerics.control_variates import Control, hermite_polynomials
-from ...numerics.linear_algebra import symmetric_basis
-from ...numerics.quadrature import sobol_uniforms
-from ...numerics.threads import in_threads
-from .. import streams
-from ..channels.protocol import Channel, Posterior
-from .averages import squares_and_operators, symmetric_growth
-from .instability import NO_MOMENT, Instability, analysed
+from ....numerics.control_variates import Control, hermite_polynomials
+from ....numerics.linear_algebra import symmetric_basis
+from ....numerics.quadrature import sobol_uniforms
+from ....numerics.threads import in_threads
+from ... import streams
+from ...channels.protocol import Channel, Posterior
+from ..averages import squares_and_operators, symmetric_growth
+from ..instability import NO_MOMENT, Instability, analysed
 
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)

@@ -22,7 +22,7 @@ from ...channels.links.link_channel import LinkChannel
 from ...channels.protocol import Averages, Channel, OperatorAverager
 from ..averages import symmetric_growth
 from ..nodes import Nodes
-from ..sorted_outputs import window_edges
+from .sorted_outputs import window_edges
 
 #: Fields per randomisation, draws in each list of a field, lists, and randomisations.
 _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
@@ -30,8 +30,8 @@ _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
 _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
 #: Fields at a time, in one of several threads.
 _AT_ONCE = 2**5
-#: Blocks at most.
-_MOST_BLOCKS = 16
+#: Blocks at most, and of many draws those that are kept, 200 MB each.
+_MOST_BLOCKS, _KEPT = 16, 2
 #: Half of the draws are wider, by this much in the square of all of them: at the far ends, where G is large, the others
 #: would have too few neighbours.
 _WIDER = 4.0
@@ -140,8 +140,8 @@ class SortedAverager(OperatorAverager):
         found = self._products(V, np.linalg.inv(psd_sqrt(V)), squares=False)
         moments = np.einsum("rpmqm->rpq", found.reshape(-1, P, M, P, M))
         moments = self.channel.symmetry.of(V).averaged(moments * self.channel.overlap_mask)
-        rows = len(moments)
-        return Averages(moments, np.full(rows, np.nan), np.full((rows, P), np.nan))
+        # What posteriors would tell, of nothing that is asked for here.
+        return Averages(moments, np.full(len(moments), np.nan), np.full((len(moments), P), np.nan))
 
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
@@ -164,6 +164,7 @@ class SortedNodes(Nodes):
     def __init__(self, channel: Channel, seed: int = streams.SORTED_FIELDS, few: int = _FEW_FIELDS) -> None:
         super().__init__(channel, seed, few)
         self._blocks: dict[int, SortedAverager] = {}
+        self._better: dict[int, SortedAverager] = {}
 
     @property
     def noisy(self) -> bool:
@@ -192,7 +193,19 @@ class SortedNodes(Nodes):
         return self._blocks.setdefault(number, SortedAverager(self.channel, seed=self._seed, block=number))
 
     def better_block(self, number: int) -> SortedAverager:
-        return SortedAverager(self.channel, draws=_MANY_DRAWS, seed=self._seed, block=number)
+        made = self._better.get(number) or SortedAverager(
+            self.channel, draws=_MANY_DRAWS, seed=self._seed, block=number
+        )
+        if number < _KEPT:
+            self._better[number] = made
+        return made
+
+    def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
+        return averages._replace(log_evidence=self._posteriors.block(0)(V).log_evidence)
+
+    @cached_property
+    def _posteriors(self) -> Nodes:
+        return Nodes(self.channel)
 
     def others(self, number: int) -> SortedNodes:
         return SortedNodes(self.channel, self._seed + 2 * number, self._few)

@@ -1,0 +1,1 @@
+"""Averages without posteriors: draws sorted by their output, where that is one number."""
