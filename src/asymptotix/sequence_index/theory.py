@@ -19,7 +19,6 @@ from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from .channels.choose import channel_of
 from .evolution.fixed_points import StateEvolution
-from .evolution.nodes import BLOCK, RANDOMISATIONS
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import THRESHOLDS, Part, find_thresholds, find_thresholds_of_parts
 from .models.link import LinkModel
@@ -105,8 +104,7 @@ class SequenceIndexTheory:
         """MemoryError where what an average over data holds at once does not fit into memory."""
         channel = self.channel
         n, one = channel.indices * channel.tokens, np.zeros((1, channel.indices, channel.tokens))
-        nodes = 0 if channel.exact_averager() is not None else BLOCK * RANDOMISATIONS // channel.cost
-        numbers = max(nodes * 4 * n**2, PREDICTION_NODES * 3 * (n + np.size(channel.output(one))))
+        numbers = max(self.state_evolution.nodes.numbers, PREDICTION_NODES * 3 * (n + np.size(channel.output(one))))
         what = f"state evolution of {channel.indices} indices and {channel.tokens} tokens"
         refuse_beyond_memory(8 * numbers, what, "smaller sizes")
 

@@ -62,6 +62,12 @@ class Nodes:
         return self.channel.stochastic
 
     @property
+    def numbers(self) -> int:
+        """How many numbers averages hold at once, about."""
+        size = self.channel.indices * self.channel.tokens
+        return 0 if self.exact else BLOCK * RANDOMISATIONS // self.channel.cost * 4 * size**2
+
+    @property
     def most_blocks(self) -> int:
         """How many blocks there are at most for one number of a threshold."""
         return MOST_BLOCKS_DRAWN if self.channel.stochastic else MOST_BLOCKS_OF_THRESHOLD

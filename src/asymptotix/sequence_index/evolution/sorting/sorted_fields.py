@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from ....numerics.linear_algebra import mixed_rows, psd_sqrt
 from ....numerics.quadrature import sobol_uniforms
-from ....numerics.threads import in_threads
+from ....numerics.threads import compiler_installed, in_threads
 from ... import streams
 from ...channels.links.link_channel import LinkChannel
 from ...channels.protocol import Averages, Channel, OperatorAverager
@@ -175,6 +175,12 @@ class SortedNodes(Nodes):
         return False
 
     @property
+    def numbers(self) -> int:
+        # Draws in single precision; one block beside those that are kept, outputs and their order, and weights.
+        draws, size = _RANDOMISATIONS * _FIELDS * _LISTS * _MANY_DRAWS, self.channel.indices * self.channel.tokens
+        return (1 + _KEPT) * draws * (size + 5) // 2
+
+    @property
     def most_blocks(self) -> int:
         return _MOST_BLOCKS
 
@@ -183,7 +189,8 @@ class SortedNodes(Nodes):
         """Whether observations of a channel are one number, which does not take few values only."""
         if not isinstance(channel, LinkChannel) or channel.finest is None or channel.diagonal:
             return False
-        return channel.groups is None and channel.observe(np.ones((2, channel.indices, channel.tokens))).shape == (2, 1)
+        one = channel.observe(np.ones((2, channel.indices, channel.tokens))).shape == (2, 1)
+        return one and channel.groups is None and compiler_installed()
 
     @cached_property
     def few(self) -> SortedAverager:
