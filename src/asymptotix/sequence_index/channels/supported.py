@@ -81,11 +81,6 @@ class SupportedPosterior:
         self._support = _found(channel, self._y, self._truth, numbers, accuracy.seed)
         self._longer: dict[int, Support] = {}
 
-    @property
-    def support(self) -> Support:
-        """The points of the fibres of all observations."""
-        return self._support
-
     def __call__(self, omega: Any, V: Any) -> Posterior:
         channel, omega, V = self._channel, np.asarray(omega, float), np.asarray(V, float)
         n, P, M = omega.shape

@@ -28,6 +28,8 @@ from .sorted_outputs import window_edges
 _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
 #: Fields and draws of the one randomisation that follows dynamics, and draws behind a number.
 _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
+#: Relative bias of averages from many draws, seen against quadratures and longer lists; it falls like their number.
+_ACCURACY = 3e-4
 #: Fields at a time, in one of several threads.
 _AT_ONCE = 2**5
 #: Blocks at most, and of many draws those that are kept, 200 MB each.
@@ -58,8 +60,6 @@ class SortedAverager(OperatorAverager):
     """
 
     stochastic = True
-    #: Of many draws; with a quarter of them it is five times as large. Seen against quadratures and longer lists.
-    accuracy = 3e-4
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class SortedAverager(OperatorAverager):
     ) -> None:
         self.channel, self._fields, self._draws = channel, fields, draws
         self._randomisations, self._seed, self._block = randomisations, seed, block
+        self.accuracy = _ACCURACY * _MANY_DRAWS / draws
         self._edges = window_edges(draws, *_WINDOWS)
         self._last: tuple[bytes, list[_SortedDraws]] = b"", []
 

@@ -70,7 +70,7 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
     """The thresholds of one state evolution, as far as they are asked for."""
     channel = evolution.channel
     if SortedNodes.suit(channel) and not isinstance(evolution.nodes, SortedNodes):
-        nodes = SortedNodes(channel)
+        nodes = SortedNodes(channel)  # also where posteriors are quadratures: growth on a block of those takes longer
         evolution = StateEvolution(channel, evolution.side_information, held=evolution.held, nodes=nodes)
     rows_only = "staircase" not in asked
     steps, branch = (

@@ -21,7 +21,7 @@ from ..instability import Instability, analysed, largest_rates
 from ..nodes import Nodes
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .threshold import NO_GROWTH, Threshold
+from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold
 
 #: Steps of finite differences.
 _STEP = 0.1
@@ -30,8 +30,6 @@ _STEP = 0.1
 _STEPS, _SETTLED = 6, 0.02
 #: Largest move in any unknown.
 _BOUND = 0.5
-#: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
-_SHARE = 0.8
 #: Share of the last step that counts as an error: slopes from one block may be as wrong.
 _CURVED = 0.1
 
@@ -100,7 +98,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
         moves = -np.linalg.solve(slopes, together.equations.T).T
         error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else 0.0
         end = together.unknowns + _bounded(moves.mean(0))
-        enough = error <= _SHARE * max(tolerance, first.accuracy)
+        enough = error <= SCATTER_SHARE * max(tolerance, first.accuracy)
         if not settled or enough or len(seen) == nodes.most_blocks:
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")

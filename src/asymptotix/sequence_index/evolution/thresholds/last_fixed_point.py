@@ -21,14 +21,12 @@ from ...channels.protocol import Averager
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .threshold import Threshold
+from .threshold import SCATTER_SHARE, Threshold
 
 #: Steps along the branch, in the mean logit, how many there are at most, and how closely that of the fold is found.
 _STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
 #: Residual of a fixed point on few nodes, evaluations for one, and steps of finite differences.
 _SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
-#: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
-_SHARE = 0.8
 
 
 class _Branch:
@@ -38,6 +36,8 @@ class _Branch:
         self._evolution, self._start = evolution, start
         self._unit = start.space.of_precision(np.e * np.eye(evolution.channel.indices))
         self.x = start.x
+        #: Whether the last fixed point was found.
+        self.settled = True
 
     @property
     def size(self) -> float:
@@ -66,7 +66,7 @@ class _Branch:
 
         start = at_size(self.x)
         found = fixed_point(step, start, tolerance=_SETTLED, max_steps=_EVALUATIONS, anderson=2, max_move=1.0)
-        self.x = found.x
+        self.x, self.settled = found.x, found.converged
         return size - float(unit @ self.log_moments(few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
@@ -79,7 +79,10 @@ class _Branch:
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
-    """The largest alpha of the branch through a fixed point, to a relative ``tolerance``; None where it has no fold."""
+    """The largest alpha of the branch through a fixed point, to a relative ``tolerance``.
+
+    None where it has no fold, or where that is not found.
+    """
     if evolution.side_information > 0 or evolution.held or start.space.rank < evolution.visible.shape[1]:
         return None
     branch = _Branch(evolution, start)
@@ -97,6 +100,8 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
         return None
     found = fminbound(lambda size: -branch.log_alpha(size), sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
     branch.log_alpha(float(np.ravel(found)[0]))
+    if not branch.settled:
+        return None
     return _on_more_nodes(evolution, branch, tolerance, say)
 
 
@@ -109,7 +114,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
         rows.append((branch.x - branch.log_moments(block, branch.x)) @ weights)
         mean = np.mean(rows, axis=0)
         scatter = mean.std(ddof=1) / np.sqrt(len(mean)) if len(mean) > 1 else 0.0
-        if scatter <= _SHARE * max(tolerance, block.accuracy) or len(rows) == nodes.most_blocks:
+        if scatter <= SCATTER_SHARE * max(tolerance, block.accuracy) or len(rows) == nodes.most_blocks:
             break
     alpha = float(np.exp(mean.mean()))
     return Threshold(alpha, float(alpha * np.hypot(scatter, block.accuracy))).checked(tolerance)

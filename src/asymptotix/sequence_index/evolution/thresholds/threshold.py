@@ -12,6 +12,8 @@ from ....core.status import Status
 NO_GROWTH = 1e-12
 #: Share of a correction for the bias of few effective draws that counts as its error.
 UNCORRECTED_SHARE = 0.5
+#: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
+SCATTER_SHARE = 0.8
 #: Share of a direction along an index from which on the index counts as learned with it.
 PART = 1e-3
 
