@@ -12,7 +12,7 @@ from scipy.stats import qmc
 
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
 from asymptotix.core.result import ConvergenceWarning
-from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of_link as channel_of
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager
 

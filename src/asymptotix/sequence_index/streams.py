@@ -21,8 +21,9 @@ PREDICTION_NODES = 7
 INSTABILITY_OUTPUTS = 11
 #: Indices and noise that are sorted by their output where it depends on one number only.
 SORTED_OUTPUTS = 23
-#: Fields (number, r) and three lists of draws (number, r, 1 to 3) that are sorted by their output at any overlap. One
-#: more where a single randomisation is asked for, two more for every independent repetition, up to fifty.
+#: Fields (number, r) and three lists of draws (number, r, 1 to 3) that are sorted by their output at any overlap, and
+#: cuts of trees (number, block, part) where it is several numbers. One more where a single randomisation is asked for,
+#: two more for every independent repetition, up to fifty.
 SORTED_FIELDS = 43
 #: Indices whose outputs are those in the curvature of deep attention at zero overlap.
 DEEP_AT_ZERO_OUTPUTS = 17
@@ -58,6 +59,10 @@ LINK_DEPENDENCE = 7
 ROW_SYMMETRY = 9
 #: Index matrices at which it is tried whether a link is even.
 EVEN_LINK = 10
+#: Index matrices and noise that show along which axes the outputs of a link vary.
+OUTPUT_AXES = 12
+#: Indices at which the differentials of a link show which directions are recovered last.
+LINK_DIFFERENTIALS = 14
 #: Starts of the search for the critical points of a link.
 CRITICAL_POINT_STARTS = 3
 #: Starts of the search for the roots of a link.

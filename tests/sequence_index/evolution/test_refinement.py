@@ -51,7 +51,7 @@ class NoisyMap:
             precision = np.exp(rows) * self._factors[number]
             return Averages(precision[:, :, None] * np.eye(2), np.zeros(ROWS), np.zeros((ROWS, 2)))
 
-        averages.accuracy = 0.0  # but for the scatter
+        averages.accuracy, averages.uncorrected = 0.0, None  # but for the scatter
         return averages
 
     def better_block(self, number: int) -> Any:

@@ -7,10 +7,11 @@ import pytest
 import staircase_quadrature as by
 from asymptotix import MultiIndex, SequenceIndex
 from asymptotix.numerics.linear_algebra import symmetric_basis
-from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.protocol import Channel
-from asymptotix.sequence_index.evolution.sorting import sorted_kernel
-from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager, SortedNodes
+from asymptotix.sequence_index.channels.choose import channel_of_link as channel_of
+from asymptotix.sequence_index.channels.links.link_channel import LinkChannel
+from asymptotix.sequence_index.evolution.sorting import cell_kernel, output_trees, sorted_kernel
+from asymptotix.sequence_index.evolution.sorting.by_output import LabelledDraws
+from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager, SortedNodes, output_axes
 from asymptotix.sequence_index.evolution.sorting.sorted_outputs import window_edges
 
 
@@ -18,7 +19,7 @@ def paraboloid(z):
     return z[0] + z[1] ** 2 + 0.5 * z[2] ** 2
 
 
-def averager(channel: Channel) -> SortedAverager:
+def averager(channel: LinkChannel) -> SortedAverager:
     """A small one: half a second."""
     return SortedAverager(channel, fields=32, draws=2**10, randomisations=8)
 
@@ -91,11 +92,78 @@ def test_what_is_known_of_the_output_is_averaged_as_it_is() -> None:
     np.testing.assert_allclose(0.5 * (found + found.T), exact, atol=1e-4)
 
 
-def test_they_suit_outputs_of_one_number_that_are_not_discrete() -> None:
+def test_leaves_of_a_list_hold_draws_of_all_lists_with_like_outputs() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((2, 3, 2, 2**10))
+    cells = output_trees.leaves(y, rng.random((2, 3, 31, 2)))
+    counts = np.stack([np.bincount(cells[f, t, t], minlength=32) for f in range(2) for t in range(3)])
+    assert counts.min() >= 8  # a share of 0.35 five times over: 1024 * 0.35^5 = 5.4, never met in all of them
+    # The variance of outputs within leaves is a small part of all of it, one, for draws of other lists too: along each
+    # of two outputs a normal is cut two or three times.
+    for own, other in ((0, 0), (0, 1), (2, 1)):
+        labels = cells[0, own, other]
+        means = np.stack([np.bincount(labels, row) / np.maximum(np.bincount(labels), 1) for row in y[0, other]])
+        assert (y[0, other] - means[:, labels]).var() < 0.2
+
+
+def test_products_of_what_is_linear_in_a_cell_are_right() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.uniform(-1, 1, (1, 3, 2, 2**10))
+    cells = output_trees.leaves(y, rng.random((1, 3, 31, 2)))
+    columns = np.stack([np.ones((1, 3, 2**10)), y[:, :, 0] - 2 * y[:, :, 1]], -1)
+    found = cell_kernel.products(y, cells, 32, columns, np.ones((1, 3, 2**10)))
+    exact = np.einsum("flnp,flnq->pq", columns, columns) / columns[..., 0].size
+    # Slopes are those of variances larger by a thousandth, and leaves end where their own draws do.
+    np.testing.assert_allclose(0.5 * (found + found.T), exact, atol=2e-3)
+
+
+def test_labels_give_the_products_of_the_means_of_labels() -> None:
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 2, (4, 3, 2, 2**12)).astype(float)
+    c = y[:, :, 0] + 2 * y[:, :, 1] + rng.standard_normal((4, 3, 2**12))
+    found = LabelledDraws(y, np.ones(c.shape)).products(c[..., None]).item() / 4
+    assert found == pytest.approx(1.5**2 + 1.25, abs=0.05)  # five errors: 12288 nodes each, of standard deviation 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_several_outputs_are_as_good_as_each_alone(noise: float) -> None:
+    """Their sum and their difference tell of two parabolas what these do."""
+
+    def link(z):
+        first, second = z[0] + z[1] ** 2, z[2] + 0.5 * z[3] ** 2
+        return jnp.stack([first + second, first - second]) / np.sqrt(2)
+
+    average, q = averager(channel_of(MultiIndex(link, 4, noise))), np.array([0.6, 0.3, 0.5, 0.0])
+    first, second = (by.summed([by.linear(), by.squares(a)], noise) for a in (1.0, 0.5))
+    V, rest = np.diag(1 - q), np.eye(4)[:, 3:]
+    learned = average(V).second_moment
+    growth = average.moments_and_operators(V, rest, np.ones((1, 1, 1)))[1]
+    rows = (learned[:, 0, 0], learned[:, 1, 1], learned[:, 2, 2], growth[:, 0, 0])
+    exact = (*first(q[:2]), *second(q[2:]))
+    assert all(near(row, value, 4e-3) for row, value in zip(rows, exact, strict=True))  # 1024 draws
+    assert average.uncorrected is not None
+    assert average.accuracy < 4e-3
+
+
+def test_outputs_that_depend_on_others_are_left_out() -> None:
+    def told_twice(z):
+        return jnp.stack([z[0] * z[1], z[2], z[0] * z[1] - 2 * z[2]])
+
+    channel = channel_of(MultiIndex(told_twice, 3))
+    axes = output_axes(channel)
+    assert axes.shape == (3, 2)
+    y = channel.observe(np.random.default_rng(0).standard_normal((100, 3, 1)))
+    assert np.linalg.cond(np.cov(y @ axes, rowvar=False)) < 10
+
+
+def test_they_suit_few_outputs_that_are_hard() -> None:
     assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3)))
     assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3, 0.1)))
-    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: z[:2] ** 2 + z[2], 3)))
-    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: jnp.sign(z).sum(), 3)))
+    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: z[:2] ** 2 + z[2], 3)))
+    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: jnp.sign(z).sum(), 3)))
+    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: z * jnp.roll(z, 1), 3)))
+    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: z * z[::-1] + z, 2)))  # roots of two are exact
+    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: z[:5] * z[5], 6)))  # five outputs
 
 
 def test_nodes_are_kept_and_others_are_independent() -> None:

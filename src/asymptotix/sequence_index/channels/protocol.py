@@ -176,11 +176,20 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     return np.where(some, above, 1.0) / np.where(some, below, 1.0)
 
 
+#: Share of what is added against a bias that counts as an error.
+HALF_WRONG = 0.5
+
+
 class Averager(abc.ABC):
     """Callable V -> Averages: the means over data of one channel at overlap Q = I - V."""
 
     #: Relative error of a deterministic average, beyond the scatter of randomisations.
     accuracy: float = 1e-9
+
+    @property
+    def uncorrected(self) -> Self | None:
+        """The same without what is added against a bias; None where nothing is."""
+        return None
 
     @abc.abstractmethod
     def __call__(self, V: np.ndarray) -> Averages: ...
@@ -280,6 +289,10 @@ class Channel(abc.ABC):
         ``noise``, standard normals (n, ``noises``), is that of the observations; ignored where ``noises`` is zero, and
         by default chosen by the channel, always the same for the same indices.
         """
+
+    def recovery_bound(self, frame: np.ndarray) -> float:
+        """The alpha above which full overlap in the directions of a frame (P, p), all that is visible, is stable."""
+        return frame.shape[1] / self.outputs
 
     @abc.abstractmethod
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:

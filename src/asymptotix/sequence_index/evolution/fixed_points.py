@@ -58,8 +58,7 @@ class StateEvolution(Dynamics):
         cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
     ) -> StateEvolution:
         """On the nodes that are best for overlaps: without posteriors where these would come from draws."""
-        sorted_ones = channel.stochastic and SortedNodes.suit(channel)
-        nodes = SortedNodes(channel) if sorted_ones else None
+        nodes = SortedNodes(channel) if SortedNodes.suit(channel) and channel.stochastic else None
         return cls(channel, side_information, held=held, nodes=nodes)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:

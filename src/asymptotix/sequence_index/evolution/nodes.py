@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import streams
 from ..channels.protocol import Averager, Averages, Channel, Correction, OperatorAverager
+from ..channels.row_symmetry import RowSymmetry
 from .averages import averager
 
 #: Nodes that follow the dynamics, and by how much they are more where what few ones lose may be there.
@@ -60,6 +61,11 @@ class Nodes:
     def biased(self) -> bool:
         """Whether averages have a bias that their scatter does not show: that of posteriors from few draws."""
         return self.channel.stochastic
+
+    @property
+    def symmetry(self) -> RowSymmetry:
+        """That of averages, as far as it is known."""
+        return self.channel.symmetry
 
     @property
     def numbers(self) -> int:
@@ -117,6 +123,10 @@ class Nodes:
         average = self.block(number)
         assert isinstance(average, OperatorAverager)
         return average
+
+    def block_at_zero(self, number: int) -> OperatorAverager:
+        """As :meth:`block`, for zero overlap alone."""
+        return self.operator_block(number)
 
     def better_block(self, number: int) -> Averager:
         """As :meth:`block`, for numbers that are reported; it may take longer."""

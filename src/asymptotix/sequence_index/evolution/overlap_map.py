@@ -81,7 +81,7 @@ class OverlapMap:
     @cached_property
     def _symmetry(self) -> RowSymmetry | None:
         """Of overlaps that start without any preference; what is held may have one."""
-        return None if self.channel.diagonal or self.held else self.channel.symmetry
+        return None if self.channel.diagonal or self.held else self.nodes.symmetry
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -94,16 +94,18 @@ class OverlapMap:
         assert isinstance(average, OperatorAverager)
         return visible_directions(average, free)
 
-    @property
+    @cached_property
     def exact_recovery_bound(self) -> float:
-        """p/r: full overlap in the p visible directions is stable above this alpha and unstable below.
+        """Full overlap in the p visible directions is stable above this alpha and unstable below: p/r.
+
+        Where some of them are recovered more slowly than others, p and r are those of the slowest ones.
 
         Infinite where no overlap is ever full: with noise, and for discrete outputs. So it is taken where indices are
         held: what is not known of them is like noise to the others.
         """
         if self.channel.noises > 0 or self.channel.outputs == 0 or self.held:
             return np.inf
-        return self.visible.shape[1] / self.channel.outputs
+        return self.channel.recovery_bound(self.visible)
 
     # -- what is not learned -----------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class OverlapMap:
 
         def block(number: int) -> OperatorAverager:
             say(f"block {number + 1} of at most {most}")
-            return self.nodes.operator_block(number)
+            return self.nodes.block_at_zero(number)
 
         return sampled_instability_at_zero(self.channel, block, tolerance, most)
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.progress import Say, quietly
 from ...core.status import Status
 from ...numerics.linear_algebra import to_logit
-from ..channels.protocol import Averager, Averages, Correction
+from ..channels.protocol import HALF_WRONG, Averager, Averages, Correction
 from .coordinates import PRECISIONS
 from .nodes import MOST_BLOCKS
 from .overlap_map import OverlapMap
@@ -144,7 +144,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
-    errors = errors + better.accuracy * abs(response).sum(0)
+    errors = errors + _systematic_errors(evolution, seen[0].point, better, response)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
     averages = nodes.with_evidence(_pooled(seen, end), end.V)
@@ -157,6 +157,14 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     how = Status.CONVERGED if resolved and error <= tolerance else Status.INACCURATE
     words = "; ".join(["settled" if how is Status.INACCURATE else how.sentence, *remarks])
     return OverlapSolution(end.Q, end.V, errors, averages, how, words)
+
+
+def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, response: np.ndarray) -> np.ndarray:
+    """By how much the overlap (P, P) may be wrong beyond its scatter."""
+    if average.uncorrected is None:
+        return average.accuracy * abs(response).sum(0)
+    there, before = (evolution.after(one, point) for one in (average, average.uncorrected))
+    return HALF_WRONG * abs(np.tensordot(there - before, response, 1))
 
 
 def _of_what_is_known(evolution: OverlapMap, known: int) -> str:

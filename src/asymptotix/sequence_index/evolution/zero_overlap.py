@@ -15,10 +15,10 @@ from scipy.special import ndtri
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, sobol_uniforms
 from .. import streams
-from ..channels.protocol import Channel, OperatorAverager, Posterior
+from ..channels.protocol import HALF_WRONG, Channel, OperatorAverager, Posterior
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
-from .instability import NO_MOMENT, Instability, analysed, instability
+from .instability import NO_MOMENT, Instability, analysed, instability, largest_rates
 from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
 
 #: Nodes per randomisation, and randomisations, of the estimate without state evolution.
@@ -41,18 +41,34 @@ def sampled_instability_at_zero(
     Where the observation is one number no blocks are needed: few values are asked for each, many are sorted.
     """
     P, blocks = channel.indices, []
+    # At extrema of a link rounding is as large as what counts as a moment, and draws have noise.
+    floor = np.inf if _is_even(channel) else NO_MOMENT
     if channel.exact_averager() is not None:
         exact = block(0)
-        # At extrema of a link rounding is as large as what counts as a moment.
-        found = instability([exact], np.eye(P), np.eye(P), np.inf if _is_even(channel) else NO_MOMENT)
+        found = instability([exact], np.eye(P), np.eye(P), floor)
         return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         return _of_one_number(channel, tolerance)
     while True:
-        blocks.append(block(len(blocks)))
-        found = instability(blocks, np.eye(P), np.eye(P))
-        if found.error <= tolerance * found.rate or len(blocks) >= most or found.rate == 0:
-            return found
+        one = block(len(blocks))
+        blocks.append(one.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P)))
+        moments, operators = (np.mean(part, axis=0) for part in zip(*blocks, strict=True))
+        found = analysed(moments, operators, np.eye(P), floor, noisy=True)
+        if len(blocks) == 1:
+            bias = _bias_at_zero(one, P, operators)
+        # The rate of the rest is asked for again where what starts by itself is learned.
+        enough = found.error <= max(tolerance, bias) * found.rate
+        if enough or found.starts_by_itself or len(blocks) >= most or found.rate == 0:
+            return found._replace(error=float(np.hypot(found.error, bias * found.rate)))
+
+
+def _bias_at_zero(block: OperatorAverager, P: int, operators: np.ndarray) -> float:
+    """The relative error of the rate beyond the scatter, from what was added to its operators (R, b, b)."""
+    if block.uncorrected is None:
+        return block.accuracy
+    _, before = block.uncorrected.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P))
+    rate, rate_before = (largest_rates(rows).mean() for rows in (operators, before))
+    return float(HALF_WRONG * abs(rate - rate_before) / max(rate, NO_MOMENT))
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +90,7 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 def _is_even(channel: Channel) -> bool:
     """Whether outputs are the same where all indices change their signs, so that E[z|y] = 0."""
     Z = np.random.default_rng(streams.EVEN_LINK).standard_normal((_TRIED, channel.indices, channel.tokens))
-    there, back = (np.asarray(channel.model_output(sign * Z), float) for sign in (1, -1))
+    there, back = (np.asarray(channel.observe(sign * Z, np.zeros((_TRIED, channel.noises))), float) for sign in (1, -1))
     return bool((abs(there - back) <= _ROUNDING * (1 + abs(there))).all())
 
 

@@ -18,9 +18,12 @@ from ..mapped import MappedChannel
 from ..protocol import DEFAULT_ACCURACY, Accuracy, PreparedPosterior
 from ..row_symmetry import RowSymmetry
 from ..supported import SupportedPosterior
+from ..tools.recovery_rates import last_recovered
 
 #: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
 _EXPENSIVE = ((4096, 8), (65536, 16))
+#: Differentials that show which directions are recovered last.
+_DIFFERENTIALS = 2**10
 #: Outputs may have been rounded to single precision before they come back.
 ROUNDING = 2e-6
 
@@ -48,6 +51,11 @@ class LinkChannel(MappedChannel):
         if self.stochastic and self.finest is None:
             # The scatter of draws anew stands for their bias too: made symmetric, it would be too small for that.
             return super().symmetry
+        return self.output_symmetry
+
+    @functools.cached_property
+    def output_symmetry(self) -> RowSymmetry:
+        """That of the link, whatever posteriors make of it."""
         return RowSymmetry.of_output(self.model_output, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
@@ -101,6 +109,16 @@ class LinkChannel(MappedChannel):
         for i in range(bits.size):
             key = jax.random.fold_in(key, bits[i])
         return jax.random.normal(key, (self.noises,), z.dtype)
+
+    def recovery_bound(self, frame: np.ndarray) -> float:
+        if frame.shape[1] == 1:
+            return super().recovery_bound(frame)
+        z = np.random.default_rng(streams.LINK_DIFFERENTIALS).standard_normal((_DIFFERENTIALS, self.size))
+        with double_precision():
+            J = np.asarray(jax.jit(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(z)))
+        J = J.reshape(len(z), -1, self.indices, self.tokens)
+        directions, rank = last_recovered(np.einsum("akpm,pi->akim", J, frame), self.outputs)
+        return directions / rank
 
     def model_output(self, Z: Any) -> Any:
         """The output without noise, (n, k)."""

@@ -1,15 +1,17 @@
-"""Averages at any overlap where the output is one number, without any posterior: draws sorted by their output.
+"""Averages at any overlap where the output is few numbers, without any posterior: draws brought together by it.
 
 Given a field omega, indices are z = omega + V^{1/2} u, u standard normal, and g and G are means of u and u u^T - 1 over
 those with the same output (of G where g vanishes: in directions that have no overlap and do not start by themselves).
-Among draws of u sorted by their output such means are those of neighbours; see :mod:`sorted_kernel`. Nothing is asked
-of a link but its values. All draws and fields stay the same at every overlap.
+Among draws of u sorted by their output such means are those of neighbours; see :mod:`sorted_kernel`, and
+:mod:`by_output` for several numbers. Nothing is asked of a link but its values. All draws and fields stay the same at
+every overlap.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from scipy.special import ndtri
@@ -19,16 +21,20 @@ from ....numerics.quadrature import sobol_uniforms
 from ....numerics.threads import compiler_installed, in_threads
 from ... import streams
 from ...channels.links.link_channel import LinkChannel
-from ...channels.protocol import Averages, Channel, OperatorAverager
+from ...channels.links.roots import RootChannel
+from ...channels.protocol import HALF_WRONG, Averages, Channel, OperatorAverager
+from ...channels.row_symmetry import RowSymmetry
 from ..averages import symmetric_growth
 from ..nodes import Nodes
+from .by_output import ByOutput, DividedDraws, LabelledDraws, SortedDraws
 from .sorted_outputs import window_edges
 
 #: Fields per randomisation, draws in each list of a field, lists, and randomisations.
 _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
-#: Fields and draws of the one randomisation that follows dynamics, and draws behind a number.
+#: Fields and draws of the one randomisation that follows dynamics, twice as many beyond two outputs; draws of a number.
 _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
-#: Relative bias of averages from many draws, seen against quadratures and longer lists; it falls like their number.
+#: Relative bias of averages from many draws sorted by one output, seen against quadratures and longer lists; it falls
+#: like their number.
 _ACCURACY = 3e-4
 #: Fields at a time, in one of several threads.
 _AT_ONCE = 2**5
@@ -37,6 +43,12 @@ _MOST_BLOCKS, _KEPT = 16, 2
 #: Half of the draws are wider, by this much in the square of all of them: at the far ends, where G is large, the others
 #: would have too few neighbours.
 _WIDER = 4.0
+#: Draws in a list where all fields vanish, of one field each.
+_DRAWS_AT_ZERO = 2**16
+#: Outputs at most: among more of them neighbours are too far from each other.
+_MOST_OUTPUTS = 4
+#: Draws that show on how many axes outputs lie, and the variance beyond which they do, of one in units of their own.
+_SEEN, _VARIES = 2**10, 1e-9
 #: Of windows of neighbours, see :func:`window_edges`. With smaller ones the weighted means of few draws have a bias,
 #: with larger ones tables are too smooth.
 _WINDOWS = 4, 32, 1
@@ -48,7 +60,7 @@ class SortedAverager(OperatorAverager):
     Parameters
     ----------
     channel : Channel
-        Its observations are one number each.
+        Its observations are few numbers each.
     fields : int
         Per randomisation, a power of two.
     draws : int
@@ -63,7 +75,7 @@ class SortedAverager(OperatorAverager):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: LinkChannel,
         fields: int = _FIELDS,
         draws: int = _DRAWS,
         randomisations: int = _RANDOMISATIONS,
@@ -72,9 +84,26 @@ class SortedAverager(OperatorAverager):
     ) -> None:
         self.channel, self._fields, self._draws = channel, fields, draws
         self._randomisations, self._seed, self._block = randomisations, seed, block
-        self.accuracy = _ACCURACY * _MANY_DRAWS / draws
-        self._edges = window_edges(draws, *_WINDOWS)
-        self._last: tuple[bytes, list[_SortedDraws]] = b"", []
+        self._axes, self._symmetry = output_axes(channel), channel.output_symmetry
+        self._last: tuple[bytes, list[ByOutput]] = b"", []
+
+    @cached_property
+    def accuracy(self) -> float:
+        """Relative bias of E[g g^T]; of several outputs that of its trace at half overlap, on one randomisation."""
+        if _discrete(self.channel):
+            return 0.0  # equal outputs are no neighbours
+        if self.uncorrected is None:
+            return _ACCURACY * _MANY_DRAWS / self._draws
+        one = SortedAverager(self.channel, self._fields, self._draws, 1, self._seed)
+        V = 0.5 * np.eye(self.channel.indices)
+        assert one.uncorrected is not None
+        better, worse = (np.trace(average(V).second_moment[0]) for average in (one, one.uncorrected))
+        return HALF_WRONG * abs(better - worse) / better
+
+    @cached_property
+    def uncorrected(self) -> SortedAverager | None:
+        several = not _discrete(self.channel) and self._axes.shape[1] > 1
+        return _Uncorrected(self) if several else None
 
     @cached_property
     def _normals(self) -> list[_Normals]:
@@ -103,36 +132,43 @@ class SortedAverager(OperatorAverager):
         of_draws = (u.reshape(*u.shape[:3], P, M), noise, weights)
         return _Normals(fields.reshape(-1, P, M), *(one.astype(np.float32) for one in of_draws))
 
-    def _sorted(self, V: np.ndarray) -> list[_SortedDraws]:
-        """Outputs of the draws at overlap I - V and their order, in parts; kept for the next question."""
+    def _by_output(self, V: np.ndarray) -> list[ByOutput]:
+        """The draws at overlap I - V, brought together by their outputs, in parts; kept for the next question."""
         where, kept = self._last
         if where != V.tobytes():
-            kept = in_threads(lambda normals: self._sorted_by_output(normals, V), self._normals)
+            kept = in_threads(lambda part: self._brought_together(part, V), range(len(self._normals)))
             self._last = V.tobytes(), kept
         return kept
 
-    def _sorted_by_output(self, normals: _Normals, V: np.ndarray) -> _SortedDraws:
+    def _brought_together(self, part: int, V: np.ndarray) -> ByOutput:
+        normals = self._normals[part]
+        y, weights = self._observed(normals, V), normals.weights
+        if _discrete(self.channel):
+            return LabelledDraws(y, weights)
+        if y.shape[2] == 1:
+            return SortedDraws(y[:, :, 0], weights, window_edges(self._draws, *_WINDOWS))
+        return DividedDraws(y, weights, (self._seed, self._block, part))
+
+    def _observed(self, normals: _Normals, V: np.ndarray) -> np.ndarray:
+        """Outputs (f, lists, k, N) along their axes."""
         P, M = self.channel.indices, self.channel.tokens
         omega = mixed_rows(psd_sqrt(np.eye(P) - V, scale=1.0), normals.fields)
         Z = omega[:, None, None] + mixed_rows(psd_sqrt(V), normals.u.reshape(-1, P, M)).reshape(normals.u.shape)
         Z, noise, shape = Z.reshape(-1, P, M), normals.noise, Z.shape[:3]
         noise = noise.reshape(len(Z), noise.shape[-1])
-        y = np.asarray(self.channel.observe(Z, noise), float).reshape(shape)
-        return _SortedDraws(y, np.argsort(y, axis=-1))
+        y = np.asarray(self.channel.observe(Z, noise), float) @ self._axes
+        return np.ascontiguousarray(y.reshape(*shape, -1).swapaxes(2, 3))
 
     def _products(self, V: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
         """Averages of products (R, C, C) of the conditional means of v = ``along`` (d, P) u.
 
         With ``squares``, those of its squares and products less their means come behind those of v itself.
         """
-        from .sorted_kernel import products  # numba takes a while to import
+        return self._averaged(V, lambda together, u: together.products(_columns(u, along, squares)))
 
-        def of_part(part: tuple[_Normals, _SortedDraws]) -> np.ndarray:
-            normals, (y, order) = part
-            return products(y, order, _columns(normals.u, along, squares), normals.weights, self._edges)
-
-        parts = list(zip(self._normals, self._sorted(V), strict=True))
-        found = np.stack(in_threads(of_part, parts, first_alone=False))
+    def _averaged(self, V: np.ndarray, products: Callable[[ByOutput, np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = list(zip(self._by_output(V), (normals.u for normals in self._normals), strict=True))
+        found = np.stack(in_threads(lambda part: products(*part), parts, first_alone=False))
         found = found.reshape(self._randomisations, -1, *found.shape[1:]).sum(1) / self._fields
         return 0.5 * (found + np.swapaxes(found, 1, 2))
 
@@ -140,7 +176,7 @@ class SortedAverager(OperatorAverager):
         P, M = self.channel.indices, self.channel.tokens
         found = self._products(V, np.linalg.inv(psd_sqrt(V)), squares=False)
         moments = np.einsum("rpmqm->rpq", found.reshape(-1, P, M, P, M))
-        moments = self.channel.symmetry.of(V).averaged(moments * self.channel.overlap_mask)
+        moments = self._symmetry.of(V).averaged(moments * self.channel.overlap_mask)
         # What posteriors would tell, of nothing that is asked for here.
         return Averages(moments, np.full(len(moments), np.nan), np.full((len(moments), P), np.nan))
 
@@ -156,14 +192,32 @@ class SortedAverager(OperatorAverager):
         place[i, j] = place[j, i] = size + np.arange(len(i))
         G = found[:, place.ravel()[:, None], place.ravel()].reshape(-1, *[d, M] * 4)
         operators = np.einsum("aij,rimknjmln,bkl->rab", basis, G, basis, optimize=True)
-        return symmetric_growth(self.channel.symmetry.of(V), frame, moments, operators)
+        return symmetric_growth(self._symmetry.of(V), frame, moments, operators)
+
+
+class _Uncorrected(SortedAverager):
+    """The averages of another, on its own draws, without what is added to those of all draws."""
+
+    def __init__(self, corrected: SortedAverager) -> None:
+        self._corrected = corrected
+        self.channel, self._symmetry = corrected.channel, corrected.channel.output_symmetry
+
+    def _products(self, V: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
+        def of_all_draws(together: ByOutput, u: np.ndarray) -> np.ndarray:
+            assert isinstance(together, DividedDraws)
+            return together.uncorrected(_columns(u, along, squares))
+
+        return self._corrected._averaged(V, of_all_draws)
 
 
 class SortedNodes(Nodes):
     """Fields and draws that are sorted, instead of observations and their posteriors."""
 
-    def __init__(self, channel: Channel, seed: int = streams.SORTED_FIELDS, few: int = _FEW_FIELDS) -> None:
+    channel: LinkChannel
+
+    def __init__(self, channel: LinkChannel, seed: int = streams.SORTED_FIELDS, few: int = _FEW_FIELDS) -> None:
         super().__init__(channel, seed, few)
+        self._outputs = output_axes(channel).shape[1]
         self._blocks: dict[int, SortedAverager] = {}
         self._better: dict[int, SortedAverager] = {}
 
@@ -179,34 +233,45 @@ class SortedNodes(Nodes):
     def numbers(self) -> int:
         # Draws in single precision; one block beside those that are kept, outputs and their order, and weights.
         draws, size = _RANDOMISATIONS * _FIELDS * _LISTS * _MANY_DRAWS, self.channel.indices * self.channel.tokens
-        return (1 + _KEPT) * draws * (size + 5) // 2
+        return (1 + _KEPT) * draws * (size + 5) // 2  # trees have half of the fields, with twice as much for each draw
 
     @property
     def most_blocks(self) -> int:
         return _MOST_BLOCKS
 
+    @property
+    def symmetry(self) -> RowSymmetry:
+        return self.channel.output_symmetry
+
     @staticmethod
-    def suit(channel: Channel) -> bool:
-        """Whether observations of a channel are one number, which does not take few values only."""
-        if not isinstance(channel, LinkChannel) or channel.finest is None or channel.diagonal:
+    def suit(channel: Channel) -> TypeGuard[LinkChannel]:
+        """Whether observations are few numbers, and posteriors come from draws, points of fibres or several roots."""
+        if not isinstance(channel, LinkChannel) or channel.diagonal or channel.groups is not None:
             return False
-        one = channel.observe(np.ones((2, channel.indices, channel.tokens))).shape == (2, 1)
-        return one and channel.groups is None and compiler_installed()
+        roots = isinstance(channel, RootChannel) and channel.size > 2
+        hard = roots or channel.stochastic or channel.finest is not None
+        return hard and compiler_installed() and output_axes(channel).shape[1] <= _MOST_OUTPUTS
 
     @cached_property
     def few(self) -> SortedAverager:
-        return SortedAverager(self.channel, self._few, _FEW_DRAWS, 1, self._seed + 1)
+        draws = _FEW_DRAWS * (1 if self._outputs <= 2 else 2)
+        return SortedAverager(self.channel, self._few, draws, 1, self._seed + 1)
 
     def block(self, number: int, careful: bool = False) -> SortedAverager:
-        return self._blocks.setdefault(number, SortedAverager(self.channel, seed=self._seed, block=number))
+        return self._blocks.setdefault(number, self._block_of(_DRAWS, number))
 
     def better_block(self, number: int) -> SortedAverager:
-        made = self._better.get(number) or SortedAverager(
-            self.channel, draws=_MANY_DRAWS, seed=self._seed, block=number
-        )
+        made = self._better.get(number) or self._block_of(_MANY_DRAWS, number)
         if number < _KEPT:
             self._better[number] = made
         return made
+
+    def _block_of(self, draws: int, number: int) -> SortedAverager:
+        fields = _FIELDS if self._outputs == 1 else _FIELDS // 2  # trees take longer
+        return SortedAverager(self.channel, fields, draws, seed=self._seed, block=number)
+
+    def block_at_zero(self, number: int) -> SortedAverager:
+        return SortedAverager(self.channel, 1, _DRAWS_AT_ZERO, seed=self._seed, block=number)
 
     def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
         return averages._replace(log_evidence=self._posteriors.block(0)(V).log_evidence)
@@ -231,11 +296,23 @@ class _Normals(NamedTuple):
     weights: np.ndarray
 
 
-class _SortedDraws(NamedTuple):
-    """Outputs (f, lists, N) and their ascending order."""
+def _discrete(channel: LinkChannel) -> bool:
+    return channel.outputs == 0 and channel.noises == 0
 
-    y: np.ndarray
-    order: np.ndarray
+
+@lru_cache(maxsize=64)
+def output_axes(channel: LinkChannel) -> np.ndarray:
+    """Axes (k, r) along which the outputs vary: their own, unless some depend linearly on others."""
+    P, M = channel.indices, channel.tokens
+    normals = np.random.default_rng(streams.OUTPUT_AXES).standard_normal((_SEEN, P * M + channel.noises))
+    y = np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)
+    if y.shape[1] == 1 or _discrete(channel):
+        return np.eye(y.shape[1])
+    units = y.std(0)
+    units[units == 0] = 1.0
+    values, axes = np.linalg.eigh(np.cov(y / units, rowvar=False))
+    varies = values > _VARIES
+    return np.eye(y.shape[1]) if varies.all() else (axes / units[:, None])[:, varies]
 
 
 def _columns(u: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:

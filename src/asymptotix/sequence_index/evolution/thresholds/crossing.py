@@ -16,7 +16,7 @@ import numpy as np
 
 from ....core.progress import Say
 from ....numerics.linear_algebra import symmetric_basis
-from ...channels.protocol import Averages, OperatorAverager
+from ...channels.protocol import HALF_WRONG, Averages, OperatorAverager
 from ..instability import Instability, analysed, largest_rates
 from ..nodes import Nodes
 from ..overlap_map import OverlapMap
@@ -25,9 +25,9 @@ from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold
 
 #: Steps of finite differences.
 _STEP = 0.1
-#: Newton steps on the first block at most, and the move in any unknown after which it counts as settled: from draws,
+#: Newton steps on the first block at most, and the move of log alpha after which it counts as settled: from draws,
 #: which samples have enough of them changes with the overlap, and steps may not become as small as the tolerance.
-_STEPS, _SETTLED = 6, 0.02
+_STEPS, _SETTLED = 12, 0.02
 #: Largest move in any unknown.
 _BOUND = 0.5
 #: Share of the last step that counts as an error: slopes from one block may be as wrong.
@@ -48,6 +48,11 @@ class _CrossingRows(NamedTuple):
     unknowns: np.ndarray
     residuals: np.ndarray
     operators: np.ndarray
+
+    def plus(self, other: _CrossingRows, less: _CrossingRows) -> _CrossingRows:
+        """These, with the difference of two others."""
+        residuals, operators = self.residuals + other.residuals - less.residuals, self.operators + other.operators
+        return _CrossingRows(self.unknowns, residuals, operators - less.operators)
 
     @property
     def equations(self) -> np.ndarray:
@@ -92,22 +97,34 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     say("towards the crossing")
     near, first = nodes.operator_block(0), _better_block(nodes, 0)
     here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
-    seen = [here if first is near else search.evaluated(first, here.unknowns)]
+    seen = [better := here if first is near else search.evaluated(first, here.unknowns)]
+    bias = _systematic_error(search, first, seen[0], slopes)
     while True:
         together = _CrossingRows(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
         error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else 0.0
         end = together.unknowns + _bounded(moves.mean(0))
-        enough = error <= SCATTER_SHARE * max(tolerance, first.accuracy)
+        enough = error <= SCATTER_SHARE * max(tolerance, bias)
         if not settled or enough or len(seen) == nodes.most_blocks:
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
-        seen.append(search.evaluated(_better_block(nodes, len(seen)), end))
-    point, error = search.point(end), np.linalg.norm([error, first.accuracy, _CURVED * moves[:, -1].mean()])
+        # What makes the first block better is known from it with less noise than all the rest.
+        seen.append(search.evaluated(nodes.operator_block(len(seen)), end).plus(better, here))
+    point, error = search.point(end), np.linalg.norm([error, bias, _CURVED * moves[:, -1].mean()])
     moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing is to start by itself here
     found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
     threshold = Threshold(point.alpha, float(point.alpha * error)).checked(tolerance)
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
+
+
+def _systematic_error(
+    search: _CrossingSearch, average: OperatorAverager, here: _CrossingRows, slopes: np.ndarray
+) -> float:
+    """By how much log alpha may be wrong beyond its scatter."""
+    if average.uncorrected is None:
+        return average.accuracy
+    without = search.evaluated(average.uncorrected, here.unknowns).equations.mean(0)
+    return float(HALF_WRONG * abs(np.linalg.solve(slopes, here.equations.mean(0) - without)[-1]))
 
 
 def _better_block(nodes: Nodes, number: int) -> OperatorAverager:
@@ -124,13 +141,21 @@ def _approached(
     slopes = search.slopes(average, here)
     for step in range(_STEPS):
         move = -np.linalg.solve(slopes, here.equations.mean(0))
-        if abs(move).max() < tolerance:
+        if _felt(move, slopes) < tolerance:
             break
         here = search.evaluated(average, here.unknowns + _bounded(move))
-        if step == 0 and abs(move).max() > _STEP:
+        if abs(move).max() > (_BOUND if step else _STEP):
             slopes = search.slopes(average, here)
     move = -np.linalg.solve(slopes, here.equations.mean(0))
-    return here, slopes, bool(abs(move).max() < _SETTLED)
+    return here, slopes, bool(_felt(move, slopes) < _SETTLED and abs(move).max() < _BOUND)
+
+
+def _felt(move: np.ndarray, slopes: np.ndarray) -> float:
+    """How much of a move log alpha feels: its own, and that of the growth by the overlap.
+
+    From draws the overlap itself does not settle further than these, as they change places, allow.
+    """
+    return float(max(abs(move[-1]), abs(slopes[-1, :-1]) @ abs(move[:-1])))
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:

@@ -117,31 +117,40 @@ def exact_recovery(
     say = with_expected_time(say, AVERAGES_OF_RECOVERY, evolution.nodes)
     recovers, floor, low = _FullOverlap(evolution, foot, say), bound, bound * (1 + _MARGIN)
     certain = 0.0 if last is None else _certainly_not_learned(last)
+    on_a_branch = not evolution.channel.diagonal and not evolution.nodes.biased
     if last is not None and certain > low:
         floor, low, high = certain, certain, (last.alpha + _DOUBT * last.error) * (1 + _MARGIN)
     else:
         high = 1.25 * bound
-        margin = _margin_of_bound(recovers, bound, min(max(tolerance, MARGINAL), _MARGIN))
+        fine = min(max(tolerance, MARGINAL), _MARGIN)
+        if recovers(bound * (1 + fine)):
+            return Threshold(bound, fine * bound).checked(tolerance)
+        last_one = last_fixed_point(evolution, recovers.ends[-1], tolerance, say) if on_a_branch else None
+        if last_one is not None:
+            return _not_below_bound(last_one, bound, fine).checked(tolerance)
+        margin = _margin_on_more_nodes(recovers, bound, fine)
         if margin is not None:
             return Threshold(bound, margin * bound).checked(tolerance)
     while not recovers(high):
         low, high = high, 1.5 * high
         if high > _LARGEST * floor:
             return not_below(low)
-    if not evolution.channel.diagonal and not evolution.nodes.biased:
-        fold = last_fixed_point(evolution, recovers.ends[-1], tolerance, say)
-        if fold is not None:
-            return fold
-    return _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
+    last_one = last_fixed_point(evolution, recovers.ends[-1], tolerance, say) if on_a_branch else None
+    return last_one or _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
 
 
-def _margin_of_bound(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
-    """How closely above p/r recovery is exact, ``fine`` or _MARGIN; None where it is not.
+def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Threshold:
+    """The last fixed point, or the bound where it is not certain that there is one above."""
+    if last_one.alpha - _DOUBT * last_one.error > bound * (1 + margin):
+        return last_one
+    return Threshold(bound, max(margin * bound, last_one.alpha - bound, last_one.error))
+
+
+def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
+    """How closely above p/r recovery is exact, ``fine`` or _MARGIN, where few nodes miss it; None where it is not.
 
     More nodes, which take long, are asked for the fine margin only where there is recovery at the wider one.
     """
-    if recovers(bound * (1 + fine)):
-        return fine
     missed = recovers.ends[-1]
     if fine == _MARGIN:
         return fine if _recovers_on_more_nodes(recovers, missed) else None
@@ -176,5 +185,5 @@ def _on_several_sets_of_nodes(
     if not np.isfinite(alphas).all():
         return next(one for one in found if one.how is Status.AT_BOUND)
     scatter = alphas.std(ddof=1) / np.sqrt(len(alphas)) if len(found) > 1 else 0.0
-    error = np.linalg.norm([first.error, scatter, evolution.nodes.block(0).accuracy * first.alpha])
+    error = np.linalg.norm([first.error, scatter, evolution.nodes.few.accuracy * first.alpha])
     return Threshold(float(alphas.mean()), float(error)).checked(tolerance)

@@ -1,8 +1,9 @@
-"""Where fixed points on the way from nothing to full overlap end: the fold of their branch.
+"""Where fixed points on the way from nothing to full overlap end: the fold of their branch, or its end.
 
 With the overlap the alpha of a fixed point grows at first. Where it is largest two of them meet, and beyond nothing
-stops the dynamics. Close to there the dynamics lingers, and the noise of few nodes holds it up: where it ends cannot be
-bisected well. The branch itself passes through the fold, followed by the mean logit s of the overlap,
+stops the dynamics; or it grows until the overlap is full. Close to there the dynamics lingers, and the noise of few
+nodes holds it up: where it ends cannot be bisected well. The branch itself passes through the fold, followed by the
+mean logit s of the overlap,
 
     x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
 
@@ -17,7 +18,7 @@ from scipy.optimize import fminbound
 
 from ....core.progress import Say
 from ....numerics.iteration import fixed_point
-from ...channels.protocol import Averager
+from ...channels.protocol import HALF_WRONG, Averager
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..point import Point
@@ -49,6 +50,11 @@ class _Branch:
         """Whether the overlap is as good as full."""
         return self._start.moved(self.x).largest_variance <= NEARLY_EXACT
 
+    @property
+    def few(self) -> Averager:
+        """The few nodes."""
+        return self._evolution.nodes.few
+
     def log_moments(self, average: Averager, x: np.ndarray) -> np.ndarray:
         """The coordinates of log h, one row per randomisation."""
         point = self._start.moved(x).at(1.0)
@@ -56,65 +62,80 @@ class _Branch:
 
     def log_alpha(self, size: float) -> float:
         """That of the fixed point of a mean logit, to which this moves."""
-        few, unit = self._evolution.nodes.few, self._unit
+        unit = self._unit
 
         def at_size(x: np.ndarray) -> np.ndarray:
             return x + (size - unit @ x / (unit @ unit)) * unit
 
         def step(x: np.ndarray) -> np.ndarray:
-            return at_size(self.log_moments(few, x).mean(0))
+            return at_size(self.log_moments(self.few, x).mean(0))
 
         start = at_size(self.x)
         found = fixed_point(step, start, tolerance=_SETTLED, max_steps=_EVALUATIONS, anderson=2, max_move=1.0)
         self.x, self.settled = found.x, found.converged
-        return size - float(unit @ self.log_moments(few, self.x).mean(0) / (unit @ unit))
+        return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
         """How errors of log h move log(alpha) at the fold, of sum one along the unit matrix."""
-        few, m = self._evolution.nodes.few, len(self.x)
-        before = self.log_moments(few, self.x).mean(0)
-        columns = [(self.log_moments(few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
+        m, before = len(self.x), self.log_moments(self.few, self.x).mean(0)
+        columns = [(self.log_moments(self.few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
         left = np.linalg.svd(np.eye(m) - np.stack(columns, 1))[0][:, -1]
         return left / (left @ self._unit)
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
-    """The largest alpha of the branch through a fixed point, to a relative ``tolerance``.
+    """The largest alpha of the branch from a fixed point to full overlap, to a relative ``tolerance``.
 
-    None where it has no fold, or where that is not found.
+    That of its fold, or of its end. None where not everything is learned at the start, or where it is not found.
     """
-    if evolution.side_information > 0 or evolution.held or start.space.rank < evolution.visible.shape[1]:
+    known = start.space.rank + start.space.certain.shape[1]
+    if evolution.side_information > 0 or evolution.held or known < evolution.visible.shape[1]:
         return None
     branch = _Branch(evolution, start)
-    say("along the branch of fixed points")
     sizes = branch.size + _STRIDE * np.arange(_STRIDES)
     values: list[float] = []
     for size in sizes:
+        say(f"along the branch of fixed points, step {len(values) + 1} of at most {_STRIDES}")
         values.append(branch.log_alpha(size))
-        if len(values) > 2 and values[-1] < values[-2] < values[-3]:
+        falls = len(values) > 2 and values[-1] < values[-2] < values[-3]
+        if falls or branch.ended:
             break
-        if branch.ended:
-            return None
     top = int(np.argmax(values))
-    if top == 0 or top == len(values) - 1:
-        return None
-    found = fminbound(lambda size: -branch.log_alpha(size), sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
-    branch.log_alpha(float(np.ravel(found)[0]))
-    if not branch.settled:
-        return None
-    return _on_more_nodes(evolution, branch, tolerance, say)
+    if 0 < top < len(values) - 1:
+        found = fminbound(lambda size: -branch.log_alpha(size), sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
+        branch.log_alpha(float(np.ravel(found)[0]))
+    else:
+        branch.log_alpha(sizes[top])
+    return _on_more_nodes(evolution, branch, tolerance, say) if branch.settled else None
 
 
 def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say: Say) -> Threshold:
     nodes, weights = evolution.nodes, branch.weights()
-    rows: list[np.ndarray] = []
+
+    def log_alphas(block: Averager) -> np.ndarray:
+        return (branch.x - branch.log_moments(block, branch.x)) @ weights
+
+    say("the largest alpha on more nodes")
+    first = nodes.better_block(0)
+    rows, bias = [log_alphas(first)], _systematic_error(branch, first, weights)
+    added = 0.0
     while True:
-        say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}")
-        block = nodes.better_block(len(rows))
-        rows.append((branch.x - branch.log_moments(block, branch.x)) @ weights)
         mean = np.mean(rows, axis=0)
         scatter = mean.std(ddof=1) / np.sqrt(len(mean)) if len(mean) > 1 else 0.0
-        if scatter <= SCATTER_SHARE * max(tolerance, block.accuracy) or len(rows) == nodes.most_blocks:
+        if scatter <= SCATTER_SHARE * max(tolerance, bias) or len(rows) == nodes.most_blocks:
             break
+        say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}, error {scatter:.1e}")
+        if len(rows) == 1:  # what makes the first block better is known from it with less noise than all the rest
+            added = rows[0] - log_alphas(nodes.block(0))
+        rows.append(log_alphas(nodes.block(len(rows))) + added)
     alpha = float(np.exp(mean.mean()))
-    return Threshold(alpha, float(alpha * np.hypot(scatter, block.accuracy))).checked(tolerance)
+    return Threshold(alpha, float(alpha * np.hypot(scatter, bias))).checked(tolerance)
+
+
+def _systematic_error(branch: _Branch, block: Averager, weights: np.ndarray) -> float:
+    """By how much log alpha may be wrong beyond its scatter: few nodes with a bias may put the fold elsewhere, too."""
+    if block.uncorrected is None:
+        return block.accuracy
+    averages = block, block.uncorrected, branch.few
+    there, *others = (branch.log_moments(average, branch.x).mean(0) @ weights for average in averages)
+    return float(HALF_WRONG * abs(there - np.array(others)).max())

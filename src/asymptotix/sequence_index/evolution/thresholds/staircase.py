@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....core.progress import Say, quietly, under
+from ....core.status import Status
 from ..dynamics import Ending
 from ..fixed_points import StateEvolution
 from ..instability import NO_MOMENT, SIGNIFICANT, Instability
@@ -37,6 +38,8 @@ from .threshold import (
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
 #: The ratio of the first steps, and how many there are at most until the branch is found.
 _NUDGE, _NUDGES = 1.02, 12
+#: Log growth up to which a crossing is close, where nothing is known of smaller alpha.
+_NEARBY = 0.3
 
 
 class Staircase(NamedTuple):
@@ -127,8 +130,9 @@ def _next_direction(
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
     while alpha < _LAST:
-        # On few nodes the last direction is learned a little later than it was said to be.
-        alpha, tries = alpha * (_NUDGE if below is None and tries < _NUDGES else _STRIDE), tries + 1
+        # On few nodes the last direction is learned a little later than it was said to be, on noisy ones even later.
+        nudge = _NUDGE ** (1 + tries) if evolution.nodes.noisy else _NUDGE
+        alpha, tries = alpha * (min(nudge, _STRIDE) if below is None and tries < _NUDGES else _STRIDE), tries + 1
         end = evolution.followed(branch.at(alpha), under("following the branch", say))
         here = end.point
         if here.learned < learned:
@@ -139,8 +143,11 @@ def _next_direction(
         found = evolution.growth(here)
         growth = _log_growth(found, alpha)
         if growth > 0 or here.learned > learned:
-            if below is not None and np.isfinite(growth) and here.learned == learned:
-                return _crossing(evolution, below, growth_below, here, growth, tolerance, say)
+            if np.isfinite(growth) and here.learned == learned:
+                if below is not None:
+                    return _crossing(evolution, below, growth_below, here, growth, tolerance, say)
+                if growth < _NEARBY and (before := _crossing_before(evolution, branch, here, tolerance, say)):
+                    return before
             return _sudden(evolution, (below or branch).alpha, here, found, tolerance)
         below, growth_below, branch = here, growth, here
     return _left(evolution.not_learned(branch), not_below(alpha)), None
@@ -196,6 +203,18 @@ def _crossing(
         threshold, found, at = crossing(evolution, at, tolerance, say)
     step = StaircaseStep(threshold.unless(unsettled), found.direction)
     return step, evolution.entered(at, found).at(threshold.alpha)
+
+
+def _crossing_before(
+    evolution: StateEvolution, start: Point, above: Point, tolerance: float, say: Say
+) -> tuple[StaircaseStep, Point] | None:
+    """The crossing below the first point that few nodes see of a branch; None where there is none above its start."""
+    if evolution.channel.diagonal:
+        return None
+    threshold, found, at = crossing(evolution, above, tolerance, say)
+    if threshold.how is Status.NOT_CONVERGED or threshold.alpha <= start.alpha + threshold.error:
+        return None
+    return StaircaseStep(threshold, found.direction), evolution.entered(at, found).at(threshold.alpha)
 
 
 def _on_more_nodes(

@@ -1,0 +1,117 @@
+"""Averages of products of conditional means, from lists of draws that lie in cells of like outputs; by numba.
+
+Of a list, the draws in a cell make a table of E[c|y] there: a linear function of y, fitted to them. Where there are no
+y, cells are outputs themselves and their means all there is. Of three independent lists, each gives the nodes at which
+the tables a and b of the other two are asked; see :mod:`sorted_kernel` for what is averaged then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: By how much variances of outputs in a cell are enlarged: those of a constant output vanish.
+_RIDGE = 1e-3
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
+def products(y: np.ndarray, cells: np.ndarray, count: int, columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The sum over fields of the average products (C, C), which are not symmetric.
+
+    Parameters
+    ----------
+    y : array (fields, 3, k, N)
+        Outputs.
+    cells : array (fields, 3, 3, N)
+        Of every list, in which of its cells the draws of every list are.
+    count : int
+        Cells of a list.
+    columns : array (fields, 3, N, C)
+        What is averaged.
+    weights : array (fields, 3, N)
+        Of mean one.
+    """
+    fields, lists, k, N = y.shape
+    C = columns.shape[-1]
+    total, at = np.zeros((C, C)), np.empty((2, N, C))
+    boxes, tables = np.empty((lists, count, 3, k)), np.empty((lists, count, 1 + k, C))
+    for f in range(fields):
+        for one in range(lists):
+            _fit(y[f, one], cells[f, one, one], columns[f, one], weights[f, one], boxes[one], tables[one])
+        for one in range(lists):
+            for t in range(2):
+                other = (one + 1 + t) % lists
+                _look_up(y[f, one], cells[f, other, one], boxes[other], tables[other], at[t])
+            for draw in range(N):
+                weight = weights[f, one, draw]
+                for p in range(C):
+                    own, a = weight * columns[f, one, draw, p], weight * at[0, draw, p]
+                    for q in range(C):
+                        total[p, q] += own * (at[0, draw, q] + at[1, draw, q]) - a * at[1, draw, q]
+    return total / (lists * N)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
+def _fit(y, cells, columns, weights, boxes, tables) -> None:
+    """Write least, mean and largest outputs (3, k) of every cell, and means and slopes (1 + k, C) of the columns."""
+    count, _, k = boxes.shape
+    C, mass, covariances = columns.shape[1], np.zeros(count), np.zeros((count, k, k))
+    boxes[:, 0], boxes[:, 1], boxes[:, 2], tables[:] = np.inf, 0.0, -np.inf, 0.0
+    for draw in range(len(cells)):
+        cell, weight = cells[draw], weights[draw]
+        mass[cell] += weight
+        for i in range(k):
+            boxes[cell, 0, i] = min(boxes[cell, 0, i], y[i, draw])
+            boxes[cell, 2, i] = max(boxes[cell, 2, i], y[i, draw])
+            boxes[cell, 1, i] += weight * y[i, draw]
+        for p in range(C):
+            tables[cell, 0, p] += weight * columns[draw, p]
+    for cell in range(count):
+        for i in range(k):
+            boxes[cell, 1, i] /= mass[cell]
+        for p in range(C):
+            tables[cell, 0, p] /= max(mass[cell], 1e-300)  # a label that nothing was drawn of
+    for draw in range(len(cells)):
+        cell = cells[draw]
+        for i in range(k):
+            away = weights[draw] * (y[i, draw] - boxes[cell, 1, i])
+            for j in range(k):
+                covariances[cell, i, j] += away * (y[j, draw] - boxes[cell, 1, j])
+            for p in range(C):
+                tables[cell, 1 + i, p] += away * columns[draw, p]
+    for cell in range(count):
+        for i in range(k):
+            covariances[cell, i, i] = (1 + _RIDGE) * covariances[cell, i, i] + 1e-300
+        _solve(covariances[cell], tables[cell, 1:])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
+def _solve(matrix, right) -> None:
+    """Write the solutions of a positive system over its right-hand sides (k, C); LAPACK takes longer to be called."""
+    k, C = right.shape
+    for i in range(k):
+        for j in range(i + 1, k):
+            factor = matrix[j, i] / matrix[i, i]
+            for m in range(i, k):
+                matrix[j, m] -= factor * matrix[i, m]
+            for p in range(C):
+                right[j, p] -= factor * right[i, p]
+    for i in range(k - 1, -1, -1):
+        for p in range(C):
+            for m in range(i + 1, k):
+                right[i, p] -= matrix[i, m] * right[m, p]
+            right[i, p] /= matrix[i, i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
+def _look_up(y, cells, boxes, tables, result) -> None:
+    """Write what a table says of outputs (k, N), (N, C): in a cell linear between the least and the largest there."""
+    k, C = len(y), result.shape[1]
+    for draw in range(len(cells)):
+        cell = cells[draw]
+        for p in range(C):
+            result[draw, p] = tables[cell, 0, p]
+        for i in range(k):
+            away = min(max(y[i, draw], boxes[cell, 0, i]), boxes[cell, 2, i]) - boxes[cell, 1, i]
+            for p in range(C):
+                result[draw, p] += away * tables[cell, 1 + i, p]
