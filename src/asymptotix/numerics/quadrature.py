@@ -108,8 +108,11 @@ def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np
 
 @lru_cache(maxsize=8)
 def _kept_normals(count: int, dim: int, *seed: int) -> NDArray[np.float64]:
-    """The last nodes asked for, read-only: an average is mostly asked for again elsewhere along a curve."""
-    nodes = sobol_normals(count, dim, seed)
+    """The last nodes asked for, read-only: an average is mostly asked for again elsewhere along a curve.
+
+    In memory a coordinate of all nodes is in one piece: NumPy is slow on axes as short as the number of coordinates.
+    """
+    nodes = np.asfortranarray(sobol_normals(count, dim, seed))
     nodes.flags.writeable = False
     return nodes
 

@@ -58,7 +58,7 @@ def _prediction_errors(channel: Channel, V: np.ndarray, count: int = PREDICTION_
         field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
         omega = mixed_rows(root_q, field)
         y, other = (channel.output(omega + mixed_rows(root_v, n)) for n in (first, second))
-        return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))], 1)
+        return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))]).T
 
     return randomised_average(errors, count, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
 

@@ -197,16 +197,15 @@ class QuasiRandomAverager(OperatorAverager):
         self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same where overlaps are diagonal, (n, P) both: nothing between rows is computed."""
-        v = np.diag(V)[:, None]
-        scores, own = [], []
-        for posterior in posteriors:
-            scores.append(posterior.shift / v)
-            own.append(np.einsum("npmpk->npmk", posterior.covariance) / v[..., None] ** 2)
-            own[-1] -= np.eye(self.channel.tokens) / v[..., None]
-        square = np.einsum("npm,npm->np", scores[0], scores[-1])
-        nishimori = -0.5 * (np.einsum("npmm->np", own[0]) + np.einsum("npmm->np", own[-1]))
-        share = np.diag(self._share_of_covariance(Q)) ** 2
-        return square + share * (nishimori - square), np.einsum("npmk,npmk->np", own[0], own[-1])
+        moments, curvatures, shares = [], [], np.diag(self._share_of_covariance(Q)) ** 2
+        for row, share in enumerate(shares):
+            scores = [_score_of_row(posterior, row, V[row, row]) for posterior in posteriors]
+            (g, G), (h, H) = scores[0], scores[-1]
+            square = np.einsum("mn,mn->n", g, h)
+            nishimori = -0.5 * (np.einsum("mmn->n", G) + np.einsum("mmn->n", H))
+            moments.append(square + share * (nishimori - square))
+            curvatures.append(np.einsum("mkn,mkn->n", G, H))
+        return np.stack(moments).T, np.stack(curvatures).T
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
         """Root of the share of the second estimator of E[g g^T].
@@ -246,6 +245,19 @@ class QuasiRandomAverager(OperatorAverager):
         if control is not None:
             mean = mean - control.means @ (control.inverse @ weighted)
         return mean.reshape(self._randomisations, *values.shape[1:])
+
+
+def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray, np.ndarray]:
+    """g_out (M, n) and its Jacobian (M, M, n) of one row with variance v, for which the others do not count.
+
+    Samples come last: NumPy is slow on short axes.
+    """
+    g = np.ascontiguousarray(posterior.shift[:, row].T)
+    G = np.ascontiguousarray(np.moveaxis(posterior.covariance[:, row, :, row], 0, -1))
+    g /= v
+    G /= v**2
+    G -= np.eye(len(g))[:, :, None] / v
+    return g, G
 
 
 def squares_and_operators(

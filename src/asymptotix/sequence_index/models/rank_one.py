@@ -4,7 +4,8 @@ With R the row-wise activation, u_l = B_{l-1} z_l and B_l = (c I + R(u_l u_l^T))
 Troiani et al., arXiv:2502.00901, eqs. (5) and (6), with the attention matrix on the other side of B: it is
 row-stochastic and multiplies the tokens from the left. That of every other deep attention is in :mod:`attention_map`.
 
-All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind.
+All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind. NumPy is slow on axes as short
+as those of tokens: what it is given with samples in one piece of memory, it should keep so.
 """
 
 from __future__ import annotations
@@ -79,12 +80,24 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
     zm, zp = Z[..., 1, 0], Z[..., 1, 1]
     if activation == "linear":
         along = m * zm + p * zp
-        return xp.stack([skip * zm + m * along, skip * zp + p * along], -1)
+        return _entries(skip * zm + m * along, skip * zp + p * along)
     e, f = xp.exp(-m * m), xp.exp(-abs(m * p))
     bottom = f * (1 + e * e) + e * (1 + f * f)
     tau = (1 - e * e) * f / bottom
     kappa = xp.sign(m * p) * e * (1 - f * f) / bottom
-    return xp.stack([(skip + tau) * zm, (skip + 1) * zp + kappa * zm], -1)
+    return _entries((skip + tau) * zm, (skip + 1) * zp + kappa * zm)
+
+
+def _entries(*columns: Any) -> Any:
+    """Vectors (..., M) of their entries, each of which stays in one piece of memory."""
+    xp = array_namespace(columns[0])
+    return xp.moveaxis(xp.stack(columns), 0, -1)
+
+
+def unrotated(u: Any) -> Any:
+    """Vectors (..., 2) of the rotated basis in that of the tokens."""
+    minus, plus = u[..., 0], u[..., 1]
+    return _entries(0.5**0.5 * (plus + minus), 0.5**0.5 * (plus - minus))
 
 
 def canonical_sign(u: Any) -> Any:
@@ -101,7 +114,7 @@ def log_output_volume(u: Any, activation: str) -> Any:
     """
     xp = array_namespace(u)
     if activation == "linear":
-        tokens = u @ ROTATION
+        tokens = unrotated(u)
         return xp.log(2 * abs(tokens[..., 0] * tokens[..., 1]))
     l1 = u[..., 0] ** 2 + u[..., 0] * u[..., 1]
     l2 = u[..., 0] ** 2 - u[..., 0] * u[..., 1]

@@ -58,8 +58,8 @@ class TwoLayerChannel(Channel):
         return rank_one.canonical_sign(rank_one.rotated_preactivation(Z, self.skip, self._activation))
 
     def model_output(self, Z: Any) -> Any:
-        u = rank_one.rotated_preactivation(Z, self.skip, self._activation) @ rank_one.ROTATION
-        return rank_one.attention(u, self._activation)
+        u = rank_one.rotated_preactivation(Z, self.skip, self._activation)
+        return rank_one.attention(rank_one.unrotated(u), self._activation)
 
     def log_output_volume(self, observation: Any) -> Any:
         return rank_one.log_output_volume(observation, self._activation)
