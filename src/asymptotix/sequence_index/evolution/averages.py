@@ -18,6 +18,7 @@ import numpy as np
 from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import mixed_rows, psd_sqrt, symmetric_basis
 from ...numerics.quadrature import sobol_uniforms
+from ...numerics.threads import in_threads
 from .. import streams
 from ..channels.protocol import (
     MANY_EFFECTIVE_SAMPLES,
@@ -81,13 +82,15 @@ class QuasiRandomAverager(OperatorAverager):
     @cached_property
     def _nodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         size, fields = self.channel.indices * self.channel.tokens, self._fields
-        uniforms = []
-        for r in range(self._randomisations):
+
+        def drawn(r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             own = sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
             # Of several fields the first ones name the indices of all.
             own[:, :size] = np.repeat(own[: self._count // fields, :size], fields, axis=0)
-            uniforms.append(own)
-        return self.channel.draw_nodes(np.concatenate(uniforms))
+            return self.channel.draw_nodes(own)
+
+        Z, noise, weights = zip(*in_threads(drawn, range(self._randomisations), first_alone=False), strict=True)
+        return np.concatenate(Z), np.concatenate(noise), np.concatenate(weights)
 
     @cached_property
     def _observation(self) -> np.ndarray:

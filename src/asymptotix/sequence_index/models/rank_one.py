@@ -4,8 +4,8 @@ With R the row-wise activation, u_l = B_{l-1} z_l and B_l = (c I + R(u_l u_l^T))
 Troiani et al., arXiv:2502.00901, eqs. (5) and (6), with the attention matrix on the other side of B: it is
 row-stochastic and multiplies the tokens from the left. That of every other deep attention is in :mod:`attention_map`.
 
-All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind. NumPy is slow on axes as short
-as those of tokens: what it is given with samples in one piece of memory, it should keep so.
+All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind. NumPy is slow on axes as
+short as those of tokens: an entry that is given in one piece of memory, for all samples, is kept so.
 """
 
 from __future__ import annotations
