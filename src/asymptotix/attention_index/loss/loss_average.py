@@ -53,8 +53,8 @@ class Pull(NamedTuple):
     f_target: float
     points: np.ndarray | None
     """The proximal points (n, N): descents at nearby order parameters are several times faster from there."""
-    several: np.ndarray | None
-    """Samples at which descents from different starts ended in different minima (n,)."""
+    several: np.ndarray | bool
+    """Samples at which descents from different starts ended in different minima (n,), or False for none."""
 
 
 class LossAverage(abc.ABC):
@@ -133,7 +133,7 @@ class NodeAverage(LossAverage):
     ) -> Pull:
         spread = _spread(signal, m, q, Sigma, spread)
         z0, z = self._fields(signal, m, spread)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
+        points = self._points(signal, z0, z, Sigma, near, multi_start)
         return self._pull(points, z0, z, spread, Sigma)
 
     def evaluate(
@@ -149,7 +149,7 @@ class NodeAverage(LossAverage):
     ) -> tuple[LossAverages, Pull]:
         spread = _spread(signal, m, q, Sigma, spread)
         z0, z = self._fields(signal, m, spread)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
+        points = self._points(signal, z0, z, Sigma, near, multi_start)
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
         moreau = self._mean(points.value)
@@ -173,6 +173,19 @@ class NodeAverage(LossAverage):
     def _fields(self, signal: float, m: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
         z0 = math.sqrt(signal) * self._target
         return z0, (m / signal) * z0 + spread * self._noise
+
+    def _points(
+        self,
+        signal: float,
+        z0: np.ndarray,
+        z: np.ndarray,
+        Sigma: float,
+        near: np.ndarray | None,
+        multi_start: bool | np.ndarray,
+    ) -> ProximalPoints:
+        # the few minima that two starts miss are part of the noise of draws, but a node of a rule may weigh a lot
+        thorough = self.grain == 0
+        return self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0), thorough)
 
     def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
         """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
@@ -284,7 +297,7 @@ class QuadraticLinear(LossAverage):
             trace=L * shrink,
             jump_weight=0.0,
         )
-        return averages, Pull(averages.f_square, averages.f_noise, averages.f_target, None, None)
+        return averages, Pull(averages.f_square, averages.f_noise, averages.f_target, None, False)
 
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
         return 2 * self.visible_directions * (_spread(signal, m, q, known=spread) ** 2 + (signal - m) ** 2 / signal)

@@ -94,11 +94,13 @@ class ProximalMap(abc.ABC):
         previous: np.ndarray | None,
         multi_start: bool | np.ndarray,
         y: np.ndarray | None = None,
+        thorough: bool = True,
     ) -> ProximalPoints:
         """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from several.
 
-        That are two far apart and, at the samples where these find more than one minimum, all. It may also be a mask of
-        the samples that are worth all of them, whatever those show. ``y`` is output(z0), if that is at hand.
+        That are two far apart and, if these find more than one minimum on any sample, all; only at the samples where
+        they do, unless ``thorough``. It may also be a mask of the samples that are worth all of them, whatever those
+        show. ``y`` is output(z0), if that is at hand.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -114,8 +116,10 @@ class ProximalMap(abc.ABC):
                 p[at[better]], value[at[better]] = other[better], other_value[better]
 
         if multi_start is True:
-            look(np.flatnonzero(self.may_jump(y, Sigma)), 1 if previous is None else 0, _TELLING)
-            look(np.flatnonzero(highest - value > DISAGREEMENT), _TELLING)
+            at = np.flatnonzero(self.may_jump(y, Sigma))
+            look(at, 1 if previous is None else 0, _TELLING)
+            told = np.flatnonzero(highest - value > DISAGREEMENT)
+            look(at if thorough and told.size else told, _TELLING)
         elif multi_start is not False:
             look(np.flatnonzero(multi_start), 0)
         return ProximalPoints(y, p, value, highest - value > DISAGREEMENT)

@@ -38,7 +38,7 @@ from .spectral_estimate import MatrixEstimate, Penalty
 JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
 _WIDTHS = 1e-10, 1e5
-_STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 120, 40, 12, 4, 500, 20
+_STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
 #: Lengths of the differences that stand for derivatives: of a smooth map, and of one with jumps to be averaged over.
 _SHORT, _LONG = 1e-3, 3e-2
 #: Samples, and share of the noise in how many of them jump, that may be left of the residual: where they do the map is
@@ -120,7 +120,7 @@ class Iterate:
     status : Status
     words : str
         How an iteration that ended here did so, where there is more to say.
-    several : array or None
+    several : array or False
         Samples at which the proximal map was found to have several minima.
     """
 
@@ -131,7 +131,7 @@ class Iterate:
     points: np.ndarray | None
     status: Status = Status.CONVERGED
     words: str = ""
-    several: np.ndarray | None = None
+    several: np.ndarray | bool = False
 
     @property
     def converged(self) -> bool:
@@ -306,24 +306,27 @@ class TrainingEvolution:
         found = self.step(alpha, x, multi_start=True) if jumps else self._refined(alpha, x, newton, tolerance)
         return self._checked(alpha, found, newton, tolerance, most_jumps)
 
-    def predicted(
-        self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, jumps: bool
-    ) -> TrainingSolution | None:
-        """The fixed point close to that on other nodes, as well as the difference tells; None where it is not close.
+    def beside(
+        self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, jumps: bool
+    ) -> TrainingSolution:
+        """The fixed point beside that on other nodes, of which the difference is all that is asked for.
 
         Several starts of the proximal map are made if there are ``jumps``; see :meth:`polish`.
         """
         x = self.variables(near)
-        first = state = self.step(alpha, x, multi_start=jumps)
-        several = first.several if jumps and first.several is not None else False
-        enough = max(_LEFT * first.residual, self._grain(np.mean(several)))
+        if not jumps:
+            found = self._refined(alpha, x, newton, tolerance)
+            end = self.at(alpha, self._end(found, newton), near=found.points)
+            return replace(end, status=found.status, words=found.words)
+        first = state = self.step(alpha, x, multi_start=True)
+        enough = max(_LEFT * first.residual, self._grain(float(np.mean(first.several))), tolerance)
         newton.begin()
-        for _ in range(_CHECKS):
+        for _ in range(_BESIDE):
             x = newton.step(x, self.image(state))
-            state = self.at(alpha, x, near=state.points, multi_start=several)
+            state = self.at(alpha, x, near=state.points, multi_start=first.several)
             if state.residual < enough:
                 return state
-        return None
+        return self.polish(alpha, near, newton, tolerance=tolerance, jumps=True)
 
     def follow(
         self,
@@ -396,45 +399,34 @@ class TrainingEvolution:
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
-        among = False
-        for _ in range(_CHECKS):
+        for left in reversed(range(_CHECKS)):
             x = self._end(found, newton)
             checked = self.at(alpha, x, near=found.points, multi_start=True)
             jumps = checked.averages.jump_weight
             grain = self._grain(jumps)
             if checked.residual < max(10 * tolerance, grain) or not found.converged or jumps > most_jumps:
                 return replace(checked, status=found.status, words=found.words)
-            if jumps > JUMPS:
-                if newton is not None and not among:
-                    newton.inverse = np.linalg.inv(np.eye(3) - self.jacobian(alpha, checked, checked.several))
-                among = True
-                found = self._among_minima(alpha, checked, newton, max(tolerance, grain))
-            elif newton is not None:
-                found = self._refined(alpha, x, newton, tolerance, checked.points)
-                if checked.residual < _HARMLESS and found.converged:
-                    # The few minima found have hardly moved the end: others will not by moving with it.
-                    end = self.at(alpha, self._end(found, newton), near=found.points)
-                    averages = end.averages._replace(jump_weight=checked.averages.jump_weight)
-                    return replace(end, averages=averages)
-            else:
-                found = self.follow(alpha, found.parameters, tolerance=tolerance, near=checked.points)
-        end = self.at(alpha, self._end(found, newton), near=found.points, multi_start=True)
-        return replace(end, status=found.status, words=found.words)
+            if left == 0:
+                break
+            # Few samples that jump stay where they are until they are looked at again; many would not settle so.
+            several, wanted = (checked.several, max(tolerance, grain)) if jumps > JUMPS else (False, tolerance)
+            if newton is None:
+                found = self.follow(alpha, found.parameters, tolerance=wanted, near=checked.points, several=several)
+                continue
+            if jumps > JUMPS and left == _CHECKS - 1:
+                newton.know(self.jacobian(alpha, checked, several))
+            found = self._refined(alpha, x, newton, wanted, checked.points, several)
+            if checked.residual < _HARMLESS and found.converged:
+                # The few minima found have hardly moved the end: others will not by moving with it.
+                end = self.at(alpha, self._end(found, newton), near=found.points)
+                return replace(end, averages=end.averages._replace(jump_weight=jumps))
+        words = f"not converged: the minima of the proximal map change at every look (residual {checked.residual:.2g})"
+        return replace(checked, status=Status.NOT_CONVERGED, words=words)
 
     def _grain(self, jumps: float) -> float:
-        """The residual that is enough where that share of the samples jump, one by one: a few, or part of the noise."""
+        """The residual that is enough where that share of the samples jump, one by one."""
         share = self.loss.grain
         return share * (_GRAINS + _GRAINY * np.sqrt(jumps / share)) if jumps > 0 and share > 0 else 0.0
-
-    def _among_minima(
-        self, alpha: float, state: TrainingSolution, newton: QuasiNewton | None, tolerance: float
-    ) -> Iterate:
-        """On from ``state`` with several starts at the samples that have several minima there."""
-        assert state.several is not None  # there are jumps
-        if newton is None:
-            return self.follow(alpha, state.parameters, tolerance=tolerance, near=state.points, several=state.several)
-        x = self.variables(state.parameters)
-        return self._refined(alpha, x, newton, tolerance, state.points, state.several)
 
     def _end(self, found: Iterate, newton: QuasiNewton | None) -> np.ndarray:
         """The variables where an iteration ended, after the last step to which quasi-Newton ones are led."""

@@ -37,8 +37,8 @@ STARTS = ("uninformed", "informed", "continued")
 _SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
 #: Without nodes the equations are as cheap as they are exact.
 _CLOSED_RESIDUAL = 1e-11
-#: On the other nodes, whose spread is the error: a small part of it is enough.
-_OTHER_RESIDUAL = 3e-6
+#: On other nodes, whose spread is the error, a small part of it is enough; less where they enter the mean.
+_OTHER_RESIDUAL, _MEAN_RESIDUAL = 1e-4, 2e-5
 #: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
 _APART = 0.1
 #: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
@@ -225,7 +225,7 @@ class TrainingTheory:
         return Branch(alpha, _scrambled(evolutions, alpha, near), evolutions)
 
     def _on_two_token_nodes(self, alpha: float, near: Approach, evolutions: list[TrainingEvolution]) -> Branch:
-        inverse = near.newton.inverse
+        """On nodes that rely on smoothness, unless there are jumps."""
         most_jumps = _HOPELESS * JUMPS
         fine = evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_RESIDUAL, most_jumps=most_jumps)
         jumps = fine.averages.jump_weight
@@ -237,7 +237,10 @@ class TrainingTheory:
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
-        others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
+        others = [
+            other.beside(alpha, fine.parameters, near.newton, tolerance=_OTHER_RESIDUAL, jumps=False)
+            for other in evolutions[1:]
+        ]
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
@@ -273,29 +276,17 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(abs(x - y).max() < _APART)
 
 
-def _predicted(
-    evolution: TrainingEvolution, alpha: float, near: OrderParameters, inverse: np.ndarray
-) -> TrainingSolution:
-    """The fixed point on other nodes by one quasi-Newton step: the difference is all that is asked for."""
-    x = evolution.variables(near)
-    found = evolution.step(alpha, x)
-    return evolution.at(alpha, x + inverse @ (evolution.image(found) - x), near=found.points)
-
-
 def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach) -> list[TrainingSolution]:
-    """The fixed points on scrambled nodes: the first is solved for, the others are predicted from it."""
-    first, *others = evolutions
+    """The fixed points on scrambled nodes; where the first has no jumps the others are taken to have none."""
     newton = near.newton
-    found = first.polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
-    solutions, jumps = [found], found.averages.jump_weight > 0
-    for other in others:
-        end = other.predicted(alpha, found.parameters, newton, jumps=jumps) if found.converged else None
-        if end is None:
-            end = other.polish(alpha, found.parameters, newton, tolerance=_OTHER_RESIDUAL, jumps=jumps)
-        elif not jumps:
-            end = replace(end, averages=end.averages._replace(jump_weight=0.0))
-        solutions.append(end)
-    return solutions
+    first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
+    jumps = first.averages.jump_weight > 0
+    others = [
+        other.beside(alpha, first.parameters, newton, tolerance=_MEAN_RESIDUAL, jumps=jumps) for other in evolutions[1:]
+    ]
+    if not jumps:
+        others = [replace(other, averages=other.averages._replace(jump_weight=0.0)) for other in others]
+    return [first, *others]
 
 
 def _second_branch(lowest: Branch, other: Branch) -> str:
