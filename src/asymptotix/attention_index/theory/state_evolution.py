@@ -43,9 +43,9 @@ _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40,
 _SHORT, _LONG = 1e-3, 3e-2
 #: Samples, and share of the noise in how many of them jump, that may be left of the residual: where they do the map is
 #: not continuous on finitely many, and this is as far as one gets.
-_GRAINS, _GRAINY = 4, 0.5
+_GRAINS, _GRAINY = 4, 0.25
 #: Share of the residual that may be left where the distance to the fixed point on other nodes is asked for.
-_LEFT = 0.1
+_LEFT = 0.05
 #: Distance in every variable at which a fixed point that is known counts as reached.
 _CLOSE = 0.03
 #: Logarithms beyond which an iteration counts as run away.
@@ -307,25 +307,26 @@ class TrainingEvolution:
         return self._checked(alpha, found, newton, tolerance, most_jumps)
 
     def beside(
-        self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, jumps: bool
+        self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, look: bool
     ) -> TrainingSolution:
         """The fixed point beside that on other nodes, of which the difference is all that is asked for.
 
-        Several starts of the proximal map are made if there are ``jumps``; see :meth:`polish`.
+        With ``look`` it is from several starts of the proximal map; otherwise from one, and jumps are not counted.
         """
         x = self.variables(near)
-        if not jumps:
-            found = self._refined(alpha, x, newton, tolerance)
+        first = self.step(alpha, x, multi_start=True) if look else None
+        if first is None or not np.any(first.several):
+            found = self._refined(alpha, x, newton, tolerance, None if first is None else first.points)
             end = self.at(alpha, self._end(found, newton), near=found.points)
-            return replace(end, status=found.status, words=found.words)
-        first = state = self.step(alpha, x, multi_start=True)
-        enough = max(_LEFT * first.residual, self._grain(float(np.mean(first.several))), tolerance)
+            averages = end.averages._replace(jump_weight=0.0 if look else np.nan)
+            return replace(end, status=found.status, words=found.words, averages=averages)
+        state = first
         newton.begin()
         for _ in range(_BESIDE):
             x = newton.step(x, self.image(state))
-            state = self.at(alpha, x, near=state.points, multi_start=first.several)
-            if state.residual < enough:
-                return state
+            state = end = self.at(alpha, x, near=state.points, multi_start=True)
+            if end.residual < max(_LEFT * first.residual, self._grain(end.averages.jump_weight), tolerance):
+                return end
         return self.polish(alpha, near, newton, tolerance=tolerance, jumps=True)
 
     def follow(

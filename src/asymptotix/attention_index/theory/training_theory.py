@@ -8,7 +8,7 @@ on many nodes. Of two branches the one of lower training loss is that of the min
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +43,8 @@ _OTHER_RESIDUAL, _MEAN_RESIDUAL = 1e-4, 2e-5
 _APART = 0.1
 #: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
 _LOWER = 1e-2
-#: Share of few nodes on which the proximal map may jump before smooth nodes are not tried.
-_PLENTY = 1e-2
+#: Multiple of JUMPS, on few nodes, beyond which smooth nodes are not tried.
+_PLENTY = 10
 #: Multiple of JUMPS beyond which smooth nodes are given up before the iteration on them has ended: it may fall by then.
 _HOPELESS = 2
 #: Share of the data on which the proximal map may jump before a third set of nodes is asked.
@@ -210,7 +210,7 @@ class TrainingTheory:
         if not self.equations.on_two_token_nodes:
             return Approach(end.parameters, newton, jumps=False)
         checked = few.at(alpha, few.variables(end.parameters), near=end.points, multi_start=True)
-        return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY)
+        return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY * JUMPS)
 
     def _branch(self, alpha: float, near: Approach, count: int | None) -> Branch:
         """The fixed point on the nodes from which the numbers are."""
@@ -238,7 +238,7 @@ class TrainingTheory:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
         others = [
-            other.beside(alpha, fine.parameters, near.newton, tolerance=_OTHER_RESIDUAL, jumps=False)
+            other.beside(alpha, fine.parameters, near.newton, tolerance=_OTHER_RESIDUAL, look=False)
             for other in evolutions[1:]
         ]
         return Branch(alpha, [fine, *others], evolutions)
@@ -277,15 +277,12 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach) -> list[TrainingSolution]:
-    """The fixed points on scrambled nodes; where the first has no jumps the others are taken to have none."""
+    """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
     newton = near.newton
     first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
-    jumps = first.averages.jump_weight > 0
     others = [
-        other.beside(alpha, first.parameters, newton, tolerance=_MEAN_RESIDUAL, jumps=jumps) for other in evolutions[1:]
+        other.beside(alpha, first.parameters, newton, tolerance=_MEAN_RESIDUAL, look=True) for other in evolutions[1:]
     ]
-    if not jumps:
-        others = [replace(other, averages=other.averages._replace(jump_weight=0.0)) for other in others]
     return [first, *others]
 
 
