@@ -43,7 +43,7 @@ _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40,
 _SHORT, _LONG = 1e-3, 3e-2
 #: Samples, and share of the noise in how many of them jump, that may be left of the residual: where they do the map is
 #: not continuous on finitely many, and this is as far as one gets.
-_GRAINS, _GRAINY = 4, 0.25
+_GRAINS, _GRAINY = 4, 0.5
 #: Share of the residual that may be left where the distance to the fixed point on other nodes is asked for.
 _LEFT = 0.05
 #: Distance in every variable at which a fixed point that is known counts as reached.
@@ -327,6 +327,8 @@ class TrainingEvolution:
             state = end = self.at(alpha, x, near=state.points, multi_start=True)
             if end.residual < max(_LEFT * first.residual, self._grain(end.averages.jump_weight), tolerance):
                 return end
+            if end.residual > first.residual:
+                break
         return self.polish(alpha, near, newton, tolerance=tolerance, jumps=True)
 
     def follow(
@@ -400,6 +402,7 @@ class TrainingEvolution:
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
+        told = newton is None
         for left in reversed(range(_CHECKS)):
             x = self._end(found, newton)
             checked = self.at(alpha, x, near=found.points, multi_start=True)
@@ -414,8 +417,9 @@ class TrainingEvolution:
             if newton is None:
                 found = self.follow(alpha, found.parameters, tolerance=wanted, near=checked.points, several=several)
                 continue
-            if jumps > JUMPS and left == _CHECKS - 1:
+            if jumps > JUMPS and not told:
                 newton.know(self.jacobian(alpha, checked, several))
+                told = True
             found = self._refined(alpha, x, newton, wanted, checked.points, several)
             if checked.residual < _HARMLESS and found.converged:
                 # The few minima found have hardly moved the end: others will not by moving with it.
