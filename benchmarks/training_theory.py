@@ -5,8 +5,8 @@
 Whole calls beside what they took before, in CPU seconds, since other programs hardly change those; the wall time of the
 new ones is less by what several cores bring. Each has a process of its own: what JAX compiles and what numba loads from
 its cache count. Then, after compilation, a curve of 20 alphas from 0.05 to 40 (bar: 15 s), a point next to a solved one
-(0.15 s), and a fresh point (0.5 s). Every time includes the error estimate on other nodes and the check of the proximal
-map from several starts.
+(0.15 s), a fresh point (0.5 s), and points next to solved ones where the proximal map jumps or may do so (0.1 s). Every
+time includes the error estimate on other nodes and the check of the proximal map from several starts.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ CALLS = {
 }
 
 
+#: Where the proximal map jumps, or many samples must be looked at to tell that it does not.
+JUMPS = {
+    "own loss": (lambda: problem(loss=nearly_absolute), (0.2, 0.5, 1.0)),
+    "two tokens, beta = 2": (lambda: problem(beta=2.0, target_beta=2.0), (0.5, 1.0)),
+    "three tokens": (lambda: problem(tokens=3, weight_decay=1e-3), (0.1, 0.2)),
+}
+
+
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
     """Wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -108,9 +116,24 @@ def against_bars() -> None:
         timed(f"fresh point, alpha = {alpha:g}", 0.5, lambda a=alpha: asx.solve(problem(), alpha=a, progress=False))
 
 
+def at_jumps() -> None:
+    warnings.simplefilter("ignore", asx.ConvergenceWarning)
+    for label, (make, alphas) in JUMPS.items():
+        task = make()
+        for alpha in alphas:
+            near = asx.solve(task, alpha=alpha, progress=False)  # compiles
+            start = [float(near[name]) for name in ("m", "q", "Sigma")]
+            timed(
+                f"{label}, warm, alpha = {1.02 * alpha:.3g}",
+                0.1,
+                lambda a=alpha, s=start, t=task: asx.solve(t, alpha=1.02 * a, start=s, progress=False),
+            )
+
+
 def main() -> None:
     against_before()
     against_bars()
+    at_jumps()
 
 
 if __name__ == "__main__":

@@ -188,6 +188,15 @@ def test_quasi_newton_steps_learn_the_derivative_and_keep_it_for_the_next_map():
     assert again[3] < 1e-3 * first[3]
 
 
+def test_a_quasi_newton_method_that_is_told_the_derivative():
+    G = np.array([[0.2, -1.5], [0.7, 3.0]])  # the plain iteration runs away from the fixed point at zero
+    newton = QuasiNewton(np.eye(2))
+    newton.step(np.ones(2), np.zeros(2))
+    newton.know(G)
+    x = np.array([1.0, -0.5])
+    np.testing.assert_allclose(newton.step(x, G @ x), 0.0, atol=1e-12)  # nor is x compared with what was before
+
+
 def test_a_jump_teaches_a_quasi_newton_method_nothing():
     newton = QuasiNewton(np.eye(1))
     residuals(newton, lambda x: np.where(x < 0.5, 1.0, 0.0), 4)

@@ -126,6 +126,12 @@ class QuasiNewton:
         self.inverse = np.array(inverse, dtype=np.float64)
         self._last: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
+    def know(self, derivative: ArrayLike) -> None:
+        """Take B from the derivative G'."""
+        G = np.asarray(derivative, dtype=np.float64)
+        self.inverse = np.asarray(np.linalg.inv(np.eye(len(G)) - G), dtype=np.float64)
+        self.begin()
+
     def begin(self) -> None:
         """Go on with another map: the next point is not compared with the last one."""
         self._last = None

@@ -150,8 +150,8 @@ def test_a_softmax_loss_in_jax():
 
 def test_a_warm_start_changes_nothing_but_the_time():
     average = SquaredSoftmax(2, 1.0, 1.0, order=12)
-    _, points = average.evaluate(1.75, 1.2, 1.3, 0.6, multi_start=False)
-    after, _ = average.evaluate(1.75, 1.25, 1.4, 0.7, multi_start=False, near=points)
+    _, pull = average.evaluate(1.75, 1.2, 1.3, 0.6, multi_start=False)
+    after, _ = average.evaluate(1.75, 1.25, 1.4, 0.7, multi_start=False, near=pull.points)
     fresh = average(1.75, 1.25, 1.4, 0.7, multi_start=False)
     np.testing.assert_allclose(after[:-1], fresh[:-1], rtol=1e-12)
     assert math.isnan(after.jump_weight)

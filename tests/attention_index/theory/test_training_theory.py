@@ -3,16 +3,21 @@
 import re
 import threading
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asymptotix as asx
+from asymptotix.attention_index.loss.proximal import TwoTokenMap
+from asymptotix.attention_index.streams import NODE_SCRAMBLINGS
 from asymptotix.attention_index.theory import training_equations, training_theory
-from asymptotix.attention_index.theory.training_observables import doubted, judged
+from asymptotix.attention_index.theory.state_evolution import OrderParameters
+from asymptotix.attention_index.theory.training_observables import doubted, judged, training_outcome
 from asymptotix.core.problem import Outcome
 from asymptotix.core.status import Status
+from asymptotix.numerics.iteration import QuasiNewton
 
 TASK = asx.AttentionIndex(tokens=2, target=asx.MarchenkoPastur(0.5), noise=0.5)
 LINEAR = asx.AttentionIndex(target=asx.MarchenkoPastur(0.5), noise=0.5, activation="linear")
@@ -38,6 +43,55 @@ def test_no_error_exceeds_its_number_around_interpolation():
     for name in map(str, theory.ds.data_vars):
         if f"{name}_err" in theory.ds:
             assert (theory[f"{name}_err"] <= 0.05 * abs(theory[name])).all(), name
+
+
+def test_what_jumps_leave_of_the_iteration_is_part_of_the_spread_between_scramblings():
+    problem = asx.RiskMinimization(TASK)
+    evolutions = problem.theory.equations.randomised(2**8)
+    x = np.array([0.0, 1.0, 0.0])
+    first, *others = [evolution.at(1.0, x, multi_start=True) for evolution in evolutions]
+
+    def error(**changed) -> float:
+        solutions = [replace(first, **changed), *others]
+        return training_outcome(problem, 1.0, solutions, evolutions, 1e-3).values["test_error_err"]
+
+    assert error(residual=1.0) == error(residual=0.0)
+    assert error(residual=1.0, status=Status.NOT_CONVERGED) > 5 * first.averages.test
+
+
+#: Samples of all the descents at one warm point may be this many times those of the nodes.
+LOOKS = 30
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.6])
+def test_a_point_beside_a_solved_one_with_jumps(monkeypatch, alpha):
+    """It has the numbers of a point that is solved from afar, and few descents are made for them."""
+    problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5, beta=2.0, target_beta=2.0), weight_decay=0.01)
+    near, afar = solve(problem, alpha), solve(problem, 1.02 * alpha)
+    descents, descend = [], TwoTokenMap.descend
+    monkeypatch.setattr(TwoTokenMap, "descend", lambda *args: descents.append(len(args[2])) or descend(*args))
+    beside = solve(problem, 1.02 * alpha, start=[float(near[name]) for name in ("m", "q", "Sigma")])
+    assert sum(descents) < LOOKS * len(NODE_SCRAMBLINGS) * 2**14
+    assert float(beside.jump_weight) > 5e-3
+    assert "not converged" not in beside.status.item()
+    for name in ("test_error", "train_error", "estimation_error", "rank", "q"):
+        error = np.hypot(beside[f"{name}_err"], afar[f"{name}_err"])
+        assert abs(float(beside[name] - afar[name])) < 3 * float(error), name
+
+
+def test_fixed_points_beside_others_are_those_of_their_own_nodes():
+    """A tenth of the distance between two may be left."""
+    problem = asx.RiskMinimization(asx.AttentionIndex(noise=0.5, beta=1.5, target_beta=1.5), weight_decay=0.01)
+    first, second = problem.theory.equations.randomised(2**12)[:2]
+    start = OrderParameters.partly_informed(problem.model.signal)
+    newton = QuasiNewton(np.eye(3))
+    newton.know(first.jacobian(0.4, first.follow(0.4, start, tolerance=1e-6)))
+    here = first.solve(0.4, start)
+    assert here.averages.jump_weight > 1e-3
+    there = second.solve(0.4, here.parameters)
+    beside = second.beside(0.4, here.parameters, newton, tolerance=1e-6, look=True)
+    x, y, z = (second.variables(found.parameters) for found in (here, there, beside))
+    assert abs(z - y).max() < 0.2 * abs(x - y).max()
 
 
 VALUES = dict.fromkeys(("test_error", "train_error", "train_loss"), 0.1) | {

@@ -53,8 +53,8 @@ class Pull(NamedTuple):
     f_target: float
     points: np.ndarray | None
     """The proximal points (n, N): descents at nearby order parameters are several times faster from there."""
-    several: np.ndarray | None
-    """Samples at which descents from different starts ended in different minima (n,)."""
+    several: np.ndarray | bool
+    """Samples at which descents from different starts ended in different minima (n,), or False for none."""
 
 
 class LossAverage(abc.ABC):
@@ -67,6 +67,8 @@ class LossAverage(abc.ABC):
     """Number N of coordinates."""
     least_response: float = 1e-9
     """Sigma that stands for none: smaller ones lose digits where differences of points are divided by it."""
+    grain: float = 0.0
+    """Weight of a sample where all have the same, as draws have: the averages change by no less where one jumps."""
 
     @abc.abstractmethod
     def pull(
@@ -93,11 +95,11 @@ class LossAverage(abc.ABC):
         q: float,
         Sigma: float,
         *,
-        multi_start: bool,
+        multi_start: bool | np.ndarray,
         near: np.ndarray | None = None,
         spread: float | None = None,
-    ) -> tuple[LossAverages, np.ndarray | None]:
-        """All averages and the proximal points; with ``multi_start`` the lowest of several minima is looked for."""
+    ) -> tuple[LossAverages, Pull]:
+        """All averages, and :meth:`pull` with the same arguments."""
 
     @abc.abstractmethod
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
@@ -114,7 +116,7 @@ class NodeAverage(LossAverage):
     def __init__(self, proximal: ProximalMap, nodes: np.ndarray, weights: np.ndarray) -> None:
         self.proximal, self.visible_directions = proximal, proximal.visible_directions
         N = self.visible_directions
-        self.weights = weights
+        self.weights, self.grain = weights, float(weights[0]) if np.ptp(weights) == 0 else 0.0
         self._target = np.ascontiguousarray(nodes[:, :N])
         self._noise = np.ascontiguousarray(nodes[:, N:])
         self._outputs = math.nan, np.empty(0)
@@ -131,7 +133,7 @@ class NodeAverage(LossAverage):
     ) -> Pull:
         spread = _spread(signal, m, q, Sigma, spread)
         z0, z = self._fields(signal, m, spread)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
+        points = self._points(signal, z0, z, Sigma, near, multi_start)
         return self._pull(points, z0, z, spread, Sigma)
 
     def evaluate(
@@ -141,13 +143,13 @@ class NodeAverage(LossAverage):
         q: float,
         Sigma: float,
         *,
-        multi_start: bool,
+        multi_start: bool | np.ndarray,
         near: np.ndarray | None = None,
         spread: float | None = None,
-    ) -> tuple[LossAverages, np.ndarray | None]:
+    ) -> tuple[LossAverages, Pull]:
         spread = _spread(signal, m, q, Sigma, spread)
         z0, z = self._fields(signal, m, spread)
-        points = self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0))
+        points = self._points(signal, z0, z, Sigma, near, multi_start)
         pull = self._pull(points, z0, z, spread, Sigma)
         trace, response = self.proximal.derivative(points.y, points.p, Sigma)
         moreau = self._mean(points.value)
@@ -160,9 +162,9 @@ class NodeAverage(LossAverage):
             moreau=moreau,
             response=self._mean(response),
             trace=self._mean(trace),
-            jump_weight=self._mean(points.disagree) if multi_start else math.nan,
+            jump_weight=math.nan if multi_start is False else self._mean(points.disagree),
         )
-        return averages, points.p
+        return averages, pull
 
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
         z0, z = self._fields(signal, m, _spread(signal, m, q, known=spread))
@@ -171,6 +173,19 @@ class NodeAverage(LossAverage):
     def _fields(self, signal: float, m: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
         z0 = math.sqrt(signal) * self._target
         return z0, (m / signal) * z0 + spread * self._noise
+
+    def _points(
+        self,
+        signal: float,
+        z0: np.ndarray,
+        z: np.ndarray,
+        Sigma: float,
+        near: np.ndarray | None,
+        multi_start: bool | np.ndarray,
+    ) -> ProximalPoints:
+        # the few minima that two starts miss are part of the noise of draws, but a node of a rule may weigh a lot
+        thorough = self.grain == 0
+        return self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0), thorough)
 
     def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
         """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
@@ -256,8 +271,7 @@ class QuadraticLinear(LossAverage):
         multi_start: bool | np.ndarray = False,
         spread: float | None = None,
     ) -> Pull:
-        averages, _ = self.evaluate(signal, m, q, Sigma, multi_start=False, spread=spread)
-        return Pull(averages.f_square, averages.f_noise, averages.f_target, None, None)
+        return self.evaluate(signal, m, q, Sigma, multi_start=False, spread=spread)[1]
 
     def evaluate(
         self,
@@ -266,10 +280,10 @@ class QuadraticLinear(LossAverage):
         q: float,
         Sigma: float,
         *,
-        multi_start: bool,
+        multi_start: bool | np.ndarray,
         near: np.ndarray | None = None,
         spread: float | None = None,
-    ) -> tuple[LossAverages, np.ndarray | None]:
+    ) -> tuple[LossAverages, Pull]:
         L, shrink = self.visible_directions, 1 / (1 + 4 * Sigma)
         error = 2 * L * (_spread(signal, m, q, Sigma, spread) ** 2 + (signal - m) ** 2 / signal)  # signal - 2 m + q
         averages = LossAverages(
@@ -283,7 +297,7 @@ class QuadraticLinear(LossAverage):
             trace=L * shrink,
             jump_weight=0.0,
         )
-        return averages, None
+        return averages, Pull(averages.f_square, averages.f_noise, averages.f_target, None, False)
 
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
         return 2 * self.visible_directions * (_spread(signal, m, q, known=spread) ** 2 + (signal - m) ** 2 / signal)

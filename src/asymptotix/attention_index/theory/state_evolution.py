@@ -38,7 +38,14 @@ from .spectral_estimate import MatrixEstimate, Penalty
 JUMPS = 1e-3
 #: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
 _WIDTHS = 1e-10, 1e5
-_STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _CAUTIOUS, _WINDOW = 120, 40, 12, 4, 500, 20
+_STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
+#: Lengths of the differences that stand for derivatives: of a smooth map, and of one with jumps to be averaged over.
+_SHORT, _LONG = 1e-3, 3e-2
+#: Samples, and share of the noise in how many of them jump, that may be left of the residual: where they do the map is
+#: not continuous on finitely many, and this is as far as one gets.
+_GRAINS, _GRAINY = 4, 0.5
+#: Share of the residual that may be left where the distance to the fixed point on other nodes is asked for.
+_LEFT = 0.05
 #: Distance in every variable at which a fixed point that is known counts as reached.
 _CLOSE = 0.03
 #: Logarithms beyond which an iteration counts as run away.
@@ -113,7 +120,7 @@ class Iterate:
     status : Status
     words : str
         How an iteration that ended here did so, where there is more to say.
-    several : array or None
+    several : array or False
         Samples at which the proximal map was found to have several minima.
     """
 
@@ -124,7 +131,7 @@ class Iterate:
     points: np.ndarray | None
     status: Status = Status.CONVERGED
     words: str = ""
-    several: np.ndarray | None = None
+    several: np.ndarray | bool = False
 
     @property
     def converged(self) -> bool:
@@ -200,15 +207,20 @@ class TrainingEvolution:
         return Iterate(parameters, *sides, pull.points, several=pull.several)
 
     def at(
-        self, alpha: float, x: np.ndarray, *, near: np.ndarray | None = None, multi_start: bool = False
+        self,
+        alpha: float,
+        x: np.ndarray,
+        *,
+        near: np.ndarray | None = None,
+        multi_start: bool | np.ndarray = False,
     ) -> TrainingSolution:
-        """As :meth:`step`, with all averages; with ``multi_start`` the lowest of several minima is looked for."""
+        """As :meth:`step`, with all averages."""
         parameters = self.parameters(x)
-        averages, points = self.loss.evaluate(
+        averages, pull = self.loss.evaluate(
             self.noisy_signal, *parameters, multi_start=multi_start, near=near, spread=self.spread(parameters)
         )
-        sides = self._matrix_side(alpha, x, parameters, averages)
-        return TrainingSolution(parameters, *sides, points, averages=averages)
+        sides = self._matrix_side(alpha, x, parameters, pull)
+        return TrainingSolution(parameters, *sides, pull.points, several=pull.several, averages=averages)
 
     def _matrix_side(
         self, alpha: float, x: np.ndarray, parameters: OrderParameters, averages: LossAverages | Pull
@@ -259,11 +271,11 @@ class TrainingEvolution:
         seen = parameters.m**2 * max(self.noisy_signal - Q0, 0.0) / (Q0 * self.noisy_signal) if Q0 > 0 else 0.0
         return float(np.sqrt(self.apart(parameters) + seen))
 
-    def jacobian(self, alpha: float, state: Iterate, step: float = 1e-3) -> np.ndarray:
-        """G' by differences of the map, as good as quasi-Newton steps need it."""
-        x = self.variables(state.parameters)
-        here = self.image(state)
-        moved = [self.image(self.step(alpha, x + step * unit, state.points)) for unit in np.eye(3)]
+    def jacobian(self, alpha: float, state: Iterate, several: bool | np.ndarray = False) -> np.ndarray:
+        """G' by differences of the map, as good as quasi-Newton steps need it, with jumps of ``several`` samples."""
+        x, here = self.variables(state.parameters), self.image(state)
+        step = _SHORT if several is False else _LONG
+        moved = [self.image(self.step(alpha, x + step * unit, state.points, several)) for unit in np.eye(3)]
         return np.stack([(image - here) / step for image in moved], axis=1)
 
     # -- its fixed points --------------------------------------------------------------------------------------
@@ -282,14 +294,42 @@ class TrainingEvolution:
         newton: QuasiNewton,
         *,
         tolerance: float = 1e-8,
+        jumps: bool = False,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """As :meth:`solve` from close to the end, with quasi-Newton steps that know the map on other nodes.
 
-        It is left unfinished where the proximal map jumps on a share of the data beyond ``most_jumps``.
+        ``jumps`` says that samples jump on other nodes. It is left unfinished where the proximal map jumps on a share
+        of the data beyond ``most_jumps``.
         """
-        found = self._refined(alpha, self.variables(start), newton, tolerance)
+        x = self.variables(start)
+        found = self.step(alpha, x, multi_start=True) if jumps else self._refined(alpha, x, newton, tolerance)
         return self._checked(alpha, found, newton, tolerance, most_jumps)
+
+    def beside(
+        self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, look: bool
+    ) -> TrainingSolution:
+        """The fixed point beside that on other nodes, of which the difference is all that is asked for.
+
+        With ``look`` it is from several starts of the proximal map; otherwise from one, and jumps are not counted.
+        """
+        x = self.variables(near)
+        first = self.step(alpha, x, multi_start=True) if look else None
+        if first is None or not np.any(first.several):
+            found = self._refined(alpha, x, newton, tolerance, None if first is None else first.points)
+            end = self.at(alpha, self._end(found, newton), near=found.points)
+            averages = end.averages._replace(jump_weight=0.0 if look else np.nan)
+            return replace(end, status=found.status, words=found.words, averages=averages)
+        state = first
+        newton.begin()
+        for _ in range(_BESIDE):
+            x = newton.step(x, self.image(state))
+            state = end = self.at(alpha, x, near=state.points, multi_start=True)
+            if end.residual < max(_LEFT * first.residual, self._grain(end.averages.jump_weight), tolerance):
+                return end
+            if end.residual > first.residual:
+                break
+        return self.polish(alpha, near, newton, tolerance=tolerance, jumps=True)
 
     def follow(
         self,
@@ -298,18 +338,20 @@ class TrainingEvolution:
         *,
         tolerance: float = 1e-8,
         near: np.ndarray | None = None,
+        several: bool | np.ndarray = False,
         known: Sequence[Iterate] = (),
     ) -> Iterate:
         """The dynamics from ``start``, with one start of the proximal map: where it was before.
 
-        They also end close to a fixed point that is ``known``, within _CLOSE in every variable.
+        All starts are made at ``several`` samples. The dynamics also end close to a fixed point that is ``known``,
+        within _CLOSE in every variable.
         """
         points, last = near, None
         ends = [self.variables(other.parameters) for other in known]
 
         def step(x: np.ndarray) -> np.ndarray:
             nonlocal points, last
-            last = self.step(alpha, x, points)
+            last = self.step(alpha, x, points, several)
             points = last.points
             return self.image(last)
 
@@ -317,55 +359,39 @@ class TrainingEvolution:
             return "arrived" if any(abs(x - end).max() < _CLOSE for end in ends) else None
 
         found = fixed_point(
-            step, self.variables(start), tolerance=tolerance, max_steps=_STEPS, anderson=4, max_move=1.0, stop=arrived
-        )
+            step, self.variables(start), tolerance=tolerance, max_steps=_STEPS if several is False else _CHECKED_STEPS,
+            anderson=4, max_move=1.0, stop=arrived,
+        )  # fmt: skip
         # The last step is the one at the end, unless an extrapolation from there was undone.
         at_end = last is not None and last.residual == found.residual
-        return _ended(last if last is not None and at_end else self.step(alpha, found.x, points), found)
-
-    def _from_all_starts(self, alpha: float, found: Iterate, tolerance: float) -> TrainingSolution:
-        """The dynamics with several starts of the proximal map at every step."""
-        ended, points = self._among_minima(alpha, found, tolerance)
-        end = self.at(alpha, ended.x, near=points, multi_start=True)
-        for _ in range(_CHECKS):
-            if not ended.converged or end.residual < 10 * tolerance:
-                break
-            ended, points = self._among_minima(alpha, end, tolerance)
-            end = self.at(alpha, ended.x, near=points, multi_start=True)
-        return _ended(end, ended)
-
-    def _among_minima(self, alpha: float, found: Iterate, tolerance: float) -> tuple[FixedPoint, np.ndarray | None]:
-        """The dynamics with several starts at the samples that have several minima where they set out from."""
-        points, several = found.points, True
-
-        def step(x: np.ndarray) -> np.ndarray:
-            nonlocal points, several
-            state = self.step(alpha, x, points, several)
-            points = state.points
-            several = state.several if several is True else several
-            return self.image(state)
-
-        x = self.variables(found.parameters)
-        ended = fixed_point(step, x, tolerance=tolerance, max_steps=_CHECKED_STEPS, anderson=4, max_move=1.0)
-        return ended, points
+        return _ended(last if last is not None and at_end else self.step(alpha, found.x, points, several), found)
 
     def _refined(
-        self, alpha: float, x: np.ndarray, newton: QuasiNewton, tolerance: float, near: np.ndarray | None = None
+        self,
+        alpha: float,
+        x: np.ndarray,
+        newton: QuasiNewton,
+        tolerance: float,
+        near: np.ndarray | None = None,
+        several: bool | np.ndarray = False,
     ) -> Iterate:
-        """Quasi-Newton steps to one before the end as long as they halve the residual, then the dynamics."""
-        before, first, points = np.inf, x, near
+        """Quasi-Newton steps to one before the end as long as they halve the residual, then the dynamics.
+
+        Between the jumps of ``several`` samples it goes up and down: a little more is no reason to give up.
+        """
+        before, best, first, points = np.inf, np.inf, x, near
         newton.begin()
         for _ in range(_POLISH):
-            state = self.step(alpha, x, points)
+            state = self.step(alpha, x, points, several)
             points, fall = state.points, state.residual / before
             # what the residual is after one more step that brings as much as the last one
             if state.residual * (fall if 0 < fall < 1 else 1) < tolerance:
                 return state
-            if fall > 0.5:
+            if state.residual > (0.5 if several is False else 2.0) * best:
                 break
-            before = state.residual
+            before, best = state.residual, min(best, state.residual)
             x = newton.step(x, self.image(state))
-        return self.follow(alpha, self.parameters(first), tolerance=tolerance, near=points)
+        return self.follow(alpha, self.parameters(first), tolerance=tolerance, near=points, several=several)
 
     def _checked(
         self,
@@ -376,22 +402,36 @@ class TrainingEvolution:
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
         """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
-        for _ in range(_CHECKS):
+        told = newton is None
+        for left in reversed(range(_CHECKS)):
             x = self._end(found, newton)
             checked = self.at(alpha, x, near=found.points, multi_start=True)
-            hopeless = checked.averages.jump_weight > most_jumps
-            if checked.residual < 10 * tolerance or not found.converged or hopeless:
+            jumps = checked.averages.jump_weight
+            grain = self._grain(jumps)
+            if checked.residual < max(10 * tolerance, grain) or not found.converged or jumps > most_jumps:
                 return replace(checked, status=found.status, words=found.words)
-            if newton is not None:
-                found = self._refined(alpha, x, newton, tolerance, checked.points)
-                if checked.residual < _HARMLESS and found.converged:
-                    # The few minima found have hardly moved the end: others will not by moving with it.
-                    end = self.at(alpha, self._end(found, newton), near=found.points)
-                    averages = end.averages._replace(jump_weight=checked.averages.jump_weight)
-                    return replace(end, averages=averages)
-            else:
-                found = self.follow(alpha, found.parameters, tolerance=tolerance, near=checked.points)
-        return self._from_all_starts(alpha, found, tolerance)
+            if left == 0:
+                break
+            # Few samples that jump stay where they are until they are looked at again; many would not settle so.
+            several, wanted = (checked.several, max(tolerance, grain)) if jumps > JUMPS else (False, tolerance)
+            if newton is None:
+                found = self.follow(alpha, found.parameters, tolerance=wanted, near=checked.points, several=several)
+                continue
+            if jumps > JUMPS and not told:
+                newton.know(self.jacobian(alpha, checked, several))
+                told = True
+            found = self._refined(alpha, x, newton, wanted, checked.points, several)
+            if checked.residual < _HARMLESS and found.converged:
+                # The few minima found have hardly moved the end: others will not by moving with it.
+                end = self.at(alpha, self._end(found, newton), near=found.points)
+                return replace(end, averages=end.averages._replace(jump_weight=jumps))
+        words = f"not converged: the minima of the proximal map change at every look (residual {checked.residual:.2g})"
+        return replace(checked, status=Status.NOT_CONVERGED, words=words)
+
+    def _grain(self, jumps: float) -> float:
+        """The residual that is enough where that share of the samples jump, one by one."""
+        share = self.loss.grain
+        return share * (_GRAINS + _GRAINY * np.sqrt(jumps / share)) if jumps > 0 and share > 0 else 0.0
 
     def _end(self, found: Iterate, newton: QuasiNewton | None) -> np.ndarray:
         """The variables where an iteration ended, after the last step to which quasi-Newton ones are led."""

@@ -80,7 +80,9 @@ def training_outcome(
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
     values, errors = _mean_and_spread(rows)
     # What is left of the iteration stands in the logarithms of the order parameters; ten is for how it is amplified.
-    settled = 10 * max(_ROUNDING / 10, *(solution.residual for solution in solutions[:1]))
+    # Where samples jump it is another on all nodes, and part of the spread between scramblings.
+    spread = len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged
+    settled = _ROUNDING if spread else max(_ROUNDING, 10 * solutions[0].residual)
     errors = {name: max(error, settled * abs(values[name])) for name, error in errors.items()}
     test, excess = values["test_error"], abs(values["excess_error"])
     if excess < test:  # where it is small it is of second order in what is left of the iteration

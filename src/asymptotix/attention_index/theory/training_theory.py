@@ -37,14 +37,14 @@ STARTS = ("uninformed", "informed", "continued")
 _SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
 #: Without nodes the equations are as cheap as they are exact.
 _CLOSED_RESIDUAL = 1e-11
-#: On the other nodes, whose spread is the error: a small part of it is enough.
-_OTHER_RESIDUAL = 3e-6
-#: Where the proximal map jumps the map is not continuous on finitely many nodes, and this is as far as one gets.
-_JUMPING_RESIDUAL = 1e-6
+#: On other nodes, whose spread is the error, a small part of it is enough; less where they enter the mean.
+_OTHER_RESIDUAL, _MEAN_RESIDUAL = 1e-4, 2e-5
 #: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
 _APART = 0.1
 #: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
 _LOWER = 1e-2
+#: Multiple of JUMPS, on few nodes, beyond which smooth nodes are not tried.
+_PLENTY = 10
 #: Multiple of JUMPS beyond which smooth nodes are given up before the iteration on them has ended: it may fall by then.
 _HOPELESS = 2
 #: Share of the data on which the proximal map may jump before a third set of nodes is asked.
@@ -61,6 +61,16 @@ class Found(NamedTuple):
 
     outcome: Outcome
     parameters: OrderParameters | None
+
+
+class Approach(NamedTuple):
+    """Where few nodes have a fixed point."""
+
+    parameters: OrderParameters
+    newton: QuasiNewton
+    """Steps towards it that know the map."""
+    jumps: bool
+    """Whether the proximal map jumps there on more than a few samples."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class TrainingTheory:
         if interpolates(self.problem, alpha):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         try:
-            found = self._judged(alpha, self._ends(alpha, starts), tolerance)
+            found = self._judged(alpha, *self._ends(alpha, starts), tolerance)
         except FloatingPointError as error:
             found = self._from_nothing(alpha, tolerance, str(error))
         stuck = found.outcome.how in (Status.FAILED, Status.NOT_CONVERGED)
@@ -148,14 +158,16 @@ class TrainingTheory:
 
     # -- from few nodes to many --------------------------------------------------------------------------------
 
-    def _ends(self, alpha: float, starts: Sequence[OrderParameters]) -> list[Iterate]:
+    def _ends(self, alpha: float, starts: Sequence[OrderParameters]) -> tuple[TrainingEvolution, list[Iterate]]:
         """Where the dynamics on the fewest nodes end, from every start that leads anywhere; ends that agree are one."""
-        scouts = self.equations.scouts()
+        scouts, tolerance = self.equations.scouts(), _SCOUTED
+        if len(starts) == 1:  # there is no branch to choose, and the next nodes will do
+            scouts, tolerance = self.equations.few(), _FOLLOWED
         ends: list[Iterate] = []
         failure = FloatingPointError("no start")
         for start in starts:
             try:
-                end = scouts.follow(alpha, start, tolerance=_SCOUTED, known=ends)
+                end = scouts.follow(alpha, start, tolerance=tolerance, known=ends)
             except FloatingPointError as error:
                 failure = error
                 continue
@@ -166,17 +178,17 @@ class TrainingTheory:
             near = interpolating_start(self.problem, alpha)
             if near is None:
                 raise failure
-            ends.append(scouts.follow(alpha, near, tolerance=_SCOUTED))
-        return ends
+            ends.append(scouts.follow(alpha, near, tolerance=tolerance))
+        return scouts, ends
 
-    def _judged(self, alpha: float, ends: list[Iterate], tolerance: float) -> Found:
+    def _judged(self, alpha: float, scouts: TrainingEvolution, ends: list[Iterate], tolerance: float) -> Found:
         """The numbers of the lowest of the branches on which the dynamics settle, and what to think of them."""
         settled = [end for end in ends if end.converged] or ends[:1]
+        nearby = [self._approach(alpha, scouts, end) for end in settled]
         for count in self.equations.node_counts(tolerance):
-            branches = [self._branch(alpha, settled[0].parameters, count, tolerance)]
-            for end in settled[1:]:
-                other = self._branch(alpha, end.parameters, count, tolerance)
-                branches += [] if other.same_as(branches[0]) else [other]
+            found = [self._branch(alpha, near, count) for near in nearby]
+            nearby = [near._replace(parameters=there.parameters) for near, there in zip(nearby, found, strict=True)]
+            branches = [found[0], *(other for other in found[1:] if not other.same_as(found[0]))]
             lowest, *others = sorted(branches, key=lambda branch: branch.potential)
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
             if outcome.how is not Status.INACCURATE:
@@ -184,42 +196,51 @@ class TrainingTheory:
         for other in others:
             outcome = doubted(outcome, None, _second_branch(lowest, other))
         for end in (end for end in ends if not any(end is other for other in settled)):
-            unsettled = self.equations.scouts().complete(alpha, end)
+            unsettled = scouts.complete(alpha, end)
             if unsettled.potential(alpha) < (1 - _LOWER) * lowest.potential:
                 outcome = doubted(outcome, Status.NOT_VALID, _unsettled(unsettled, lowest))
         return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None)
 
-    def _branch(self, alpha: float, start: OrderParameters, count: int | None, tolerance: float) -> Branch:
-        """The fixed point close to ``start`` on the nodes from which the numbers are."""
-        equations = self.equations
-        few = equations.few()
-        end = few.follow(alpha, start, tolerance=_FOLLOWED)
-        inverse = np.linalg.inv(np.eye(3) - few.jacobian(alpha, end))
-        evolutions = equations.replicas(count)
-        if equations.on_two_token_nodes:
-            return self._on_two_token_nodes(alpha, end.parameters, inverse, evolutions)
-        newton = QuasiNewton(inverse)
-        residual = _CLOSED_RESIDUAL if equations.in_closed_form else _RESIDUAL
-        solutions = [evolutions[0].polish(alpha, end.parameters, newton, tolerance=residual)]
-        near = solutions[0].parameters if solutions[0].converged else end.parameters  # many nodes agree better than few
-        solutions += [other.polish(alpha, near, newton, tolerance=_OTHER_RESIDUAL) for other in evolutions[1:]]
-        return Branch(alpha, solutions, evolutions)
+    def _approach(self, alpha: float, scouts: TrainingEvolution, end: Iterate) -> Approach:
+        """Follow the dynamics on few nodes from where they ended on the fewest."""
+        few = self.equations.few()
+        near = end.points if scouts.loss is few.loss else None
+        end = few.follow(alpha, end.parameters, tolerance=_FOLLOWED, near=near)
+        newton = QuasiNewton(np.linalg.inv(np.eye(3) - few.jacobian(alpha, end)))
+        if not self.equations.on_two_token_nodes:
+            return Approach(end.parameters, newton, jumps=False)
+        checked = few.at(alpha, few.variables(end.parameters), near=end.points, multi_start=True)
+        return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY * JUMPS)
 
-    def _on_two_token_nodes(
-        self, alpha: float, start: OrderParameters, inverse: np.ndarray, evolutions: list[TrainingEvolution]
-    ) -> Branch:
-        """From the end of the dynamics on few nodes, with ``inverse`` = (1 - G')^{-1} there."""
-        newton = QuasiNewton(inverse)
-        fine = evolutions[0].polish(alpha, start, newton, tolerance=_RESIDUAL, most_jumps=_HOPELESS * JUMPS)
+    def _branch(self, alpha: float, near: Approach, count: int | None) -> Branch:
+        """The fixed point on the nodes from which the numbers are."""
+        equations, evolutions = self.equations, self.equations.replicas(count)
+        if equations.in_closed_form:
+            solutions = [evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_CLOSED_RESIDUAL)]
+            return Branch(alpha, solutions, evolutions)
+        if equations.on_two_token_nodes and not near.jumps:
+            return self._on_two_token_nodes(alpha, near, evolutions)
+        if equations.on_two_token_nodes:
+            evolutions = equations.randomised()
+        return Branch(alpha, _scrambled(evolutions, alpha, near), evolutions)
+
+    def _on_two_token_nodes(self, alpha: float, near: Approach, evolutions: list[TrainingEvolution]) -> Branch:
+        """On nodes that rely on smoothness, unless there are jumps."""
+        most_jumps = _HOPELESS * JUMPS
+        fine = evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_RESIDUAL, most_jumps=most_jumps)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
             evolutions = self.equations.randomised()
-            return Branch(alpha, _solved(evolutions, alpha, fine.parameters), evolutions)
+            near = Approach(fine.parameters, near.newton, jumps=True)
+            return Branch(alpha, _scrambled(evolutions, alpha, near), evolutions)
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
-        others = [_predicted(evolution, alpha, fine.parameters, inverse) for evolution in evolutions[1:]]
+        others = [
+            other.beside(alpha, fine.parameters, near.newton, tolerance=_OTHER_RESIDUAL, look=False)
+            for other in evolutions[1:]
+        ]
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
@@ -234,7 +255,7 @@ class TrainingTheory:
                 count = self.equations.node_counts(tolerance)[-1]
                 return Found(nothing_learned(self.problem, alpha, self.equations.replicas(count)), None)
             near = few.cautiously(alpha, OrderParameters.of_estimate(estimate), tolerance=_FOLLOWED)
-            return self._judged(alpha, [near], tolerance)
+            return self._judged(alpha, few, [near], tolerance)
         except FloatingPointError:
             return Found(Outcome({}, Status.FAILED, words=f"failed: {reason}"), None)
 
@@ -255,21 +276,14 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(abs(x - y).max() < _APART)
 
 
-def _predicted(
-    evolution: TrainingEvolution, alpha: float, near: OrderParameters, inverse: np.ndarray
-) -> TrainingSolution:
-    """The fixed point on other nodes by one quasi-Newton step: the difference is all that is asked for."""
-    x = evolution.variables(near)
-    found = evolution.step(alpha, x)
-    return evolution.at(alpha, x + inverse @ (evolution.image(found) - x), near=found.points)
-
-
-def _solved(evolutions: list[TrainingEvolution], alpha: float, start: OrderParameters) -> list[TrainingSolution]:
-    solutions: list[TrainingSolution] = []
-    for evolution in evolutions:
-        solutions.append(evolution.solve(alpha, start, tolerance=_JUMPING_RESIDUAL))
-        start = solutions[0].parameters
-    return solutions
+def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach) -> list[TrainingSolution]:
+    """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
+    newton = near.newton
+    first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
+    others = [
+        other.beside(alpha, first.parameters, newton, tolerance=_MEAN_RESIDUAL, look=True) for other in evolutions[1:]
+    ]
+    return [first, *others]
 
 
 def _second_branch(lowest: Branch, other: Branch) -> str:
