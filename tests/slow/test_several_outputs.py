@@ -117,12 +117,18 @@ def distances(name: str) -> np.ndarray:
     return (weak[some] - exact[some]) / errors[some]
 
 
+#: Of these a minute each is enough, the others are run with all that takes long.
+SHORT = ["square, parabola", "square, parabola, bent", "three squares, noise", "four squares, noise", *KNOWN]
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in CASES if name not in SHORT]
+
+
 @pytest.mark.filterwarnings("ignore:.*exceeds the tolerance")
-@pytest.mark.parametrize("name", [*CASES, *KNOWN])
+@pytest.mark.parametrize("name", [*SHORT, *LONG])
 def test_thresholds_are_within_three_errors(name: str) -> None:
     assert (abs(distances(name)) <= 3).all(), distances(name)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*exceeds the tolerance")
 def test_half_of_them_are_within_one_error() -> None:
     within = [float((abs(distances(name)) <= 1).mean()) for name in [*CASES, *KNOWN]]
