@@ -35,6 +35,20 @@ LINKS: dict[str, tuple[Any, float | None]] = {
     "maximum of four": (MultiIndex(lambda z: z.max(), 4), None),
     "majority": (MultiIndex(lambda z: jnp.sign(jnp.sign(abs(z) - 0.7).sum()), 3), None),
     "two squares": (MultiIndex(lambda z: z**2, 2), None),
+    "two of three": (MultiIndex(lambda z: jnp.stack([z[0] * z[1], z[1] + z[2] ** 2]), 3), None),
+    "two of four": (
+        MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2 + z[2] * z[3], z[2] ** 2 - z[3] ** 2]), 4),
+        None,
+    ),
+    "noisy two of four": (
+        MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] * z[2], z[1] ** 2 + z[2] * z[3]]), 4, 0.3),
+        None,
+    ),
+    "three of four": (
+        MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[1] * z[2], z[2] ** 2 + z[3] ** 2]), 4),
+        None,
+    ),
+    "two signs": (MultiIndex(lambda z: jnp.sign(z[:2] * z[1:]), 3), None),
     "two circles": (MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[2] ** 2 + z[3] ** 2]), 4), None),
 }
 BAR = 60.0

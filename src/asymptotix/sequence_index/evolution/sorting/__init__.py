@@ -1,1 +1,1 @@
-"""Averages without posteriors: draws sorted by their output, where that is one number."""
+"""Averages without posteriors: draws brought together by their output, where that is few numbers."""
