@@ -73,13 +73,13 @@ def seconds(compute) -> float:
 def ours(m: float, q: float, Sigma: float) -> tuple[int, float, float]:
     """Nodes and CPU seconds of a warm and of a cold evaluation."""
     average = SquaredSoftmax(2, 1.0, 1.0)
-    _, points = average.evaluate(SIGNAL, m, q, Sigma, multi_start=True)
+    _, pull = average.evaluate(SIGNAL, m, q, Sigma, multi_start=True)
     nudges = iter(1.01 ** np.arange(1, 100))
 
     def warm() -> None:
-        nonlocal points
-        factor = next(nudges)
-        _, points = average.evaluate(SIGNAL, m * factor, q * factor**2, Sigma * factor, multi_start=False, near=points)
+        nonlocal pull
+        scale, near = next(nudges), pull.points
+        _, pull = average.evaluate(SIGNAL, m * scale, q * scale**2, Sigma * scale, multi_start=False, near=near)
 
     def cold() -> None:
         average(SIGNAL, m, q, Sigma, multi_start=True)

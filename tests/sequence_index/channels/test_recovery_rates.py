@@ -30,6 +30,17 @@ def test_the_bound_is_that_of_the_slowest_directions(model: MultiIndex | Sequenc
     assert channel.recovery_bound(np.eye(channel.indices)) == pytest.approx(bound, rel=1e-12)
 
 
+def test_directions_that_are_far_behind_are_still_told_from_the_others() -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))[0]
+
+    def powers(z):
+        w = turn @ z
+        products = jnp.stack([w[0] * w[1], w[2] * w[3], w[3] * w[4]])
+        return jnp.stack([(products**n).sum() for n in (1, 2, 3)])
+
+    assert channel_of(MultiIndex(powers, 5)).recovery_bound(np.eye(5)) == 2
+
+
 def test_only_visible_directions_count() -> None:
     channel = channel_of(MultiIndex(lambda z: (z[0] + z[1]) ** 2 * z[2], 3))
     seen = np.array([[1, 0], [1, 0], [0, np.sqrt(2)]]) / np.sqrt(2)

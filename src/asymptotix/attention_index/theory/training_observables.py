@@ -81,7 +81,8 @@ def training_outcome(
     values, errors = _mean_and_spread(rows)
     # What is left of the iteration stands in the logarithms of the order parameters; ten is for how it is amplified.
     # Where samples jump it is another on all nodes, and part of the spread between scramblings.
-    spread = len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged
+    jumping = solutions[0].averages.jump_weight > 0
+    spread = jumping and len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged
     settled = _ROUNDING if spread else max(_ROUNDING, 10 * solutions[0].residual)
     errors = {name: max(error, settled * abs(values[name])) for name, error in errors.items()}
     test, excess = values["test_error"], abs(values["excess_error"])

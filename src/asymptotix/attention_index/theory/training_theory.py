@@ -72,6 +72,10 @@ class Approach(NamedTuple):
     jumps: bool
     """Whether the proximal map jumps there on more than a few samples."""
 
+    def closer(self, branch: Branch) -> Approach:
+        """From the end on more nodes, where they have one."""
+        return self._replace(parameters=branch.parameters) if branch.solutions[0].converged else self
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -187,7 +191,7 @@ class TrainingTheory:
         nearby = [self._approach(alpha, scouts, end) for end in settled]
         for count in self.equations.node_counts(tolerance):
             found = [self._branch(alpha, near, count) for near in nearby]
-            nearby = [near._replace(parameters=there.parameters) for near, there in zip(nearby, found, strict=True)]
+            nearby = [near.closer(there) for near, there in zip(nearby, found, strict=True)]
             branches = [found[0], *(other for other in found[1:] if not other.same_as(found[0]))]
             lowest, *others = sorted(branches, key=lambda branch: branch.potential)
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
@@ -280,9 +284,8 @@ def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach
     """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
     newton = near.newton
     first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
-    others = [
-        other.beside(alpha, first.parameters, newton, tolerance=_MEAN_RESIDUAL, look=True) for other in evolutions[1:]
-    ]
+    start = first.parameters if first.converged else near.parameters
+    others = [other.beside(alpha, start, newton, tolerance=_MEAN_RESIDUAL, look=True) for other in evolutions[1:]]
     return [first, *others]
 
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import numpy as np
 
-#: Iterations at most, and the ratio of variances at which directions have fallen behind.
-_ITERATIONS, _BEHIND = 200, 1e10
+#: Iterations at most, and the ratio of variances at which directions have fallen behind: beyond 1e8 rounding decides.
+_ITERATIONS, _BEHIND = 200, 1e6
 #: Relative difference of rates that counts, and in standard errors.
 _SLOWER, _SIGNIFICANT = 0.03, 5.0
 
 
 def last_recovered(J: np.ndarray, rank: float) -> tuple[int, float]:
-    """How many directions are recovered last, and the rank of differentials J (m, k, P, M) on them."""
+    """How many directions are recovered last, and the rank of differentials J (m, k, P, M) on them.
+
+    Those that fall behind by less than a few percent an iteration are taken for as fast as the others.
+    """
     P = J.shape[2]
     V = np.eye(P)
     for _ in range(_ITERATIONS):

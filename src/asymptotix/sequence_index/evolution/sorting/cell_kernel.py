@@ -70,7 +70,7 @@ def _fit(y, cells, columns, weights, boxes, tables) -> None:
         for i in range(k):
             boxes[cell, 1, i] /= mass[cell]
         for p in range(C):
-            tables[cell, 0, p] /= max(mass[cell], 1e-300)  # a label that nothing was drawn of
+            tables[cell, 0, p] /= max(mass[cell], 1e-300)  # zero where nothing was drawn of a label
     for draw in range(len(cells)):
         cell = cells[draw]
         for i in range(k):

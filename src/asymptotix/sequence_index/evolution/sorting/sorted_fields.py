@@ -26,7 +26,7 @@ from ...channels.protocol import HALF_WRONG, Averages, Channel, OperatorAverager
 from ...channels.row_symmetry import RowSymmetry
 from ..averages import symmetric_growth
 from ..nodes import Nodes
-from .by_output import ByOutput, DividedDraws, LabelledDraws, SortedDraws
+from .by_output import ByOutput, CorrectedDraws, SortedDraws, divided_draws, labelled_draws
 from .sorted_outputs import window_edges
 
 #: Fields per randomisation, draws in each list of a field, lists, and randomisations.
@@ -43,12 +43,14 @@ _MOST_BLOCKS, _KEPT = 16, 2
 #: Half of the draws are wider, by this much in the square of all of them: at the far ends, where G is large, the others
 #: would have too few neighbours.
 _WIDER = 4.0
-#: Draws in a list where all fields vanish, of one field each.
-_DRAWS_AT_ZERO = 2**16
+#: By how much lists are longer where all fields vanish, of one field each, and how many columns of draws in as many
+#: pieces of a list there may be at once.
+_LONGER_AT_ZERO, _COLUMNS_AT_ZERO = 2**4, 2**8
 #: Outputs at most: among more of them neighbours are too far from each other.
 _MOST_OUTPUTS = 4
 #: Draws that show on how many axes outputs lie, and the variance beyond which they do, of one in units of their own.
-_SEEN, _VARIES = 2**10, 1e-9
+#: And that below which they are too much alike to be divided one by one.
+_SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
 #: Of windows of neighbours, see :func:`window_edges`. With smaller ones the weighted means of few draws have a bias,
 #: with larger ones tables are too smooth.
 _WINDOWS = 4, 32, 1
@@ -89,9 +91,7 @@ class SortedAverager(OperatorAverager):
 
     @cached_property
     def accuracy(self) -> float:
-        """Relative bias of E[g g^T]; of several outputs that of its trace at half overlap, on one randomisation."""
-        if _discrete(self.channel):
-            return 0.0  # equal outputs are no neighbours
+        """Relative bias of E[g g^T]; where averages are corrected, of its trace at half overlap, one randomisation."""
         if self.uncorrected is None:
             return _ACCURACY * _MANY_DRAWS / self._draws
         one = SortedAverager(self.channel, self._fields, self._draws, 1, self._seed)
@@ -102,8 +102,7 @@ class SortedAverager(OperatorAverager):
 
     @cached_property
     def uncorrected(self) -> SortedAverager | None:
-        several = not _discrete(self.channel) and self._axes.shape[1] > 1
-        return _Uncorrected(self) if several else None
+        return _Uncorrected(self) if _discrete(self.channel) or self._axes.shape[1] > 1 else None
 
     @cached_property
     def _normals(self) -> list[_Normals]:
@@ -144,10 +143,10 @@ class SortedAverager(OperatorAverager):
         normals = self._normals[part]
         y, weights = self._observed(normals, V), normals.weights
         if _discrete(self.channel):
-            return LabelledDraws(y, weights)
+            return labelled_draws(y, weights)
         if y.shape[2] == 1:
             return SortedDraws(y[:, :, 0], weights, window_edges(self._draws, *_WINDOWS))
-        return DividedDraws(y, weights, (self._seed, self._block, part))
+        return divided_draws(y, weights, (self._seed, self._block, part))
 
     def _observed(self, normals: _Normals, V: np.ndarray) -> np.ndarray:
         """Outputs (f, lists, k, N) along their axes."""
@@ -199,12 +198,12 @@ class _Uncorrected(SortedAverager):
     """The averages of another, on its own draws, without what is added to those of all draws."""
 
     def __init__(self, corrected: SortedAverager) -> None:
-        self._corrected = corrected
+        self._corrected, self.uncorrected = corrected, None
         self.channel, self._symmetry = corrected.channel, corrected.channel.output_symmetry
 
     def _products(self, V: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
         def of_all_draws(together: ByOutput, u: np.ndarray) -> np.ndarray:
-            assert isinstance(together, DividedDraws)
+            assert isinstance(together, CorrectedDraws)
             return together.uncorrected(_columns(u, along, squares))
 
         return self._corrected._averaged(V, of_all_draws)
@@ -250,7 +249,8 @@ class SortedNodes(Nodes):
             return False
         roots = isinstance(channel, RootChannel) and channel.size > 2
         hard = roots or channel.stochastic or channel.finest is not None
-        return hard and compiler_installed() and output_axes(channel).shape[1] <= _MOST_OUTPUTS
+        few = _discrete(channel) or output_axes(channel).shape[1] <= _MOST_OUTPUTS
+        return hard and compiler_installed() and few
 
     @cached_property
     def few(self) -> SortedAverager:
@@ -271,7 +271,10 @@ class SortedNodes(Nodes):
         return SortedAverager(self.channel, fields, draws, seed=self._seed, block=number)
 
     def block_at_zero(self, number: int) -> SortedAverager:
-        return SortedAverager(self.channel, 1, _DRAWS_AT_ZERO, seed=self._seed, block=number)
+        size = self.channel.indices * self.channel.tokens
+        longer = _COLUMNS_AT_ZERO // max(size**2 // 2, _COLUMNS_AT_ZERO // _LONGER_AT_ZERO)
+        draws = _MANY_DRAWS * 2 ** int(np.log2(max(longer, 1)))
+        return SortedAverager(self.channel, 1, draws, seed=self._seed, block=number)
 
     def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
         return averages._replace(log_evidence=self._posteriors.block(0)(V).log_evidence)
@@ -302,7 +305,7 @@ def _discrete(channel: LinkChannel) -> bool:
 
 @lru_cache(maxsize=64)
 def output_axes(channel: LinkChannel) -> np.ndarray:
-    """Axes (k, r) along which the outputs vary: their own, unless some depend linearly on others."""
+    """Axes (k, r) along which the outputs vary: their own, or principal ones where some nearly depend on others."""
     P, M = channel.indices, channel.tokens
     normals = np.random.default_rng(streams.OUTPUT_AXES).standard_normal((_SEEN, P * M + channel.noises))
     y = np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)
@@ -311,8 +314,9 @@ def output_axes(channel: LinkChannel) -> np.ndarray:
     units = y.std(0)
     units[units == 0] = 1.0
     values, axes = np.linalg.eigh(np.cov(y / units, rowvar=False))
-    varies = values > _VARIES
-    return np.eye(y.shape[1]) if varies.all() else (axes / units[:, None])[:, varies]
+    known = 0 if channel.noises else int(channel.outputs)  # axes there are, however small
+    varies = (values > _VARIES) | (np.arange(len(values)) >= len(values) - known)
+    return np.eye(y.shape[1]) if values[0] > _ALIKE else (axes / units[:, None])[:, varies]
 
 
 def _columns(u: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:

@@ -95,7 +95,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
     search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
-    near, first = nodes.operator_block(0), _better_block(nodes, 0)
+    near, first = nodes.operator_block(0), _better_block(nodes)
     here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [better := here if first is near else search.evaluated(first, here.unknowns)]
     bias = _systematic_error(search, first, seen[0], slopes)
@@ -127,8 +127,8 @@ def _systematic_error(
     return float(HALF_WRONG * abs(np.linalg.solve(slopes, here.equations.mean(0) - without)[-1]))
 
 
-def _better_block(nodes: Nodes, number: int) -> OperatorAverager:
-    block = nodes.better_block(number)
+def _better_block(nodes: Nodes) -> OperatorAverager:
+    block = nodes.better_block(0)
     assert isinstance(block, OperatorAverager)  # the overlap is a matrix
     return block
 

@@ -76,7 +76,7 @@ class _Branch:
         return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
-        """How errors of log h move log(alpha) at the fold, of sum one along the unit matrix."""
+        """How errors of log h move log(alpha) at the fold or at the end, of sum one along the unit matrix."""
         m, before = len(self.x), self.log_moments(self.few, self.x).mean(0)
         columns = [(self.log_moments(self.few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
         left = np.linalg.svd(np.eye(m) - np.stack(columns, 1))[0][:, -1]
@@ -89,24 +89,36 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
     That of its fold, or of its end. None where not everything is learned at the start, or where it is not found.
     """
     known = start.space.rank + start.space.certain.shape[1]
-    if evolution.side_information > 0 or evolution.held or known < evolution.visible.shape[1]:
+    if start.space.rank == 0 or known < evolution.visible.shape[1] or evolution.side_information > 0 or evolution.held:
         return None
     branch = _Branch(evolution, start)
-    sizes = branch.size + _STRIDE * np.arange(_STRIDES)
-    values: list[float] = []
+    sizes, values = _walked(branch, _STRIDE, say)
+    ended = branch.ended
+    if np.argmax(values) == 0:  # the start may have lingered beyond the fold
+        branch.x = start.x
+        below, values_below = _walked(branch, -_STRIDE, say)
+        sizes, values = [*below[:0:-1], *sizes], [*values_below[:0:-1], *values]
+    top = int(np.argmax(values))
+    if top == 0 or (top == len(values) - 1 and not ended):
+        return None
+    low, high = sizes[top - 1], sizes[min(top + 1, len(sizes) - 1)]
+    branch.log_alpha(sizes[top])
+    if top < len(values) - 1:
+        found = fminbound(lambda size: -branch.log_alpha(size), low, high, xtol=_CLOSE)
+        branch.log_alpha(float(np.ravel(found)[0]))
+    return _on_more_nodes(evolution, branch, tolerance, say) if branch.settled else None
+
+
+def _walked(branch: _Branch, stride: float, say: Say) -> tuple[list[float], list[float]]:
+    """Mean logits and log(alpha) along the branch, until that falls twice or the overlap is full."""
+    size, values = branch.size, []
+    sizes = [size + stride * step for step in range(_STRIDES)]
     for size in sizes:
         say(f"along the branch of fixed points, step {len(values) + 1} of at most {_STRIDES}")
         values.append(branch.log_alpha(size))
-        falls = len(values) > 2 and values[-1] < values[-2] < values[-3]
-        if falls or branch.ended:
+        if branch.ended or (len(values) > 2 and values[-1] < values[-2] < values[-3]):
             break
-    top = int(np.argmax(values))
-    if 0 < top < len(values) - 1:
-        found = fminbound(lambda size: -branch.log_alpha(size), sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
-        branch.log_alpha(float(np.ravel(found)[0]))
-    else:
-        branch.log_alpha(sizes[top])
-    return _on_more_nodes(evolution, branch, tolerance, say) if branch.settled else None
+    return sizes[: len(values)], values
 
 
 def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say: Say) -> Threshold:
@@ -125,7 +137,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
         if scatter <= SCATTER_SHARE * max(tolerance, bias) or len(rows) == nodes.most_blocks:
             break
         say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}, error {scatter:.1e}")
-        if len(rows) == 1:  # what makes the first block better is known from it with less noise than all the rest
+        if len(rows) == 1 and first is not nodes.block(0):  # what makes it better has less noise than all the rest
             added = rows[0] - log_alphas(nodes.block(0))
         rows.append(log_alphas(nodes.block(len(rows))) + added)
     alpha = float(np.exp(mean.mean()))
