@@ -50,13 +50,15 @@ def test_what_jumps_leave_of_the_iteration_is_part_of_the_spread_between_scrambl
     evolutions = problem.theory.equations.randomised(2**8)
     x = np.array([0.0, 1.0, 0.0])
     first, *others = [evolution.at(1.0, x, multi_start=True) for evolution in evolutions]
+    smooth, jumping = (first.averages._replace(jump_weight=weight) for weight in (0.0, 0.01))
 
     def error(**changed) -> float:
         solutions = [replace(first, **changed), *others]
         return training_outcome(problem, 1.0, solutions, evolutions, 1e-3).values["test_error_err"]
 
-    assert error(residual=1.0) == error(residual=0.0)
-    assert error(residual=1.0, status=Status.NOT_CONVERGED) > 5 * first.averages.test
+    assert error(residual=1.0, averages=jumping) == error(residual=0.0, averages=jumping)
+    assert error(residual=1.0, averages=jumping, status=Status.NOT_CONVERGED) > 5 * first.averages.test
+    assert error(residual=1.0, averages=smooth) > 5 * first.averages.test
 
 
 #: Samples of all the descents at one warm point may be this many times those of the nodes.
