@@ -46,8 +46,9 @@ _WIDER = 4.0
 #: By how much lists are longer where all fields vanish, of one field each, and how many columns of draws in as many
 #: pieces of a list there may be at once.
 _LONGER_AT_ZERO, _COLUMNS_AT_ZERO = 2**4, 2**8
-#: Outputs at most: among more of them neighbours are too far from each other.
-_MOST_OUTPUTS = 4
+#: Outputs at most: among more of them neighbours are too far from each other. And indices of all tokens at most, where
+#: a channel does not ask for more: what all pairs of them take grows like the fourth power of their number.
+_MOST_OUTPUTS, _MOST_INDICES = 4, 8
 #: Draws that show on how many axes outputs lie, and the variance beyond which they do, of one in units of their own.
 #: And that below which they are too much alike to be divided one by one.
 _SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
@@ -248,7 +249,7 @@ class SortedNodes(Nodes):
         if not isinstance(channel, LinkChannel) or channel.diagonal or channel.groups is not None:
             return False
         roots = isinstance(channel, RootChannel) and channel.size > 2
-        hard = roots or channel.stochastic or channel.finest is not None
+        hard = channel.finest is not None or ((roots or channel.stochastic) and channel.size <= _MOST_INDICES)
         few = _discrete(channel) or output_axes(channel).shape[1] <= _MOST_OUTPUTS
         return hard and compiler_installed() and few
 

@@ -100,9 +100,9 @@ def exact_recovery(
 ) -> Threshold:
     """Smallest alpha at which the uninformed start ends at full overlap.
 
-    Never below p/r, where full overlap is unstable, nor below where the last direction starts to be learned. Closer to
-    p/r than 1e-3 the dynamics is marginal, and what it does is not known; elsewhere it is bisected to the relative
-    ``tolerance``.
+    Never below the bound up to which full overlap is unstable, nor below where the last direction starts to be learned.
+    Closer to the bound than 1e-3 the dynamics is marginal, and what it does is not known; elsewhere it is where the
+    branch of fixed points ends, or bisected where that is not found, to the relative ``tolerance``.
 
     Parameters
     ----------
@@ -117,7 +117,12 @@ def exact_recovery(
     say = with_expected_time(say, AVERAGES_OF_RECOVERY, evolution.nodes)
     recovers, floor, low = _FullOverlap(evolution, foot, say), bound, bound * (1 + _MARGIN)
     certain = 0.0 if last is None else _certainly_not_learned(last)
-    on_a_branch = not evolution.channel.diagonal and not evolution.nodes.biased
+
+    def end_of_branch() -> Threshold | None:
+        if evolution.channel.diagonal or evolution.nodes.biased:
+            return None
+        return last_fixed_point(evolution, recovers.ends[-1], tolerance, say)
+
     if last is not None and certain > low:
         floor, low, high = certain, certain, (last.alpha + _DOUBT * last.error) * (1 + _MARGIN)
     else:
@@ -125,8 +130,7 @@ def exact_recovery(
         fine = min(max(tolerance, MARGINAL), _MARGIN)
         if recovers(bound * (1 + fine)):
             return Threshold(bound, fine * bound).checked(tolerance)
-        last_one = last_fixed_point(evolution, recovers.ends[-1], tolerance, say) if on_a_branch else None
-        if last_one is not None:
+        if (last_one := end_of_branch()) is not None:
             return _not_below_bound(last_one, bound, fine).checked(tolerance)
         margin = _margin_on_more_nodes(recovers, bound, fine)
         if margin is not None:
@@ -135,8 +139,7 @@ def exact_recovery(
         low, high = high, 1.5 * high
         if high > _LARGEST * floor:
             return not_below(low)
-    last_one = last_fixed_point(evolution, recovers.ends[-1], tolerance, say) if on_a_branch else None
-    return last_one or _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
+    return end_of_branch() or _on_several_sets_of_nodes(recovers, foot, low, high, floor, tolerance)
 
 
 def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Threshold:
@@ -147,7 +150,7 @@ def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Thresh
 
 
 def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
-    """How closely above p/r recovery is exact, ``fine`` or _MARGIN, where few nodes miss it; None where it is not.
+    """How closely above the bound recovery is exact, ``fine`` or _MARGIN, where few nodes miss it; None where not.
 
     More nodes, which take long, are asked for the fine margin only where there is recovery at the wider one.
     """

@@ -111,8 +111,8 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
 
 def _walked(branch: _Branch, stride: float, say: Say) -> tuple[list[float], list[float]]:
     """Mean logits and log(alpha) along the branch, until that falls twice or the overlap is full."""
-    size, values = branch.size, []
-    sizes = [size + stride * step for step in range(_STRIDES)]
+    values: list[float] = []
+    sizes = [branch.size + stride * step for step in range(_STRIDES)]
     for size in sizes:
         say(f"along the branch of fixed points, step {len(values) + 1} of at most {_STRIDES}")
         values.append(branch.log_alpha(size))
