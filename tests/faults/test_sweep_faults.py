@@ -48,7 +48,8 @@ PROBLEM = SlowLearning(ToyRegression(indices=2, noise=0.125))
 """
 
 DRIVER = """
-import json, sys, warnings
+import json, signal, sys, warnings
+signal.signal(signal.SIGINT, signal.default_int_handler)  # one that a shell's background ignores would be ignored here
 import asymptotix as asx
 from slow_theory import PROBLEM
 
@@ -84,11 +85,9 @@ class Laboratory:
         alphas = self.alphas[::-1] if reverse else self.alphas
         told = {"store": str(self.store), "executor": executor, "alphas": alphas}
         command = [sys.executable, str(self.folder / "driver.py"), json.dumps(told)]
-        # Signals of a shell's background are ignored, and so would they be in what is started from it.
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environment, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ) as process:  # fmt: skip
             try:
                 assert process.stdout is not None
