@@ -7,7 +7,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import ndtr, ndtri
+from scipy.special import ive, ndtr, ndtri
 from scipy.stats import qmc
 
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
@@ -59,6 +59,55 @@ def moment_of_largest(q: float, seed: int = 1, indices: int = 4, fields: int = 2
             mean = (signed[:, i] * without[i][i] + below[:, i] * rest) / np.where(seen, evidence, 1.0)
             total += float(((evidence * np.where(seen, mean - part[:, i, None], 0.0) ** 2) @ weights).sum())
     return total / (indices * fields * (1 - q) ** 2)
+
+
+def alpha_of_circle(q: float) -> float:
+    """That of the fixed point of |z|^2 of two indices with overlap q: the posterior is von Mises on the circle."""
+    x, w = np.polynomial.legendre.leggauss(256)
+    v, unit = 1 - q, (x + 1) / 2
+    length, total = 8 * np.sqrt(q) * unit, 0.0  # of the field
+    for omega, weight in zip(length, 4 * np.sqrt(q) * w * length / q * np.exp(-(length**2) / (2 * q)), strict=True):
+        low, high = max(0.0, omega - 9 * np.sqrt(v)), omega + 9 * np.sqrt(v)
+        r = low + unit * (high - low)
+        kappa = r * omega / v
+        density = w * (high - low) / 2 * r / v * np.exp(-((r - omega) ** 2) / (2 * v)) * ive(0, kappa)
+        total += weight * float(density @ (r * ive(1, kappa) / ive(0, kappa) - omega) ** 2)
+    return q / v / (total / 2 / v**2)
+
+
+#: Little above the bound of two samples for each index.
+CIRCLE = max(alpha_of_circle(q) for q in np.linspace(0.92, 0.96, 9))
+LITTLE_ABOVE_THE_BOUND = {
+    "circle": MultiIndex(lambda z: (z**2).sum(), 2),
+    # The other two are known before, without a fold of their own.
+    "circle and a product": MultiIndex(
+        lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2 + z[2] * z[3], z[2] ** 2 - z[3] ** 2]), 4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LITTLE_ABOVE_THE_BOUND)
+def test_little_above_the_bound(name: str) -> None:
+    alpha, error = recovery(LITTLE_ABOVE_THE_BOUND[name])
+    assert 2.02 < CIRCLE < 2.03
+    assert error < 2e-3 * alpha
+    assert abs(alpha - CIRCLE) <= 3 * error
+
+
+def test_of_one_of_two_outputs() -> None:
+    """The largest of two, seen through a mixture with a square: that is known before."""
+
+    def link(z):
+        largest, square = abs(z[:2]).max(), z[2] ** 2
+        return jnp.stack([0.6 * largest + 0.8 * square, 0.8 * largest - 0.6 * square])
+
+    alpha, error = recovery(MultiIndex(link, 3))
+    one, other = (
+        largest_alpha(partial(moment_of_largest, seed=seed, indices=2), np.linspace(0.905, 0.925, 5).tolist())
+        for seed in (1, 2)
+    )
+    assert error < 2e-3 * alpha
+    assert abs(alpha - (one + other) / 2) < 3 * np.hypot(error, abs(one - other) / 2)
 
 
 def test_the_largest_of_four() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.problem import Outcome
 from ...core.status import Status
 from ..streams import NODE_SCRAMBLINGS
-from .prediction import ROUNDING
+from .prediction import ROUNDING, error_of_scramblings
 from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
 from .training_equations import Training
 from .two_equations import squared_distance
@@ -105,7 +105,7 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
     table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     if len(rows) == len(NODE_SCRAMBLINGS):
         values = {name: float(column.mean()) for name, column in table.items()}
-        return values, {name: float(column.std(ddof=1) / np.sqrt(len(column))) for name, column in table.items()}
+        return values, {name: error_of_scramblings(column) for name, column in table.items()}
     values = {name: float(column[0]) for name, column in table.items()}
     spread = {
         name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0

@@ -21,7 +21,7 @@ from ..instability import Instability, analysed, largest_rates
 from ..nodes import Nodes
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold
+from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
 #: Steps of finite differences.
 _STEP = 0.1
@@ -102,9 +102,10 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     while True:
         together = _CrossingRows(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
-        error = moves[:, -1].std(ddof=1) / np.sqrt(len(moves)) if len(moves) > 1 else 0.0
+        of_blocks = np.stack([np.linalg.solve(slopes, rows.equations.T)[-1] for rows in seen])
+        error = scatter_of_blocks(of_blocks, moves[:, -1])
         end = together.unknowns + _bounded(moves.mean(0))
-        enough = error <= SCATTER_SHARE * max(tolerance, bias)
+        enough = error <= SCATTER_SHARE * max(tolerance, bias) and fill_a_net(len(seen))
         if not settled or enough or len(seen) == nodes.most_blocks:
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")

@@ -24,6 +24,8 @@ _MARGIN = 0.005
 _NODE_SETS = 4
 #: Largest alpha that is tried, in units of p/r.
 _LARGEST = 16.0
+#: Where fixed points are followed from, in units of p/r: below a fold, close enough to be there soon.
+_BELOW = 0.95
 #: Standard errors by which exact recovery may come below where the last direction was found to be learned.
 _DOUBT = 3.0
 #: Largest 1-q at which more nodes may still lead to full overlap.
@@ -128,6 +130,9 @@ def exact_recovery(
     else:
         high = 1.25 * bound
         fine = min(max(tolerance, MARGINAL), _MARGIN)
+        # Few nodes may pass by a fold that is little above the bound.
+        if not evolution.nodes.exact and not recovers(_BELOW * bound) and (last_one := end_of_branch()) is not None:
+            return _not_below_bound(last_one, bound, fine).checked(tolerance)
         if recovers(bound * (1 + fine)):
             return Threshold(bound, fine * bound).checked(tolerance)
         if (last_one := end_of_branch()) is not None:
@@ -146,7 +151,7 @@ def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Thresh
     """The last fixed point, or the bound where it is not certain that there is one above."""
     if last_one.alpha - _DOUBT * last_one.error > bound * (1 + margin):
         return last_one
-    return Threshold(bound, max(margin * bound, last_one.alpha - bound, last_one.error))
+    return Threshold(bound, max(margin * bound, max(last_one.alpha - bound, 0.0) + last_one.error))
 
 
 def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> float | None:

@@ -7,11 +7,13 @@ mean logit s of the overlap,
 
     x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
 
-e the coordinates of the unit matrix: log(alpha) is what keeps s. At the fold an error of log h moves log(alpha) by its
-part along the left null vector of 1 - dlog h/dx, whatever it does to the overlap.
+e the coordinates of the unit matrix: log(alpha) is what keeps s. An error of log h moves it by its part along the left
+solution w of w (1 - dlog h/dx) = e, whatever it does to the overlap; at the fold that is a null vector.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import fminbound
@@ -19,13 +21,17 @@ from scipy.optimize import fminbound
 from ....core.progress import Say
 from ....numerics.iteration import fixed_point
 from ...channels.protocol import HALF_WRONG, Averager
+from ..coordinates import PRECISIONS
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..point import Point
-from .threshold import SCATTER_SHARE, Threshold
+from .threshold import SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
 #: Steps along the branch, in the mean logit, how many there are at most, and how closely that of the fold is found.
 _STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
+#: By how much log(alpha) may be below the largest on few nodes where that on more nodes may be; there, after how many
+#: steps along the branch more nodes are asked, whose difference is smooth, and how many blocks of them.
+_FALLEN, _EVERY, _BLOCKS = 0.02, 4, 4
 #: Residual of a fixed point on few nodes, evaluations for one, and steps of finite differences.
 _SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
 
@@ -49,6 +55,12 @@ class _Branch:
     def ended(self) -> bool:
         """Whether the overlap is as good as full."""
         return self._start.moved(self.x).largest_variance <= NEARLY_EXACT
+
+    @property
+    def known_so_far(self) -> Point | None:
+        """Where it is, with the directions that are as good as known, should there be any beside others."""
+        here = self._start.moved(self.x)
+        return here.pinned() if here.logits[0] < np.log(PRECISIONS[1]) <= here.logits[-1] else None
 
     @property
     def few(self) -> Averager:
@@ -76,11 +88,27 @@ class _Branch:
         return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
-        """How errors of log h move log(alpha) at the fold or at the end, of sum one along the unit matrix."""
+        """How errors of log h move the log(alpha) of a mean logit, of sum one along the unit matrix."""
         m, before = len(self.x), self.log_moments(self.few, self.x).mean(0)
         columns = [(self.log_moments(self.few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
-        left = np.linalg.svd(np.eye(m) - np.stack(columns, 1))[0][:, -1]
-        return left / (left @ self._unit)
+        weights = np.linalg.solve((np.eye(m) - np.stack(columns, 1)).T, self._unit)
+        return weights / (weights @ self._unit)
+
+    def log_alphas(self, average: Averager, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Those near x on other nodes, one for each randomisation."""
+        return (x - self.log_moments(average, x)) @ weights
+
+
+class _Walk(NamedTuple):
+    """Mean logits, fixed points of them, and their log(alpha) on few nodes, along a branch."""
+
+    sizes: list[float]
+    points: list[np.ndarray]
+    values: list[float]
+
+    @property
+    def top(self) -> int:
+        return int(np.argmax(self.values))
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
@@ -92,62 +120,85 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
     if start.space.rank == 0 or known < evolution.visible.shape[1] or evolution.side_information > 0 or evolution.held:
         return None
     branch = _Branch(evolution, start)
-    sizes, values = _walked(branch, _STRIDE, say)
+    walk = _walked(branch, _STRIDE, say)
+    while (start_of_rest := branch.known_so_far) is not None:  # what is known would run away from the mean logit
+        branch = _Branch(evolution, start := start_of_rest)
+        walk = _walked(branch, _STRIDE, say)
     ended = branch.ended
-    if np.argmax(values) == 0:  # the start may have lingered beyond the fold
+    if walk.top == 0:  # the start may have lingered beyond the fold
         branch.x = start.x
-        below, values_below = _walked(branch, -_STRIDE, say)
-        sizes, values = [*below[:0:-1], *sizes], [*values_below[:0:-1], *values]
-    top = int(np.argmax(values))
-    if top == 0 or (top == len(values) - 1 and not ended):
+        below = _walked(branch, -_STRIDE, say)
+        walk = _Walk(*([*back[:0:-1], *ahead] for back, ahead in zip(below, walk, strict=True)))
+    if walk.top == 0 or (walk.top == len(walk.values) - 1 and not ended):
         return None
-    low, high = sizes[top - 1], sizes[min(top + 1, len(sizes) - 1)]
-    branch.log_alpha(sizes[top])
-    if top < len(values) - 1:
-        found = fminbound(lambda size: -branch.log_alpha(size), low, high, xtol=_CLOSE)
-        branch.log_alpha(float(np.ravel(found)[0]))
+    _to_the_top(evolution, branch, walk, say)
     return _on_more_nodes(evolution, branch, tolerance, say) if branch.settled else None
 
 
-def _walked(branch: _Branch, stride: float, say: Say) -> tuple[list[float], list[float]]:
-    """Mean logits and log(alpha) along the branch, until that falls twice or the overlap is full."""
-    values: list[float] = []
+def _walked(branch: _Branch, stride: float, say: Say) -> _Walk:
+    """Along the branch, until alpha has fallen by much, the overlap is full, or a part of it is known."""
+    walk = _Walk([], [], [])
     sizes = [branch.size + stride * step for step in range(_STRIDES)]
     for size in sizes:
-        say(f"along the branch of fixed points, step {len(values) + 1} of at most {_STRIDES}")
-        values.append(branch.log_alpha(size))
-        if branch.ended or (len(values) > 2 and values[-1] < values[-2] < values[-3]):
+        say(f"along the branch of fixed points, step {len(walk.sizes) + 1} of at most {_STRIDES}")
+        value = branch.log_alpha(size)
+        for part, new in zip(walk, (size, branch.x, value), strict=True):
+            part.append(new)
+        if branch.ended or value < max(walk.values) - _FALLEN or branch.known_so_far is not None:
             break
-    return sizes[: len(values)], values
+    return walk
+
+
+def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: _Walk, say: Say) -> None:
+    """Move the branch to where alpha is largest on more nodes: on few ones that may be elsewhere on it."""
+    top, added = walk.top, np.zeros(len(walk.values))
+    branch.x = walk.points[top]
+    if not evolution.nodes.exact:
+        weights, blocks = branch.weights(), [evolution.nodes.block(number) for number in range(_BLOCKS)]
+        high = [k for k, value in enumerate(walk.values) if value > walk.values[top] - _FALLEN]
+        near, differences = high[::-_EVERY][::-1], []
+        for k in near:
+            say(f"where alpha is largest, {len(differences) + 1} of {len(near)}")
+            values = [branch.log_alphas(block, walk.points[k], weights).mean() for block in blocks]
+            differences.append(np.mean(values) - walk.values[k])
+        added = np.interp(walk.sizes, np.take(walk.sizes, near), differences)
+        top = int(np.argmax(walk.values + added))
+    branch.log_alpha(walk.sizes[top])
+    if 0 < top < len(walk.values) - 1:
+
+        def lower(size: float) -> float:
+            return -branch.log_alpha(size) - float(np.interp(size, walk.sizes, added))
+
+        found = fminbound(lower, walk.sizes[top - 1], walk.sizes[top + 1], xtol=_CLOSE)
+        branch.log_alpha(float(np.ravel(found)[0]))
 
 
 def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say: Say) -> Threshold:
     nodes, weights = evolution.nodes, branch.weights()
 
     def log_alphas(block: Averager) -> np.ndarray:
-        return (branch.x - branch.log_moments(block, branch.x)) @ weights
+        return branch.log_alphas(block, branch.x, weights)
 
     say("the largest alpha on more nodes")
     first = nodes.better_block(0)
     rows, bias = [log_alphas(first)], _systematic_error(branch, first, weights)
     added = 0.0
     while True:
-        mean = np.mean(rows, axis=0)
-        scatter = mean.std(ddof=1) / np.sqrt(len(mean)) if len(mean) > 1 else 0.0
-        if scatter <= SCATTER_SHARE * max(tolerance, bias) or len(rows) == nodes.most_blocks:
+        scatter = scatter_of_blocks(np.stack(rows))
+        enough = scatter <= SCATTER_SHARE * max(tolerance, bias) and fill_a_net(len(rows))
+        if enough or len(rows) == nodes.most_blocks:
             break
         say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}, error {scatter:.1e}")
         if len(rows) == 1 and first is not nodes.block(0):  # what makes it better has less noise than all the rest
             added = rows[0] - log_alphas(nodes.block(0))
         rows.append(log_alphas(nodes.block(len(rows))) + added)
-    alpha = float(np.exp(mean.mean()))
+    alpha = float(np.exp(np.mean(rows)))
     return Threshold(alpha, float(alpha * np.hypot(scatter, bias))).checked(tolerance)
 
 
 def _systematic_error(branch: _Branch, block: Averager, weights: np.ndarray) -> float:
-    """By how much log alpha may be wrong beyond its scatter: few nodes with a bias may put the fold elsewhere, too."""
+    """By how much log alpha may be wrong beyond its scatter."""
     if block.uncorrected is None:
         return block.accuracy
-    averages = block, block.uncorrected, branch.few
-    there, *others = (branch.log_moments(average, branch.x).mean(0) @ weights for average in averages)
-    return float(HALF_WRONG * abs(there - np.array(others)).max())
+    there, before = (branch.log_alphas(average, branch.x, weights).mean() for average in (block, block.uncorrected))
+    return float(HALF_WRONG * abs(there - before))

@@ -129,6 +129,8 @@ def _next_direction(
     """Follow the branch in alpha until what is left outside grows."""
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
+    if evolution.nodes.noisy:
+        alpha = _rooted(evolution, branch, alpha)
     while alpha < _LAST:
         # On few nodes the last direction is learned a little later than it was said to be, on noisy ones even later.
         nudge = _NUDGE ** (1 + tries) if evolution.nodes.noisy else _NUDGE
@@ -151,6 +153,21 @@ def _next_direction(
             return _sudden(evolution, (below or branch).alpha, here, found, tolerance)
         below, growth_below, branch = here, growth, here
     return _left(evolution.not_learned(branch), not_below(alpha)), None
+
+
+def _rooted(evolution: StateEvolution, branch: Point, alpha: float) -> float:
+    """An alpha from which all that has entered a branch grows on few nodes, too: below it dies out, after many steps.
+
+    A second iteration tells by which factor the smallest overlap shrinks, one that does not depend on its size.
+    """
+    for _ in range(_NUDGES):
+        once = branch.at(alpha).moved(evolution.after(evolution.nodes.few, branch.at(alpha)))
+        twice = once.moved(evolution.after(evolution.nodes.few, once))
+        shrinks = float(once.logits[0] - twice.logits[0])
+        if shrinks <= 0:
+            break
+        alpha *= min(_NUDGE * np.exp(shrinks), _STRIDE)
+    return alpha
 
 
 def _log_growth(found: Instability, alpha: float) -> float:

@@ -40,6 +40,28 @@ class Threshold(NamedTuple):
         return self._replace(how=Status.NOT_CONVERGED, words=unsettled) if unsettled else self
 
 
+def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> float:
+    """Standard error of the mean of rows (blocks, randomisations); zero where a deterministic average has one of them.
+
+    What all blocks together say for each randomisation, where it is not their mean, is in ``means``.
+
+    Successive blocks of one randomisation make up for each other: it is the scatter of their means. From few of those
+    it may be small by chance, the more so if one stops where it is. It is not taken for less than that of one block,
+    known as often as there are blocks, over their number.
+    """
+    blocks, count = rows.shape
+    if count == 1:
+        return 0.0
+    of_means = (rows.mean(0) if means is None else means).std(ddof=1)
+    of_one = np.sqrt(rows.var(1, ddof=1).mean())
+    return float(max(of_means, of_one / blocks) / np.sqrt(count))
+
+
+def fill_a_net(blocks: int) -> bool:
+    """Whether so many blocks are a power of two: with a few more points the mean is worse, not better."""
+    return blocks & (blocks - 1) == 0
+
+
 #: What the theory says is never learned: the output does not depend on it, or never fixes it.
 NEVER = Threshold(np.inf, 0.0)
 
