@@ -99,16 +99,16 @@ class _Branch:
         return (x - self.log_moments(average, x)) @ weights
 
 
-class _Walk(NamedTuple):
-    """Mean logits, fixed points of them, and their log(alpha) on few nodes, along a branch."""
+class _Step(NamedTuple):
+    """A fixed point of a branch: its mean logit, where it is, and its log(alpha) on few nodes."""
 
-    sizes: list[float]
-    points: list[np.ndarray]
-    values: list[float]
+    size: float
+    x: np.ndarray
+    log_alpha: float
 
-    @property
-    def top(self) -> int:
-        return int(np.argmax(self.values))
+
+def _top(walk: list[_Step]) -> int:
+    return int(np.argmax([step.log_alpha for step in walk]))
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
@@ -125,52 +125,56 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
         branch = _Branch(evolution, start := start_of_rest)
         walk = _walked(branch, _STRIDE, say)
     ended = branch.ended
-    if walk.top == 0:  # the start may have lingered beyond the fold
+    if _top(walk) == 0:  # the start may have lingered beyond the fold
         branch.x = start.x
-        below = _walked(branch, -_STRIDE, say)
-        walk = _Walk(*([*back[:0:-1], *ahead] for back, ahead in zip(below, walk, strict=True)))
-    if walk.top == 0 or (walk.top == len(walk.values) - 1 and not ended):
+        walk = [*_walked(branch, -_STRIDE, say)[:0:-1], *walk]
+    if _top(walk) == 0 or (_top(walk) == len(walk) - 1 and not ended):
         return None
     _to_the_top(evolution, branch, walk, say)
     return _on_more_nodes(evolution, branch, tolerance, say) if branch.settled else None
 
 
-def _walked(branch: _Branch, stride: float, say: Say) -> _Walk:
+def _walked(branch: _Branch, stride: float, say: Say) -> list[_Step]:
     """Along the branch, until alpha has fallen by much, the overlap is full, or a part of it is known."""
-    walk = _Walk([], [], [])
-    sizes = [branch.size + stride * step for step in range(_STRIDES)]
-    for size in sizes:
-        say(f"along the branch of fixed points, step {len(walk.sizes) + 1} of at most {_STRIDES}")
-        value = branch.log_alpha(size)
-        for part, new in zip(walk, (size, branch.x, value), strict=True):
-            part.append(new)
-        if branch.ended or value < max(walk.values) - _FALLEN or branch.known_so_far is not None:
+    walk: list[_Step] = []
+    for size in [branch.size + stride * number for number in range(_STRIDES)]:
+        say(f"along the branch of fixed points, step {len(walk) + 1} of at most {_STRIDES}")
+        log_alpha = branch.log_alpha(size)
+        walk.append(_Step(size, branch.x, log_alpha))
+        fallen = log_alpha < walk[_top(walk)].log_alpha - _FALLEN
+        if branch.ended or fallen or branch.known_so_far is not None:
             break
     return walk
 
 
-def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: _Walk, say: Say) -> None:
+def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: list[_Step], say: Say) -> None:
     """Move the branch to where alpha is largest on more nodes: on few ones that may be elsewhere on it."""
-    top, added = walk.top, np.zeros(len(walk.values))
-    branch.x = walk.points[top]
+    top, sizes, added = _top(walk), [step.size for step in walk], np.zeros(len(walk))
     if not evolution.nodes.exact:
-        weights, blocks = branch.weights(), [evolution.nodes.block(number) for number in range(_BLOCKS)]
-        high = [k for k, value in enumerate(walk.values) if value > walk.values[top] - _FALLEN]
-        near, differences = high[::-_EVERY][::-1], []
-        for k in near:
-            say(f"where alpha is largest, {len(differences) + 1} of {len(near)}")
-            values = [branch.log_alphas(block, walk.points[k], weights).mean() for block in blocks]
-            differences.append(np.mean(values) - walk.values[k])
-        added = np.interp(walk.sizes, np.take(walk.sizes, near), differences)
-        top = int(np.argmax(walk.values + added))
-    branch.log_alpha(walk.sizes[top])
-    if 0 < top < len(walk.values) - 1:
+        branch.x = walk[top].x
+        high = [step for step in walk if step.log_alpha > walk[top].log_alpha - _FALLEN]
+        near = high[::-_EVERY][::-1]
+        added = np.interp(sizes, [step.size for step in near], _differences(evolution, branch, near, say))
+        top = int(np.argmax([step.log_alpha for step in walk] + added))
+    branch.x = walk[top].x
+    branch.log_alpha(sizes[top])
+    if 0 < top < len(walk) - 1:
 
         def lower(size: float) -> float:
-            return -branch.log_alpha(size) - float(np.interp(size, walk.sizes, added))
+            return -branch.log_alpha(size) - float(np.interp(size, sizes, added))
 
-        found = fminbound(lower, walk.sizes[top - 1], walk.sizes[top + 1], xtol=_CLOSE)
+        found = fminbound(lower, sizes[top - 1], sizes[top + 1], xtol=_CLOSE)
         branch.log_alpha(float(np.ravel(found)[0]))
+
+
+def _differences(evolution: OverlapMap, branch: _Branch, steps: list[_Step], say: Say) -> list[float]:
+    """By how much log(alpha) is larger on more nodes."""
+    weights, blocks = branch.weights(), [evolution.nodes.block(number) for number in range(_BLOCKS)]
+    found = []
+    for number, (_, x, log_alpha) in enumerate(steps):
+        say(f"where alpha is largest, {number + 1} of {len(steps)}")
+        found.append(float(np.mean([branch.log_alphas(block, x, weights) for block in blocks])) - log_alpha)
+    return found
 
 
 def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say: Say) -> Threshold:
