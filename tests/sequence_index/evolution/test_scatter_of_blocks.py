@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from asymptotix.core.progress import quietly
 from asymptotix.sequence_index.evolution.thresholds import staircase
 from asymptotix.sequence_index.evolution.thresholds.threshold import fill_a_net, scatter_of_blocks
 
@@ -62,7 +63,7 @@ def test_a_branch_starts_where_it_lives_on_few_nodes() -> None:
         return float(point.logits[0] + np.log(point.alpha))
 
     evolution = SimpleNamespace(nodes=SimpleNamespace(few=None), after=after)
-    alpha = staircase._rooted(evolution, _Growing(0.8), 0.8)  # pyright: ignore[reportArgumentType]
+    alpha = staircase._rooted(evolution, _Growing(0.8), 0.8, quietly)  # pyright: ignore[reportArgumentType]
     assert 1 <= alpha < 1.05
     assert len(asked) <= 6
-    assert staircase._rooted(evolution, _Growing(1.1), 1.1) == 1.1  # pyright: ignore[reportArgumentType]
+    assert staircase._rooted(evolution, _Growing(1.1), 1.1, quietly) == 1.1  # pyright: ignore[reportArgumentType]

@@ -130,7 +130,7 @@ def _next_direction(
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
     if evolution.nodes.noisy:
-        alpha = _rooted(evolution, branch, alpha)
+        alpha = _rooted(evolution, branch, alpha, say)
     while alpha < _LAST:
         # On few nodes the last direction is learned a little later than it was said to be, on noisy ones even later.
         nudge = _NUDGE ** (1 + tries) if evolution.nodes.noisy else _NUDGE
@@ -155,12 +155,13 @@ def _next_direction(
     return _left(evolution.not_learned(branch), not_below(alpha)), None
 
 
-def _rooted(evolution: StateEvolution, branch: Point, alpha: float) -> float:
+def _rooted(evolution: StateEvolution, branch: Point, alpha: float, say: Say) -> float:
     """An alpha from which all that has entered a branch grows on few nodes, too: below it dies out, after many steps.
 
     A second iteration tells by which factor the smallest overlap shrinks, one that does not depend on its size.
     """
     for _ in range(_NUDGES):
+        say(f"where the branch grows on few nodes, alpha = {alpha:.4g}")
         once = branch.at(alpha).moved(evolution.after(evolution.nodes.few, branch.at(alpha)))
         twice = once.moved(evolution.after(evolution.nodes.few, once))
         shrinks = float(once.logits[0] - twice.logits[0])
