@@ -8,6 +8,7 @@ Equation sc-optimum of docs/theory/scaling.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ _STUDENT = 1.95
 _MULTIPLES = 0.02, 2.0
 #: Accuracy of that multiple: its error enters the least value squared.
 _MULTIPLE_ERROR = 1e-7
+#: By how much it may differ between sets of nodes.
+_NEARBY = 0.03
 
 
 #: What rounding leaves in a difference of two averages, relative to each.
@@ -107,8 +110,11 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
     return PopulationOptimum(rho, error, max(rho_err, _MULTIPLE_ERROR), error_err)
 
 
-def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, float]:
-    """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is."""
+def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None = None) -> tuple[float, float]:
+    """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is.
+
+    ``near`` is what it is on other nodes: the search is twice as short from there.
+    """
     Q0 = model.signal
 
     def error(multiple: float) -> float:
@@ -117,7 +123,14 @@ def best_multiple(loss: LossAverage, model: AttentionIndex) -> tuple[float, floa
 
     if model.noise == 0:
         return model.beta_ratio, error(1.0)
-    found: Any = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
+    found: Any = None
+    if near is not None:
+        with contextlib.suppress(ValueError):  # on these nodes it is further away
+            middle = near / model.beta_ratio
+            bracket = middle - _NEARBY, middle, middle + _NEARBY
+            found = minimize_scalar(error, bracket=bracket, method="brent", options={"xtol": _MULTIPLE_ERROR})
+    if found is None:
+        found = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
     return float(found.x) * model.beta_ratio, float(found.fun)
 
 

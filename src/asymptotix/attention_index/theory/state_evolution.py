@@ -316,7 +316,7 @@ class TrainingEvolution:
         x = self.variables(near)
         first = self.step(alpha, x, multi_start=True) if look else None
         if first is None or not np.any(first.several):
-            found = self._refined(alpha, x, newton, tolerance, None if first is None else first.points)
+            found = self._refined(alpha, x, newton, tolerance, begun=first)
             end = self.at(alpha, self._end(found, newton), near=found.points)
             averages = end.averages._replace(jump_weight=0.0 if look else np.nan)
             return replace(end, status=found.status, words=found.words, averages=averages)
@@ -324,7 +324,8 @@ class TrainingEvolution:
         newton.begin()
         for _ in range(_BESIDE):
             x = newton.step(x, self.image(state))
-            state = end = self.at(alpha, x, near=state.points, multi_start=True)
+            # The end is so close that no other samples have several minima there.
+            state = end = self.at(alpha, x, near=state.points, multi_start=first.several)
             if end.residual < max(_LEFT * first.residual, self._grain(end.averages.jump_weight), tolerance):
                 return end
             if end.residual > first.residual:
@@ -374,15 +375,17 @@ class TrainingEvolution:
         tolerance: float,
         near: np.ndarray | None = None,
         several: bool | np.ndarray = False,
+        begun: Iterate | None = None,
     ) -> Iterate:
         """Quasi-Newton steps to one before the end as long as they halve the residual, then the dynamics.
 
-        Between the jumps of ``several`` samples it goes up and down: a little more is no reason to give up.
+        Between the jumps of ``several`` samples it goes up and down: a little more is no reason to give up. ``begun``
+        is the first step, where it is known.
         """
         before, best, first, points = np.inf, np.inf, x, near
         newton.begin()
         for _ in range(_POLISH):
-            state = self.step(alpha, x, points, several)
+            state, begun = self.step(alpha, x, points, several) if begun is None else begun, None
             points, fall = state.points, state.residual / before
             # what the residual is after one more step that brings as much as the last one
             if state.residual * (fall if 0 < fall < 1 else 1) < tolerance:

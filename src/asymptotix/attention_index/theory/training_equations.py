@@ -24,8 +24,8 @@ _ORDERS = (28, 22)
 #: Few nodes for two tokens, and for more.
 _SCOUTS = LossNodes(order=6), LossNodes(count=2**8)
 _FOLLOWERS = LossNodes(order=10), LossNodes(count=2**9)
-#: Sobol nodes per scrambling: for a tolerance above the bound, and below.
-_FEW, _MANY, _LOOSE = 2**12, 2**14, 5e-4
+#: Sobol nodes per scrambling, to be tried in turn for a tolerance above the bound; below it the last are needed.
+_COUNTS, _LOOSE = (2**12, 2**13, 2**14), 5e-4
 
 
 class Training(Protocol):
@@ -68,6 +68,7 @@ class TrainingEquations:
         self.problem, self.model = problem, problem.model
         self._losses: dict[LossNodes | None, LossAverage] = {}
         self._least_errors: dict[LossNodes | None, float] = {}
+        self._best_multiple: float | None = None  # on few nodes
 
     @property
     def penalty(self) -> Penalty:
@@ -116,7 +117,9 @@ class TrainingEquations:
 
     def _least_error(self, nodes: LossNodes | None) -> float:
         if nodes not in self._least_errors:
-            self._least_errors[nodes] = best_multiple(self._losses[nodes], self.model)[1]
+            if self._best_multiple is None:
+                self._best_multiple = best_multiple(self.few().loss, self.model)[0]
+            self._least_errors[nodes] = best_multiple(self._losses[nodes], self.model, near=self._best_multiple)[1]
         return self._least_errors[nodes]
 
     def _loss(self, nodes: LossNodes | None) -> LossAverage:
@@ -155,7 +158,7 @@ class TrainingEquations:
         """Numbers of nodes to try in turn, as long as the error exceeds the tolerance; None where there is one rule."""
         if self.in_closed_form or self.smooth:
             return [None]
-        return [_FEW, _MANY] if tolerance > _LOOSE else [_MANY]
+        return [*_COUNTS] if tolerance > _LOOSE else [_COUNTS[-1]]
 
     def fine_nodes(self, tolerance: float) -> LossNodes | None:
         """The nodes of the first of the :meth:`replicas`; none where the loss is known in closed form."""
@@ -173,7 +176,7 @@ class TrainingEquations:
             return [self.evolution(LossNodes(order=order)) for order in _ORDERS]
         return self.randomised(count)
 
-    def randomised(self, count: int = _MANY) -> list[TrainingEvolution]:
+    def randomised(self, count: int = _COUNTS[-1]) -> list[TrainingEvolution]:
         """The same equations on Sobol nodes, several times scrambled."""
         return [self.evolution(LossNodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
 

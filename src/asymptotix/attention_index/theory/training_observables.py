@@ -151,6 +151,12 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     return outcome
 
 
+def beyond(outcome: Outcome, tolerance: float) -> float:
+    """The largest error of what the tolerance is for, in units of it."""
+    values = outcome.values
+    return max(values[f"{name}_err"] / (tolerance * max(1.0, abs(values[name]))) for name in PROMISED)
+
+
 def _known(name: str, values: Mapping[str, float]) -> str:
     return f"{name} is known as {values[name]:.4g} +- {values[f'{name}_err']:.1g}"
 

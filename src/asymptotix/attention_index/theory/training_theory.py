@@ -21,7 +21,7 @@ from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
 from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
 from .training_equations import Training, TrainingEquations, decay_of_matrix
-from .training_observables import doubted, nothing_learned, training_outcome
+from .training_observables import beyond, doubted, nothing_learned, training_outcome
 from .two_equations import two_equations
 from .vanishing_weight_decay import (
     NEARLY_ZERO,
@@ -189,14 +189,18 @@ class TrainingTheory:
         """The numbers of the lowest of the branches on which the dynamics settle, and what to think of them."""
         settled = [end for end in ends if end.converged] or ends[:1]
         nearby = [self._approach(alpha, scouts, end) for end in settled]
-        for count in self.equations.node_counts(tolerance):
+        counts, needed = self.equations.node_counts(tolerance), 0.0
+        for count in counts:
+            if count is not None and count < needed and count < counts[-1]:
+                continue
             found = [self._branch(alpha, near, count) for near in nearby]
             nearby = [near.closer(there) for near, there in zip(nearby, found, strict=True)]
             branches = [found[0], *(other for other in found[1:] if not other.same_as(found[0]))]
             lowest, *others = sorted(branches, key=lambda branch: branch.potential)
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
-            if outcome.how is not Status.INACCURATE:
+            if outcome.how is not Status.INACCURATE or count is None:
                 break
+            needed = count * beyond(outcome, tolerance)  # an error falls with their number, or not quite as fast
         for other in others:
             outcome = doubted(outcome, None, _second_branch(lowest, other))
         for end in (end for end in ends if not any(end is other for other in settled)):
