@@ -266,6 +266,15 @@ def ball(n: int, squared: float) -> Answer:
     return Answer(np.array([inside, 1 - inside]), values[:, None, None] * np.eye(n))
 
 
+def shells(n: int, edges: Sequence[float]) -> Answer:
+    """Between which of the numbers z_1^2 + ... + z_n^2 lies."""
+    ends = np.array([0.0, *edges, np.inf])
+    weight, tilted = (np.diff(chi2.cdf(ends, n + k)) for k in (0, 2))  # E[z_1^2; inside] is P of n + 2 degrees
+    kept = weight > _NO_DENSITY
+    values = tilted[kept] / weight[kept] - 1
+    return Answer(weight[kept], values[:, None, None] * np.eye(n))
+
+
 def how_many_large(n: int, edge: float, seen: Callable[[int], float]) -> Answer:
     """A function of how many |z_a| exceed a number."""
     one = intervals([edge])

@@ -131,7 +131,12 @@ LINKS = {
     "two cosines with noise": Link(MultiIndex(lambda z: jnp.cos(z).sum(), 2, 0.1), partial(by.noisy_cosines, 2, 0.1)),
     "sign of the product": Link(MultiIndex(lambda z: jnp.sign(z[0] * z[1]), 2), by.sign_of_two_factors),
     "disc": Link(MultiIndex(lambda z: jnp.sign(norm(z) - 2), 2), partial(by.ball, 2, 2.0)),
+    "shells of a circle": Link(MultiIndex(lambda z: jnp.floor(norm(z)), 2), partial(by.shells, 2, range(1, 60))),
     # three indices
+    "shells of a sphere": Link(
+        MultiIndex(lambda z: jnp.floor(norm(z) / 2 + 0.5), 3), partial(by.shells, 3, range(1, 60, 2))
+    ),
+    "octahedron": Link(MultiIndex(lambda z: abs(z).sum(), 3), added(NORMAL, NORMAL, NORMAL)),
     "sphere": Link(MultiIndex(norm, 3), added(by.squared_radius(3))),
     "sphere with noise": Link(MultiIndex(norm, 3, 0.1), blurred(by.squared_radius(3), 0.1, 90.0)),
     "sphere with much noise": Link(MultiIndex(norm, 3, 0.5), blurred(by.squared_radius(3), 0.5, 90.0)),

@@ -68,18 +68,18 @@ def _squares(difference: np.ndarray) -> np.ndarray:
 
 
 def free_entropy(
-    V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0, accuracy: float = 1e-9
+    V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0, evidence_error: float = 0.0
 ) -> Estimate:
     """Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out, v_k the eigenvalues of V = I - Q.
 
     Its stationary points are the fixed points of state evolution: d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without
     side information the first term is (log det(I-Q) + Tr Q)/2. V is a matrix (P, P), or a vector where it is diagonal;
-    ``accuracy`` is the relative error of deterministic averages.
+    ``evidence_error`` is that of E log Z_out beyond its scatter.
     """
     v = V if V.ndim == 1 else np.linalg.eigvalsh(V)
     ratio = v / (1 - side_information)
     evidence = averages.log_evidence
     value = 0.5 * (np.log(ratio) + 1 - ratio).sum() + alpha * evidence.mean()
     scatter = evidence.std(ddof=1) / np.sqrt(len(evidence)) if len(evidence) > 1 else 0.0
-    error = max(alpha * np.hypot(scatter, accuracy * abs(evidence.mean())), 1e-9)
+    error = max(alpha * np.hypot(scatter, evidence_error), 1e-9)
     return Estimate(np.asarray(value), np.asarray(error))

@@ -25,6 +25,8 @@ SORTED_OUTPUTS = 23
 #: cuts of trees (number, block, part) where it is several numbers. One more where a single randomisation is asked for,
 #: two more for every independent repetition, up to fifty.
 SORTED_FIELDS = 43
+#: Indices and noise (number, r), independent ones, of the outputs whose entropy is asked for.
+OUTPUT_ENTROPY = 151
 #: Indices whose outputs are those in the curvature of deep attention at zero overlap.
 DEEP_AT_ZERO_OUTPUTS = 17
 #: Two independent lists of early indices, from which posteriors at those outputs are computed.
@@ -53,6 +55,8 @@ DEEP_CHANNEL_ROTATIONS = 31
 LINK_TRIAL = 0
 #: Indices at which the kind of a link is examined.
 LINK_PROBES = 1
+#: Lines of indices along which jumps of a discrete link are counted.
+LINK_LINES = 25
 #: Index matrices at which it is looked for the index rows that an output depends on.
 LINK_DEPENDENCE = 7
 #: Index matrices at which it is looked for rows that may be exchanged.

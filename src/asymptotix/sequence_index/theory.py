@@ -128,8 +128,8 @@ class SequenceIndexTheory:
             errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
         else:
             errors = prediction_errors(self.channel, solution.V, solution.Q_error)
-            accuracy = self.state_evolution.nodes.block(0).accuracy
-            entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information, accuracy)
+            unseen = self.state_evolution.nodes.evidence_error(float(solution.averages.log_evidence.mean()))
+            entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information, unseen)
         values = {
             "overlap": solution.Q,
             "overlap_err": solution.Q_error,

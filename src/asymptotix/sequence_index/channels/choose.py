@@ -115,7 +115,7 @@ def _discrete(model: LinkModel, kind: LinkKind) -> LinkChannel:
             f"link {model.link!r} without noise: its derivative vanishes, but it took {kind.alphabet} values in 4096"
             f" draws, more than {LARGEST_ALPHABET}; choose noise > 0 (a variance), for example noise=0.01"
         )
-    return PlaneChannel(model) if model.indices * model.tokens == 2 else LineChannel(model)
+    return (PlaneChannel.of(model) if model.indices * model.tokens == 2 else None) or LineChannel(model)
 
 
 def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel:

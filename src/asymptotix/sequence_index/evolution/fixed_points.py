@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core.status import Status
 from .. import streams
+from ..channels.links.roots import RootChannel
 from ..channels.protocol import Channel
 from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, NO_OVERLAP, Dynamics, DynamicsEnd, Ending
@@ -57,8 +58,8 @@ class StateEvolution(Dynamics):
     def of(
         cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
     ) -> StateEvolution:
-        """On the nodes that are best for overlaps: without posteriors where these would come from draws."""
-        nodes = SortedNodes(channel) if SortedNodes.suit(channel) and channel.stochastic else None
+        """On the nodes that are best for overlaps: without posteriors, unless these are sums over few roots."""
+        nodes = SortedNodes(channel) if SortedNodes.suit(channel) and not isinstance(channel, RootChannel) else None
         return cls(channel, side_information, held=held, nodes=nodes)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:

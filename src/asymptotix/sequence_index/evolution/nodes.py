@@ -136,6 +136,10 @@ class Nodes:
         """Averages at V that know E log Z_out, too."""
         return averages
 
+    def evidence_error(self, log_evidence: float) -> float:
+        """By how much that may be wrong beyond the scatter of its rows."""
+        return self.block(0).accuracy * abs(log_evidence)
+
     @cached_property
     def exact(self) -> bool:
         """Whether averages are quadratures without random nodes."""

@@ -1,4 +1,4 @@
-"""Discrete outputs of more than two indices: the prior cut to the region where the link has the observed value.
+"""Discrete outputs of several indices: the prior cut to the region where the link has the observed value.
 
 One whitened coordinate is integrated exactly along random lines, between the points where the link jumps.
 """
@@ -12,26 +12,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.precision import double_precision
+from ... import streams
 from ...models.link import LinkModel
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.random_lists import kronecker_normals
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
-from .link_channel import ROUNDING, LinkChannel
+from .link_channel import ROUNDING, LinkChannel, flat_link
+
+#: Jumps of most links on a line at most, and of those that there is a channel for.
+_FEW_JUMPS, _MOST_JUMPS = 4, 24
+#: Lines on which they are counted, and the share of lines that may have more.
+_LINES, _RARE = 2**10, 0.01
 
 
 class LineChannel(LinkChannel):
-    """More than two indices: random lines along every whitened coordinate, exact along each line."""
+    """Several indices: random lines along every whitened coordinate, exact along each line."""
 
     draws = 768
     stochastic = True
-    _line, _most = places_on_line(65), 4
-    description = "random lines, exact along each: more than two indices and discrete outputs, without noise"
+    description = "random lines, exact along each: several indices and discrete outputs, without noise"
 
     def __init__(self, model: LinkModel) -> None:
         super().__init__(model, 0)
+        most = jumps_along_lines(model)
+        if most > _MOST_JUMPS:
+            raise NotImplementedError(
+                f"link {model.link!r} without noise: along a line it takes and leaves a value {most} times, more than"
+                f" {_MOST_JUMPS}; choose noise > 0 (a variance), for example noise=0.01"
+            )
+        few = most <= _FEW_JUMPS
+        self._most, self._line = (_FEW_JUMPS, places_on_line(65)) if few else (most, places_on_line(193))
 
     def footprint(self, draws: int) -> int:
-        return draws * (65 + 5 * 48)
+        return draws * (len(self._line) + (1 + self._most) * 48)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         n = self.size
@@ -57,3 +71,17 @@ class LineChannel(LinkChannel):
         found = weighted_moments(log_mass.ravel() - np.log(2 * each * n), x, extra)
         lines = jnp.exp(jax.scipy.special.logsumexp(log_mass, axis=-1) - jnp.max(log_mass))
         return coloured(found._replace(effective_samples=lines.sum() ** 2 / (lines**2).sum()), root)
+
+
+@double_precision()
+def jumps_along_lines(model: LinkModel) -> int:
+    """How often a link takes and leaves a value along a line through a typical point at which it has that value."""
+    rng = np.random.default_rng(streams.LINK_LINES)
+    n = model.indices * model.tokens
+    points, directions = rng.standard_normal((_LINES, n)), rng.standard_normal((_LINES, n))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    along = points[:, None] + np.linspace(-6.0, 6.0, 601)[:, None] * directions[:, None]
+    link = partial(flat_link, model)
+    values, there = np.asarray(jax.jit(jax.vmap(jax.vmap(link)))(along)), np.asarray(jax.vmap(link)(points))
+    member = np.all(abs(values - there[:, None]) <= ROUNDING * (1 + abs(there[:, None])), axis=-1)
+    return int(np.quantile(np.diff(member, axis=1).sum(1), 1 - _RARE, method="higher"))

@@ -18,7 +18,10 @@ from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from .link_channel import ROUNDING, LinkChannel, flat_link
 
-_LARGEST_NUMBER_OF_CUTS = 24
+#: Places at most where the quadrature is split, and how far from zero they count: no prior reaches further.
+_LARGEST_NUMBER_OF_CUTS, _FARTHEST = 24, 6.5
+#: Intervals of a line at most on which a link has one value.
+_MOST_INTERVALS = 3
 _U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
@@ -30,16 +33,21 @@ class PlaneChannel(LinkChannel):
     the substitution u -> 3 u^2 - 2 u^3 takes away.
     """
 
-    _line, _most = places_on_line(193), 6
+    _line, _most = places_on_line(193), 2 * _MOST_INTERVALS
 
-    def __init__(self, model: LinkModel) -> None:
+    def __init__(self, model: LinkModel, free: int, cuts: np.ndarray) -> None:
         super().__init__(model, 0)
-        cuts = [pattern_changes(model, axis) for axis in (0, 1)]
-        self._free = int(len(cuts[1]) < len(cuts[0]))
-        self._cuts = cuts[self._free]
+        self._free, self._cuts = free, cuts
         self.description = (
             f"quadrature over lines, split at {len(self._cuts)} places: two indices and discrete outputs, without noise"
         )
+
+    @classmethod
+    def of(cls, model: LinkModel) -> PlaneChannel | None:
+        """The channel of a link; None where its values change too often."""
+        cuts = {axis: found for axis in (0, 1) if (found := pattern_changes(model, axis)) is not None}
+        free = min(cuts, key=lambda axis: len(cuts[axis]), default=None)
+        return None if free is None else cls(model, free, cuts[free])
 
     def footprint(self, draws: int) -> int:
         return 48 * (len(self._cuts) + 3) * (193 + 7 * 48)
@@ -73,22 +81,27 @@ class PlaneChannel(LinkChannel):
 
 
 @double_precision()
-def pattern_changes(model: LinkModel, axis: int) -> np.ndarray:
-    """Values of one index at which the sequence of values of the link along the other changes."""
+def pattern_changes(model: LinkModel, axis: int) -> np.ndarray | None:
+    """Values of one index at which the sequence of values of the link along the other changes; None if too often."""
     other = np.linspace(-9, 9, 601) + 0.00217
     link = partial(flat_link, model)
     values = jax.jit(
         jax.vmap(lambda c: jax.vmap(lambda s: link(jnp.zeros(2).at[axis].set(c).at[1 - axis].set(s)))(other))
     )
 
-    def patterns(c: np.ndarray) -> list[bytes]:
-        return [_run_lengths(row) for row in np.round(np.asarray(values(c)), 9)]
+    def sequences(c: np.ndarray) -> list[np.ndarray]:
+        return [_without_repetitions(row) for row in np.round(np.asarray(values(c)), 9) + 0.0]
 
-    grid = np.linspace(-9, 9, 361) + 0.00123
+    def patterns(c: np.ndarray) -> list[bytes]:
+        return [row.tobytes() for row in sequences(c)]
+
+    grid = np.linspace(-_FARTHEST, _FARTHEST, 361) + 0.00123
+    if any(np.unique(row, axis=0, return_counts=True)[1].max() > _MOST_INTERVALS for row in sequences(grid)):
+        return None
     found = patterns(grid)
     cells = [i for i in range(len(grid) - 1) if found[i] != found[i + 1]]
     if not cells or len(cells) > _LARGEST_NUMBER_OF_CUTS:
-        return np.zeros(0)
+        return None if cells else np.zeros(0)
     a, b, left = grid[cells], grid[np.array(cells) + 1], [found[i] for i in cells]
     for _ in range(50):
         middle = 0.5 * (a + b)
@@ -97,7 +110,6 @@ def pattern_changes(model: LinkModel, axis: int) -> np.ndarray:
     return 0.5 * (a + b)
 
 
-def _run_lengths(row: np.ndarray) -> bytes:
-    """The values of a row (m, k) without repetitions."""
-    changes = np.append(True, (row[1:] != row[:-1]).any(1))
-    return (row[changes] + 0.0).tobytes()
+def _without_repetitions(row: np.ndarray) -> np.ndarray:
+    """The values of a row (m, k), each once where it follows itself."""
+    return row[np.append(True, (row[1:] != row[:-1]).any(1))]

@@ -20,6 +20,7 @@ from ....numerics.linear_algebra import mixed_rows, psd_sqrt
 from ....numerics.quadrature import sobol_uniforms
 from ....numerics.threads import compiler_installed, in_threads
 from ... import streams
+from ...channels.links.cubature import CubatureChannel
 from ...channels.links.link_channel import LinkChannel
 from ...channels.links.roots import RootChannel
 from ...channels.protocol import HALF_WRONG, Averages, Channel, OperatorAverager
@@ -27,6 +28,7 @@ from ...channels.row_symmetry import RowSymmetry
 from ..averages import symmetric_growth
 from ..nodes import Nodes
 from .by_output import ByOutput, CorrectedDraws, SortedDraws, divided_draws, labelled_draws
+from .evidence import Evidence, evidence_at_zero, evidence_gained
 from .sorted_outputs import window_edges
 
 #: Fields per randomisation, draws in each list of a field, lists, and randomisations.
@@ -245,11 +247,13 @@ class SortedNodes(Nodes):
 
     @staticmethod
     def suit(channel: Channel) -> TypeGuard[LinkChannel]:
-        """Whether observations are few numbers, and posteriors come from draws, points of fibres or several roots."""
+        """Whether observations are few numbers, and posteriors take long: of draws, fibres, cells, several roots."""
         if not isinstance(channel, LinkChannel) or channel.diagonal or channel.groups is not None:
             return False
         roots = isinstance(channel, RootChannel) and channel.size > 2
-        hard = channel.finest is not None or ((roots or channel.stochastic) and channel.size <= _MOST_INDICES)
+        cells = isinstance(channel, CubatureChannel) and channel.size > 1
+        hard = roots or cells or channel.stochastic
+        hard = channel.finest is not None or (hard and channel.size <= _MOST_INDICES)
         few = _discrete(channel) or output_axes(channel).shape[1] <= _MOST_OUTPUTS
         return hard and compiler_installed() and few
 
@@ -278,11 +282,19 @@ class SortedNodes(Nodes):
         return SortedAverager(self.channel, 1, draws, seed=self._seed, block=number)
 
     def with_evidence(self, averages: Averages, V: np.ndarray) -> Averages:
-        return averages._replace(log_evidence=self._posteriors.block(0)(V).log_evidence)
+        return averages._replace(log_evidence=self._at_zero.rows + evidence_gained(self.block(0), V))
+
+    def evidence_error(self, log_evidence: float) -> float:
+        return self._at_zero.error + self.block(0).accuracy * abs(log_evidence - self._at_zero.rows.mean())
 
     @cached_property
-    def _posteriors(self) -> Nodes:
-        return Nodes(self.channel)
+    def _at_zero(self) -> Evidence:
+        found = evidence_at_zero(self.channel, _RANDOMISATIONS)
+        if found is not None:
+            return found
+        # From posteriors, with as many rows.
+        rows = Nodes(self.channel).block(0)(np.eye(self.channel.indices)).log_evidence
+        return Evidence(rows.reshape(_RANDOMISATIONS, -1).mean(1), 0.0)
 
     def others(self, number: int) -> SortedNodes:
         return SortedNodes(self.channel, self._seed + 2 * number, self._few)
