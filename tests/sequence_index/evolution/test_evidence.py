@@ -11,9 +11,17 @@ from scipy.stats import ncx2
 from asymptotix import MultiIndex
 from asymptotix.sequence_index.channels.choose import channel_of
 from asymptotix.sequence_index.channels.links.cubature import CubatureChannel
+from asymptotix.sequence_index.channels.links.link_channel import LinkChannel
 from asymptotix.sequence_index.channels.links.link_kind import link_kind
 from asymptotix.sequence_index.evolution.sorting.evidence import evidence_at_zero, evidence_gained
 from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedNodes
+
+
+def link_channel(model: MultiIndex) -> LinkChannel:
+    channel = channel_of(model)
+    assert isinstance(channel, LinkChannel)
+    return channel
+
 
 X, DX = np.linspace(-60, 60, 2**17, endpoint=False, retstep=True)
 
@@ -61,7 +69,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_at_zero_overlap_it_is_the_entropy_of_the_output(name: str) -> None:
     model, exact = CASES[name]
-    found = evidence_at_zero(channel_of(model), 8)
+    found = evidence_at_zero(link_channel(model), 8)
     assert found is not None
     scatter = found.rows.std(ddof=1) / np.sqrt(8)
     assert scatter + found.error < 6e-3  # what 2^18 draws leave of numbers of order one
@@ -71,7 +79,7 @@ def test_at_zero_overlap_it_is_the_entropy_of_the_output(name: str) -> None:
 
 def test_where_neighbours_do_not_tell_it_posteriors_are_asked() -> None:
     model = MultiIndex(lambda z: jnp.stack([z[0] * z[1], z[1] * z[2], z[2] + z[0] ** 2]), 4)
-    assert evidence_at_zero(channel_of(model), 8) is None
+    assert evidence_at_zero(link_channel(model), 8) is None
 
 
 @cache
@@ -94,7 +102,7 @@ def test_what_is_gained_by_a_linear_link(Q: np.ndarray) -> None:
 @pytest.mark.parametrize("v", [0.5, 0.05])
 def test_what_is_gained_by_a_circle(v: float) -> None:
     """Given omega, y/v has the noncentral law of |omega|^2/v with two degrees of freedom."""
-    channel = channel_of(MultiIndex(lambda z: z[0] ** 2 + z[1] ** 2, 2))
+    channel = link_channel(MultiIndex(lambda z: z[0] ** 2 + z[1] ** 2, 2))
     u = (np.arange(400) + 0.5) / 400
     square = -2 * (1 - v) * np.log(1 - u)[:, None]  # quantiles of |omega|^2
     y = ncx2.ppf(u, 2, square / v)

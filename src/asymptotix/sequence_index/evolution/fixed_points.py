@@ -59,7 +59,7 @@ class StateEvolution(Dynamics):
         cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
     ) -> StateEvolution:
         """On the nodes that are best for overlaps: without posteriors, unless these are sums over few roots."""
-        nodes = SortedNodes(channel) if SortedNodes.suit(channel) and not isinstance(channel, RootChannel) else None
+        nodes = SortedNodes(channel) if not isinstance(channel, RootChannel) and SortedNodes.suit(channel) else None
         return cls(channel, side_information, held=held, nodes=nodes)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
