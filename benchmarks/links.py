@@ -2,9 +2,11 @@
 
     python benchmarks/links.py                  all links
     python benchmarks/links.py cos ellipse      some of them
+    python benchmarks/links.py --overlaps       overlaps at four alphas
     python benchmarks/links.py --posteriors     prepared posteriors beside those that start anew, in one process
 
-Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; "more than" where it was stopped.
+Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; for overlaps of 11ef08a, 2026-11-18.
+Some were stopped then, and would have taken longer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, thresholds
+from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, solve, thresholds
 from asymptotix.sequence_index.channels.choose import channel_of
 
 #: Name -> model, and seconds before (None: not measured then).
@@ -49,7 +51,21 @@ LINKS: dict[str, tuple[Any, float | None]] = {
         None,
     ),
     "two signs": (MultiIndex(lambda z: jnp.sign(z[:2] * z[1:]), 3), None),
+    "least and largest": (MultiIndex(lambda z: jnp.stack([z[:2].min(), z[2:].max()]), 4), None),
+    "saturating sum": (MultiIndex(lambda z: jnp.tanh(z).sum(), 4), None),
+    "rectifiers with noise": (MultiIndex(lambda z: jnp.maximum(z, 0).sum(), 2, 0.1), 150.0),
+    "shells": (MultiIndex(lambda z: jnp.floor((z**2).sum()), 2), None),
     "two circles": (MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[2] ** 2 + z[3] ** 2]), 4), None),
+}
+#: The same for overlaps at these alphas.
+ALPHAS = (0.5, 1.0, 1.5, 2.5)
+OVERLAPS: dict[str, tuple[Any, float]] = {
+    "noisy product": (MultiIndex(lambda z: z[0] * z[1], 2, 0.5), 130.0),
+    "fourth power": (MultiIndex(lambda z: z[0] ** 4 - 6 * z[0] ** 2 + z[1] ** 2, 2), 64.0),
+    "circle and product with noise": (
+        MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[2] * z[3]]), 4, 0.3),
+        119.0,
+    ),
 }
 BAR = 60.0
 
@@ -65,6 +81,20 @@ def time_of_thresholds(name: str) -> None:
     verdict = "" if wall < BAR else f", beyond the bar of {BAR:.0f} s"
     times = f"{wall:6.1f} s wall, {cpu:6.1f} s CPU{ratio}{verdict}"
     print(f"{name:20s} {times}; {first:.5g}({error:.1g}), {exact:.5g}", flush=True)
+
+
+def time_of_overlaps(name: str) -> None:
+    model, before = OVERLAPS[name]
+    wall = time.perf_counter()
+    found = solve(BayesOptimal(model), alpha=ALPHAS, progress=False).ds
+    wall = time.perf_counter() - wall
+    q = ", ".join(
+        f"{np.trace(Q):.4f}({error.max():.1g})" for Q, error in zip(found.overlap, found.overlap_err, strict=True)
+    )
+    print(
+        f"{name:30s} {wall:6.1f} s wall, before {before:.0f} s: {before / wall:.1f} times as long; Tr Q = {q}",
+        flush=True,
+    )
 
 
 def time_of_posteriors(name: str, count: int = 256) -> None:
@@ -99,9 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(LINKS)} (all)")
     parser.add_argument("--posteriors", action="store_true")
+    parser.add_argument("--overlaps", action="store_true", help=f"of {', '.join(OVERLAPS)}")
     options = parser.parse_args()
-    for name in options.names or LINKS:
-        (time_of_posteriors if options.posteriors else time_of_thresholds)(name)
+    for name in options.names or (OVERLAPS if options.overlaps else LINKS):
+        if options.overlaps:
+            time_of_overlaps(name)
+        else:
+            (time_of_posteriors if options.posteriors else time_of_thresholds)(name)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 import numpy as np
 
-from asymptotix.numerics.control_variates import Control, hermite_polynomials
+from asymptotix.numerics.control_variates import Control, ControlledMeans, hermite_polynomials, regressed
 from asymptotix.numerics.quadrature import gauss_hermite
 
 
@@ -53,3 +53,15 @@ def test_variates_that_repeat_one_another_do_no_harm():
     z = np.random.default_rng(3).standard_normal((2 * 128, 1))
     variates = np.concatenate([z, z, 2 * z], 1)
     np.testing.assert_allclose(averages(5 + z, variates, 2), 5.0, atol=1e-12)
+
+
+def test_means_of_parts_know_as_much_as_all_nodes():
+    rng = np.random.default_rng(5)
+    z, values = rng.standard_normal((4 * 256, 2)), rng.standard_normal((4 * 256, 3))
+    values += z[:, :1] ** 2
+    variates = hermite_polynomials(z, 100)
+    assert variates is not None
+    parts = [ControlledMeans.of(*both) for both in zip(np.split(values, 4), np.split(variates, 4), strict=True)]
+    np.testing.assert_allclose(regressed(parts), averages(values, variates, 4), rtol=1e-9)
+    alone = [ControlledMeans.of(part, None) for part in np.split(values, 4)]
+    np.testing.assert_allclose(regressed(alone), values.reshape(4, -1, 3).mean(1), rtol=1e-12)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +33,37 @@ class Control:
         # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
         centred = variates - variates.mean(0)
         self.inverse = np.linalg.pinv(centred.T @ centred, rcond=1e-10, hermitian=True) @ centred.T
+
+
+class ControlledMeans(NamedTuple):
+    """What one randomisation tells of values f (n, m) and their control variates c (n, k): means over its nodes.
+
+    As :class:`Control` for nodes that are many: nothing of their number is kept.
+    """
+
+    values: np.ndarray
+    """Of f (m,)."""
+    variates: np.ndarray
+    """Of c (k,)."""
+    squares: np.ndarray
+    """Of c c^T (k, k)."""
+    products: np.ndarray
+    """Of c f^T (k, m)."""
+
+    @classmethod
+    def of(cls, values: np.ndarray, variates: np.ndarray | None) -> ControlledMeans:
+        c = np.zeros((len(values), 0)) if variates is None else variates
+        return cls(values.mean(0), c.mean(0), c.T @ c / len(c), c.T @ values / len(c))
+
+
+def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
+    """Means of the values (R, m), with the regression on the control variates taken out, whose slopes are pooled."""
+    values, variates, squares, products = (np.stack(part) for part in zip(*randomisations, strict=True))
+    f, c = values.mean(0), variates.mean(0)
+    slopes = np.linalg.pinv(squares.mean(0) - np.outer(c, c), rcond=1e-10, hermitian=True) @ (
+        products.mean(0) - np.outer(c, f)
+    )
+    return values - variates @ slopes
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:

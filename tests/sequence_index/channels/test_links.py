@@ -209,6 +209,7 @@ def test_noise_of_a_sample_is_its_own() -> None:
         (MultiIndex(lambda z: (z**2).sum(), 3), "FibreChannel"),
         (MultiIndex(lambda z: jnp.argmax(z), 3), "LineChannel"),
         (SequenceIndex(lambda Z: Z[0, 0] > Z[0, 1], 1, 2), "PlaneChannel"),
+        (MultiIndex(lambda z: jnp.floor((z**2).sum()), 2), "LineChannel"),  # lines change at too many places
         (SequenceIndex(lambda Z: jnp.outer(Z[0], Z[0]), 1, 3), "RootChannel"),
         (SequenceIndex(lambda Z: (Z**2).sum(), 1, 2), "CurveChannel"),
     ],
@@ -229,6 +230,11 @@ def test_part_constant_links_have_a_fractional_number_of_outputs() -> None:
 @pytest.mark.parametrize(
     ("build", "error", "words"),
     [
+        (
+            lambda: channel_of_link(MultiIndex(lambda z: jnp.sign(jnp.cos(2 * (z**2).sum())), 2)),
+            NotImplementedError,
+            "takes and leaves a value",
+        ),
         (lambda: MultiIndex(NOT_A_FUNCTION, 1), TypeError, "link must be a function"),
         (lambda: MultiIndex(square, 0), ValueError, "indices must be an integer of at least 1"),
         (lambda: MultiIndex(square, 1, -0.1), ValueError, "noise must be non-negative"),

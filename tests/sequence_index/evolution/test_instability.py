@@ -16,7 +16,11 @@ from asymptotix.sequence_index.evolution.instability import Instability, instabi
 from asymptotix.sequence_index.evolution.sorting.sorted_outputs import instability_from_sorted_outputs
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
-from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero, sampled_instability_at_zero
+from asymptotix.sequence_index.evolution.zero_overlap import (
+    _directions_with_a_mean,
+    curvature_at_zero,
+    sampled_instability_at_zero,
+)
 from small_channels import Drawn, LinearMap, RotatedSquares, Sign, SignOfProduct, Square
 
 ROTATION = np.array([[np.cos(0.4), np.sin(0.4)], [-np.sin(0.4), np.cos(0.4)]])
@@ -108,6 +112,20 @@ def test_a_small_mean_is_seen():
     found = sampled_instability_at_zero(channel_of(MultiIndex(lambda z: z[0] * z[1] + 0.02 * z[0], 2)), no_block, 1e-2)
     assert found.starts_by_itself
     assert np.trace(found.moment) < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        (lambda z: z.min(), 1),  # an exchange of the indices
+        (lambda z: z[0] + z[1] ** 2, 1),  # the sign of the second
+        (lambda z: z[0] * z[1], 0),  # that of both
+        (lambda z: z[0] + z[0] * z[1], 2),
+        (lambda z: z[0] ** 3 - z[1], 2),  # the sign of both is seen
+    ],
+)
+def test_symmetries_tell_which_directions_may_have_a_mean(link, expected):
+    assert _directions_with_a_mean(channel_of(MultiIndex(link, 2))) == expected
 
 
 def test_few_outputs_are_all_that_is_needed():

@@ -81,10 +81,20 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
         return instability_from_sorted_outputs(channel, tolerance, np.zeros((channel.indices, channel.indices)))
     found = instability_from_sorted_outputs(channel, tolerance)
     # What stands out of noise needs no posterior, whose program takes long to compile.
-    if channel.stochastic or np.linalg.matrix_rank(found.moment) == channel.indices:
+    if channel.stochastic or np.linalg.matrix_rank(found.moment) == _directions_with_a_mean(channel):
         return found
     moment = _moment_of_one_number(channel)
     return found if moment is None else instability_from_sorted_outputs(channel, tolerance, moment)
+
+
+def _directions_with_a_mean(channel: Channel) -> int:
+    """Dimension at most of E[z|y]: what an exchange or a change of sign of rows that no output shows does not move."""
+    Z = np.random.default_rng(streams.EVEN_LINK).standard_normal((_TRIED, channel.indices, channel.tokens))
+    silent, own = np.zeros((_TRIED, channel.noises)), channel.observe(Z, np.zeros((_TRIED, channel.noises)))
+    unseen = [
+        h for h in channel.symmetry.elements if np.allclose(channel.observe(h @ Z, silent), own, _ROUNDING, _ROUNDING)
+    ]
+    return int(np.linalg.matrix_rank(np.mean(unseen, axis=0)))
 
 
 def _is_even(channel: Channel) -> bool:

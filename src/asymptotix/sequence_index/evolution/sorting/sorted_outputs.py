@@ -12,13 +12,13 @@ on nodes independent of both, where the last term, whose noise has mean zero, is
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
-from ....numerics.control_variates import Control, hermite_polynomials
+from ....numerics.control_variates import ControlledMeans, hermite_polynomials, regressed
 from ....numerics.linear_algebra import symmetric_basis
 from ....numerics.quadrature import sobol_uniforms
 from ....numerics.threads import in_threads
@@ -60,16 +60,16 @@ def instability_from_sorted_outputs(
 
     ``moment`` is E[g g^T] (P, P) where it is known without noise: tables show only what stands out of theirs.
     """
-    rows: list[tuple[np.ndarray, ...]] = []
+    rows: list[ControlledMeans] = []
+    P = channel.indices
     for count in _RANDOMISATIONS:
         rows += in_threads(partial(_randomisation, channel), range(len(rows), count))
-        z, *values = (np.concatenate(part) for part in zip(*rows, strict=True))
-        variates = hermite_polynomials(z, _MOST_CONTROLS)
-        control = None if variates is None else Control(variates, len(rows))
-        moments, operators = (_means(value, len(rows), control) for value in values)
+        means = regressed(rows)
+        moments, operators = means[:, : P * P].reshape(-1, P, P), means[:, P * P :]
+        operators = operators.reshape(-1, *[P * (P + 1) // 2] * 2)
         moments = moments if moment is None else np.broadcast_to(moment, moments.shape)
-        moments, operators = symmetric_growth(channel.symmetry, np.eye(channel.indices), moments, operators)
-        found = analysed(moments, operators, np.eye(channel.indices), NO_MOMENT, moment is None)
+        moments, operators = symmetric_growth(channel.symmetry, np.eye(P), moments, operators)
+        found = analysed(moments, operators, np.eye(P), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
         if found.starts_by_itself:  # the rate of the rest is asked for again where that is learned
             break
@@ -80,17 +80,12 @@ def instability_from_sorted_outputs(
     return found
 
 
-def _means(values: np.ndarray, randomisations: int, control: Control | None) -> np.ndarray:
-    """Mean of every randomisation, with the regression on the control variates taken out."""
-    columns = values.reshape(len(values), -1)
-    means = columns.reshape(randomisations, -1, columns.shape[1]).mean(1)
-    if control is not None:
-        means = means - control.means @ (control.inverse @ columns)
-    return means.reshape(randomisations, *values.shape[1:])
+@lru_cache(maxsize=2 * _RANDOMISATIONS[-1])
+def _randomisation(channel: Channel, number: int) -> ControlledMeans:
+    """What averages to E[g g^T] (P, P) and to the operator F (b, b), one number after the other.
 
-
-def _randomisation(channel: Channel, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nodes z (m, n), and on each of them what averages to E[g g^T] (m, P, P) and to the operator F (m, b, b)."""
+    Kept for the next question: once more with a moment that is known by then, or to another tolerance.
+    """
     P, M = channel.indices, channel.tokens
     a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
     z, y = _draws(channel, _NODES, 3 * number + 2)
@@ -104,7 +99,8 @@ def _randomisation(channel: Channel, number: int) -> tuple[np.ndarray, np.ndarra
         for left, right in ((own, b), (a, beyond))
     )
     squares, operators = (np.add(*both) for both in zip(*parts, strict=True))
-    return z, squares, operators
+    values = np.concatenate([squares.reshape(len(z), -1), operators.reshape(len(z), -1)], 1)
+    return ControlledMeans.of(values, hermite_polynomials(z, _MOST_CONTROLS))
 
 
 def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int) -> Posterior:
