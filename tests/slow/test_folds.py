@@ -19,11 +19,13 @@ from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAver
 pytestmark = pytest.mark.slow
 
 
-def recovery(model: MultiIndex | SequenceIndex) -> tuple[float, float]:
-    """The threshold and its error."""
+def recovery(
+    model: MultiIndex | SequenceIndex, which: Sequence[str] | None = ("exact_recovery",)
+) -> tuple[float, float]:
+    """The threshold and its error; where all are asked for, from where the staircase ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        ds = thresholds(BayesOptimal(model), which=("exact_recovery",), progress=False).ds
+        ds = thresholds(BayesOptimal(model), which=which, progress=False).ds
     return float(ds.exact_recovery), float(ds.exact_recovery_err)
 
 
@@ -131,6 +133,14 @@ def test_one_index(link: Callable) -> None:
     alpha, error = recovery(model)
     assert error <= 1e-4 * alpha
     np.testing.assert_allclose(alpha, exact, rtol=1e-4)
+
+
+def test_one_index_beside_another_that_is_known_by_then() -> None:
+    """sin(3 z1) is found last, when z2^2 is known: at the alpha of the first alone, which quadrature knows."""
+    alone, _ = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]), 1))
+    both, error = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]) + z[1] ** 2, 2), which=None)
+    assert abs(both - alone) < 3 * error
+    assert error < 0.03 * alone  # a percent or two is what sixteen blocks leave
 
 
 def test_one_index_of_three_tokens() -> None:

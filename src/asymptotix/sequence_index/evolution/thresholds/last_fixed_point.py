@@ -34,6 +34,8 @@ _STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
 _FALLEN, _EVERY, _BLOCKS = 0.02, 4, 4
 #: Residual of a fixed point on few nodes, evaluations for one, and steps of finite differences.
 _SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
+#: Sum of the absolute weights of principal directions, whose sum is one, from which on they may be noise.
+_LARGE_WEIGHTS = 2.0
 
 
 class _Branch:
@@ -88,9 +90,17 @@ class _Branch:
         return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
-        """How errors of log h move the log(alpha) of a mean logit, of sum one along the unit matrix."""
-        m, before = len(self.x), self.log_moments(self.few, self.x).mean(0)
-        columns = [(self.log_moments(self.few, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
+        """How errors of log h move the log(alpha) of a mean logit, of sum one along the unit matrix.
+
+        Large ones of both signs may be the noise of differences on few nodes: then they are asked of a block.
+        """
+        weights = self._weights_on(self.few)
+        large = abs(weights * self._unit).sum() > _LARGE_WEIGHTS
+        return self._weights_on(self._evolution.nodes.block(0)) if large else weights
+
+    def _weights_on(self, average: Averager) -> np.ndarray:
+        m, before = len(self.x), self.log_moments(average, self.x).mean(0)
+        columns = [(self.log_moments(average, self.x + shift).mean(0) - before) / _STEP for shift in _STEP * np.eye(m)]
         weights = np.linalg.solve((np.eye(m) - np.stack(columns, 1)).T, self._unit)
         return weights / (weights @ self._unit)
 
