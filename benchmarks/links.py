@@ -129,13 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(LINKS)} (all)")
     parser.add_argument("--posteriors", action="store_true")
-    parser.add_argument("--overlaps", action="store_true", help=f"of {', '.join(OVERLAPS)}")
+    parser.add_argument("--overlaps", action="store_true", help="overlaps at four alphas instead")
     options = parser.parse_args()
-    for name in options.names or (OVERLAPS if options.overlaps else LINKS):
-        if options.overlaps:
+    if options.overlaps:
+        for name in OVERLAPS:
             time_of_overlaps(name)
-        else:
-            (time_of_posteriors if options.posteriors else time_of_thresholds)(name)
+        return
+    for name in options.names or LINKS:
+        (time_of_posteriors if options.posteriors else time_of_thresholds)(name)
 
 
 if __name__ == "__main__":

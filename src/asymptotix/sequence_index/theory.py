@@ -98,7 +98,7 @@ class SequenceIndexTheory:
             solution = _solved(evolution, alpha, start, tolerance, hint)
             # From the edge of exact recovery nothing is to be followed.
             hint = solution if solution.settled and not solution.marginal else hint
-            yield int(position), self._outcome(alpha, solution)
+            yield int(position), self._outcome(evolution, alpha, solution)
 
     def _refuse_large(self) -> None:
         """MemoryError where what an average over data holds at once does not fit into memory."""
@@ -122,13 +122,13 @@ class SequenceIndexTheory:
             )
         return Q
 
-    def _outcome(self, alpha: float, solution: OverlapSolution) -> Outcome:
+    def _outcome(self, evolution: StateEvolution, alpha: float, solution: OverlapSolution) -> Outcome:
         P = self.channel.indices
         if solution.exact or solution.averages is None:
             errors, entropy = (np.zeros(2), np.zeros(2)), (np.inf, 0.0)
         else:
             errors = prediction_errors(self.channel, solution.V, solution.Q_error)
-            unseen = self.state_evolution.nodes.evidence_error(float(solution.averages.log_evidence.mean()))
+            unseen = evolution.nodes.evidence_error(float(solution.averages.log_evidence.mean()))
             entropy = free_entropy(solution.V, alpha, solution.averages, self.problem.side_information, unseen)
         values = {
             "overlap": solution.Q,

@@ -8,7 +8,6 @@ Equation sc-optimum of docs/theory/scaling.md.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -113,7 +112,7 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
 def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None = None) -> tuple[float, float]:
     """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is.
 
-    ``near`` is what it is on other nodes: the search is twice as short from there.
+    ``near`` is what it is on other nodes: the search takes half as long from there.
     """
     Q0 = model.signal
 
@@ -123,13 +122,12 @@ def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None =
 
     if model.noise == 0:
         return model.beta_ratio, error(1.0)
-    found: Any = None
-    if near is not None:
-        with contextlib.suppress(ValueError):  # on these nodes it is further away
-            middle = near / model.beta_ratio
-            bracket = middle - _NEARBY, middle, middle + _NEARBY
-            found = minimize_scalar(error, bracket=bracket, method="brent", options={"xtol": _MULTIPLE_ERROR})
-    if found is None:
+    middle = 1.0 if near is None else near / model.beta_ratio
+    bracket = middle - _NEARBY, middle, middle + _NEARBY
+    found: Any
+    if near is not None and error(middle) < min(error(bracket[0]), error(bracket[2])):
+        found = minimize_scalar(error, bracket=bracket, method="brent", options={"xtol": _MULTIPLE_ERROR})
+    else:
         found = minimize_scalar(error, bounds=_MULTIPLES, method="bounded", options={"xatol": _MULTIPLE_ERROR})
     return float(found.x) * model.beta_ratio, float(found.fun)
 

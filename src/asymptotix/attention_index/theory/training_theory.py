@@ -190,8 +190,8 @@ class TrainingTheory:
         settled = [end for end in ends if end.converged] or ends[:1]
         nearby = [self._approach(alpha, scouts, end) for end in settled]
         counts, needed = self.equations.node_counts(tolerance), 0.0
-        for last, count in zip([*[False] * (len(counts) - 1), True], counts, strict=True):
-            if count is not None and count < needed and not last:
+        for count in counts:
+            if count is not None and count < needed and count != counts[-1]:
                 continue
             found = [self._branch(alpha, near, count) for near in nearby]
             nearby = [near.closer(there) for near, there in zip(nearby, found, strict=True)]

@@ -55,8 +55,8 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     noise, n <= 2               adaptive cubature (CubatureChannel)
     noise, n > 2                weighted draws on the fibre of (indices, noise) (NoisyFibreChannel)
     no noise, n = 1             sum over the monotone and constant pieces (ScalarChannel)
-    discrete outputs, n = 2     quadrature over lines (PlaneChannel)
-    discrete outputs, n > 2     random lines (LineChannel)
+    discrete outputs, n = 2     quadrature over lines (PlaneChannel) where these change at few places
+    discrete outputs            random lines (LineChannel)
     rank n                      sum over roots (RootChannel)
     rank 1, n = 2               quadrature along the level curve (CurveChannel)
     any other constant rank     weighted draws on the fibre (FibreChannel)

@@ -79,6 +79,7 @@ def jumps_along_lines(model: LinkModel) -> int:
     rng = np.random.default_rng(streams.LINK_LINES)
     n = model.indices * model.tokens
     points, directions = rng.standard_normal((_LINES, n)), rng.standard_normal((_LINES, n))
+    directions[::2] = np.eye(n)[np.arange(_LINES // 2) % n]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     along = points[:, None] + np.linspace(-6.0, 6.0, 601)[:, None] * directions[:, None]
     link = partial(flat_link, model)

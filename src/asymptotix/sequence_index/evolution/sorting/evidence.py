@@ -24,8 +24,10 @@ _NEAR, _FAR = 4, 16
 #: Dimensions of outputs at most, without noise and with it: densities without noise may be singular, and among many
 #: dimensions neighbours are too far away to tell.
 _MOST, _MOST_NOISY = 2, 3
-#: Nodes of the way from zero overlap.
-_STEPS = 6
+#: Difference of what the two tell beyond which draws are too few, as around a surface that noise hardly leaves.
+_APART = 0.02
+#: Nodes of the way from zero overlap, more where a variance is below the bound at its end.
+_STEPS, _MORE_STEPS, _SMALL_VARIANCE = 6, 10, 1e-3
 
 
 class Evidence(NamedTuple):
@@ -44,8 +46,9 @@ def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
     if not np.isfinite(found).all():
         return None
     near, far = np.array(found).T
-    # What is wrong grows with the square of the distance.
-    return Evidence(near, float(abs((far - near).mean()) / ((_FAR / _NEAR) ** (2 / max(dimension, 1)) - 1)))
+    # Of smooth densities the nearer ones are wrong by a part of that only; of others it may be most of it.
+    error = float(abs((far - near).mean()))
+    return Evidence(near, error) if error < _APART else None
 
 
 def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, float]:
@@ -87,7 +90,7 @@ def evidence_gained(average: Averager, V: np.ndarray) -> np.ndarray:
     """
     values, axes = np.linalg.eigh(V)
     logs = np.log(values)
-    nodes, weights = np.polynomial.legendre.leggauss(_STEPS)
+    nodes, weights = np.polynomial.legendre.leggauss(_STEPS if values[0] > _SMALL_VARIANCE else _MORE_STEPS)
     gained = 0.0
     for step, weight in zip(0.5 * (1 + nodes), 0.5 * weights, strict=True):
         there = values**step

@@ -292,9 +292,12 @@ class SortedNodes(Nodes):
         found = evidence_at_zero(self.channel, _RANDOMISATIONS)
         if found is not None:
             return found
-        # From posteriors, with as many rows.
-        rows = Nodes(self.channel).block(0)(np.eye(self.channel.indices)).log_evidence
-        return Evidence(rows.reshape(_RANDOMISATIONS, -1).mean(1), 0.0)
+        # From posteriors, with as many rows; what better ones change, where they come from draws, is their error.
+        nodes, V = Nodes(self.channel), np.eye(self.channel.indices)
+        rows, error = nodes.block(0, careful=self.channel.stochastic)(V).log_evidence, 0.0
+        if self.channel.stochastic:
+            error = float(abs(rows.mean() - nodes.block(0)(V).log_evidence.mean()))
+        return Evidence(rows.reshape(_RANDOMISATIONS, -1).mean(1), error)
 
     def others(self, number: int) -> SortedNodes:
         return SortedNodes(self.channel, self._seed + 2 * number, self._few)

@@ -80,7 +80,7 @@ def instability_from_sorted_outputs(
     return found
 
 
-@lru_cache(maxsize=2 * _RANDOMISATIONS[-1])
+@lru_cache(maxsize=_RANDOMISATIONS[-1])
 def _randomisation(channel: Channel, number: int) -> ControlledMeans:
     """What averages to E[g g^T] (P, P) and to the operator F (b, b), one number after the other.
 
