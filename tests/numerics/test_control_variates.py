@@ -65,3 +65,15 @@ def test_means_of_parts_know_as_much_as_all_nodes():
     np.testing.assert_allclose(regressed(parts), averages(values, variates, 4), rtol=1e-9)
     alone = [ControlledMeans.of(part, None) for part in np.split(values, 4)]
     np.testing.assert_allclose(regressed(alone), values.reshape(4, -1, 3).mean(1), rtol=1e-12)
+
+
+def test_a_regression_that_makes_means_scatter_more_is_left_out():
+    """Of nodes whose means of the values are exact, as those of low discrepancy nearly are; not so their variates."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for _ in range(8):
+        variates = rng.standard_normal((256, 1))
+        values = variates + rng.standard_normal((256, 1))
+        values -= values.mean(0)
+        parts.append(ControlledMeans.of(values, variates))
+    np.testing.assert_allclose(regressed(parts), 0, atol=1e-12)

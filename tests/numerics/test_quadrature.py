@@ -4,6 +4,7 @@ from scipy.special import ndtr
 from scipy.stats import t as student
 
 from asymptotix.numerics.quadrature import (
+    error_of_mean,
     gauss_hermite,
     randomised_average,
     sobol_normals,
@@ -132,6 +133,15 @@ def test_randomised_average_is_deterministic_and_keeps_shape():
     assert not np.array_equal(first.value, randomised_average(function, 512, 2, seed=1).value)
     nodes = [sobol_normals(512, 2, (0, index)) for index in range(4)]
     assert first.value == pytest.approx(np.mean([function(x).mean(axis=0) for x in nodes], axis=0), rel=1e-14)
+
+
+def test_errors_of_few_rows_cover_as_those_of_many():
+    rng = np.random.default_rng(0)
+    for rows in (4, 8, 64):
+        means = rng.standard_normal((rows, 20000))
+        beyond = np.mean(abs(means.mean(0)) > 3 * error_of_mean(means))
+        assert beyond == pytest.approx(0.0027, abs=3 * np.sqrt(0.0027 / 20000))  # three standard errors of the share
+    assert error_of_mean(np.ones((1, 5))).tolist() == [0.0] * 5
 
 
 def test_randomised_average_reports_a_bad_function():

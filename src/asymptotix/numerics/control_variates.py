@@ -57,13 +57,18 @@ class ControlledMeans(NamedTuple):
 
 
 def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
-    """Means of the values (R, m), with the regression on the control variates taken out, whose slopes are pooled."""
+    """Means of the values (R, m), with the regression on the control variates taken out, whose slopes are pooled.
+
+    Unless the means scatter less without: nodes of low discrepancy may integrate what varies most better than what the
+    variates have in common with it.
+    """
     values, variates, squares, products = (np.stack(part) for part in zip(*randomisations, strict=True))
     f, c = values.mean(0), variates.mean(0)
     slopes = np.linalg.pinv(squares.mean(0) - np.outer(c, c), rcond=1e-10, hermitian=True) @ (
         products.mean(0) - np.outer(c, f)
     )
-    return values - variates @ slopes
+    without = values - variates @ slopes
+    return without if len(values) == 1 or without.var(0).sum() < values.var(0).sum() else values
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:

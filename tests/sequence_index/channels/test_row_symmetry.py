@@ -86,3 +86,24 @@ def test_action_on_symmetric_matrices_is_orthogonal():
     np.testing.assert_allclose(acting @ np.swapaxes(acting, 1, 2), np.broadcast_to(unit, acting.shape), atol=1e-12)
     # Multiples of the unit matrix are all that has it.
     assert np.linalg.matrix_rank(acting.mean(0), tol=1e-9) == 1
+
+
+def test_what_an_output_shows_by_its_sign_is_not_unseen():
+    product = symmetry_of(lambda z: z[0] * z[1], 2)
+    assert len(product.elements) == 8
+    unseen = product.unseen_by(lambda Z: Z[:, 0] * Z[:, 1], 1, 0)
+    assert len(unseen.elements) == 4  # the exchange, both signs, and both of these
+
+
+def test_moments_that_have_the_symmetry():
+    """Of two tokens: products between rows vanish, those of every row with itself are the same."""
+    signed = symmetry_of(lambda z: abs(z).max(), 3)
+    rng = np.random.default_rng(0)
+    first, second = rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3, 2, 3, 2))
+    mean, square = signed.averaged_moments(first, second)
+    np.testing.assert_allclose(mean, 0, atol=1e-12)
+    own = np.einsum("npmpk->nmk", second) / 3
+    np.testing.assert_allclose(square, np.einsum("pq,nmk->npmqk", np.eye(3), own), atol=1e-12)
+    turned = signed.elements[7]
+    once = np.einsum("ip,npmqk,jq->nimjk", turned, second, turned)
+    np.testing.assert_allclose(signed.averaged_moments(first, once)[1], square, atol=1e-12)

@@ -12,7 +12,13 @@ from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY, Channe
 from asymptotix.sequence_index.evolution import nodes
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
-from asymptotix.sequence_index.evolution.instability import Instability, instability, visible_directions
+from asymptotix.sequence_index.evolution.instability import (
+    NO_MOMENT,
+    Instability,
+    analysed,
+    instability,
+    visible_directions,
+)
 from asymptotix.sequence_index.evolution.sorting.sorted_outputs import instability_from_sorted_outputs
 from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
@@ -89,6 +95,20 @@ def test_one_posterior_that_is_wrong_starts_nothing():
     found = at_zero(OneRootMissed(np.eye(1)))
     assert not found.starts_by_itself
     np.testing.assert_allclose(found.rate, 2.0, rtol=1e-10)
+
+
+def test_errors_of_equal_rates_cover():
+    """Operators that are a multiple of the unit matrix but for noise: either half chooses the other's direction."""
+    rng, basis, deviations = np.random.default_rng(1), symmetric_basis(2), []
+    for _ in range(400):
+        noise = 0.01 * rng.standard_normal((8, len(basis), len(basis)))
+        found = analysed(
+            np.zeros((8, 2, 2)), np.eye(len(basis)) + noise + np.swapaxes(noise, 1, 2), np.eye(2), NO_MOMENT, False
+        )
+        deviations.append((found.rate - 1) / found.error)
+    # 400 of them: a share of 0.0027 beyond three errors would be more than four once in 200 times.
+    assert np.count_nonzero(np.abs(deviations) > 3) <= 4
+    assert abs(np.mean(deviations)) < 0.2  # no bias: the largest eigenvalue of the mean would be two errors too large
 
 
 def no_block(number):

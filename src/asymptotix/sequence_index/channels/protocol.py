@@ -282,6 +282,11 @@ class Channel(abc.ABC):
         """Exchanges and changes of signs of index rows that outputs do not show, as far as they are known."""
         return RowSymmetry(np.eye(self.indices)[None])
 
+    @property
+    def output_symmetry(self) -> RowSymmetry:
+        """That of the outputs, whatever posteriors make of it."""
+        return self.symmetry
+
     @abc.abstractmethod
     def observe(self, Z: Any, noise: Any = None) -> Any:
         """The observation of index matrices Z (n, P, M), in the channel's token basis.

@@ -39,6 +39,13 @@ class RowSymmetry:
         close = _ROUNDING * (1 + abs(own))
         return cls(every[[(abs(y - own) <= close).all() or (abs(y + own) <= close).all() for y in seen]])
 
+    def unseen_by(self, output: Callable[[np.ndarray], np.ndarray], tokens: int, seed: int) -> RowSymmetry:
+        """The part of it that an output does not show by its sign either: nor does any posterior at zero overlap."""
+        Z = np.random.default_rng(seed).standard_normal((_TRIED, self.elements.shape[1], tokens))
+        own = np.asarray(output(Z), float)
+        seen = [np.asarray(output(h @ Z), float) for h in self.elements]
+        return RowSymmetry(self.elements[[bool((abs(y - own) <= _ROUNDING * (1 + abs(own))).all()) for y in seen]])
+
     @cached_property
     def trivial(self) -> bool:
         """Whether no overlap knows anything of it: there is the unit matrix alone, or with its negative."""
@@ -62,6 +69,15 @@ class RowSymmetry:
             return matrices
         h = self.elements
         return np.einsum("gpi,...ij,gqj->...pq", h, matrices, h, optimize=True) / len(h)
+
+    def averaged_moments(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Moments (n, P, M) and (n, P, M, P, M) of index matrices, each averaged over all of it."""
+        (n, P, M), h = first.shape, self.elements
+        if len(h) == 1:
+            return first, second
+        pairs = np.einsum("gpi,gqj->pqij", h, h, optimize=True).reshape(P * P, P * P) / len(h)
+        second = pairs @ np.swapaxes(second, 2, 3).reshape(n, P * P, M * M)
+        return h.mean(0) @ first, np.swapaxes(second.reshape(n, P, P, M, M), 2, 3)
 
     def on_matrices(self, frame: np.ndarray) -> np.ndarray:
         """How it acts on the symmetric matrices on the span of ``frame`` (P, d), in their basis, (g, b, b).

@@ -22,14 +22,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics.linear_algebra import symmetric_basis
+from ...numerics.quadrature import error_of_mean
 from ..channels.protocol import OperatorAverager
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9
-#: Standard errors by which an average must exceed zero to count as different from it.
-SIGNIFICANT = 5.0
+#: Errors by which an average must exceed zero to count as different from it: of eight rows that is seven of their scatter.
+SIGNIFICANT = 4.0
 #: Standard errors within which two eigenvalues count as equal.
 _TIED = 3.0
+#: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where that
+#: of the other is looked at, and the other way round, so that both halves may err alike, see :func:`_crossed`.
+_ALIKE = np.sqrt(2)
 #: Share of the leading eigenvalue of the direction below which a part of it is numerical noise.
 _NEGLIGIBLE = 0.03
 
@@ -71,9 +75,8 @@ def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Insta
     row = int(mean.argmax())
     if not candidates[row]:
         return Instability(np.zeros((P, P)), 0.0, 0.0, np.zeros((P, P)))
-    spread = curvature[:, row]
-    error = spread.std(ddof=1) / np.sqrt(len(spread)) if len(spread) > 1 else 0.0
-    return Instability(np.zeros((P, P)), float(mean[row]), float(error), np.diag(np.eye(P)[row]))
+    error = float(error_of_mean(curvature[:, row]))
+    return Instability(np.zeros((P, P)), float(mean[row]), error, np.diag(np.eye(P)[row]))
 
 
 def instability(
@@ -122,8 +125,7 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
         kept = values > floor
         return vectors[:, kept], values[kept]
     along = _crossed(moments)
-    mean, error = along.mean(0), along.std(0, ddof=1) / np.sqrt(len(along))
-    kept = (values > floor) & (mean > SIGNIFICANT * error)
+    kept = (values > floor) & (along.mean(0) > SIGNIFICANT * _ALIKE * error_of_mean(along))
     return vectors[:, kept], values[kept]
 
 
@@ -167,14 +169,14 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
     basis = symmetric_basis(e)
     values, vectors = np.linalg.eigh(operators.mean(0))
     rates = largest_rates(operators)
-    rate, error = float(rates.mean()), float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0
+    rate, error = float(rates.mean()), float(error_of_mean(rates))
     if rate <= max(NO_MOMENT, SIGNIFICANT * error):
         return max(rate, 0.0), error, np.zeros((d, d))
     # A degenerate eigenvalue (a symmetry of the link) is split by the noise of the nodes only.
     along = np.einsum("ak,rab,bk->rk", vectors, operators, vectors)
     gaps = along[:, -1:] - along
-    scatter = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0 * values
-    tied = values[-1] - values <= 1e-6 * rate + _TIED * np.maximum(scatter, error)
+    tied = values[-1] - values <= 1e-6 * rate + _TIED * np.maximum(error_of_mean(gaps), error)
+    error *= _ALIKE if np.count_nonzero(tied) > 1 else 1.0
     unit = np.einsum("aii->a", basis)
     grown = np.einsum("a,aij->ij", vectors[:, tied] @ (vectors[:, tied].T @ unit), basis)
     size, axes = np.linalg.eigh(grown)

@@ -19,7 +19,7 @@ from ..channels.protocol import HALF_WRONG, Channel, OperatorAverager, Posterior
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability, largest_rates
-from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs
+from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs, unseen_symmetry
 
 #: Nodes per randomisation, and randomisations, of the estimate without state evolution.
 _COUNT, _RANDOMISATIONS = 2**11, 8
@@ -89,12 +89,7 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 
 def _directions_with_a_mean(channel: Channel) -> int:
     """Dimension at most of E[z|y]: what an exchange or a change of sign of rows that no output shows does not move."""
-    Z = np.random.default_rng(streams.EVEN_LINK).standard_normal((_TRIED, channel.indices, channel.tokens))
-    silent, own = np.zeros((_TRIED, channel.noises)), channel.observe(Z, np.zeros((_TRIED, channel.noises)))
-    unseen = [
-        h for h in channel.symmetry.elements if np.allclose(channel.observe(h @ Z, silent), own, _ROUNDING, _ROUNDING)
-    ]
-    return int(np.linalg.matrix_rank(np.mean(unseen, axis=0)))
+    return int(np.linalg.matrix_rank(unseen_symmetry(channel).elements.mean(0)))
 
 
 def _is_even(channel: Channel) -> bool:

@@ -55,7 +55,6 @@ class LinkChannel(MappedChannel):
 
     @functools.cached_property
     def output_symmetry(self) -> RowSymmetry:
-        """That of the link, whatever posteriors make of it."""
         return RowSymmetry.of_output(self.model_output, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:

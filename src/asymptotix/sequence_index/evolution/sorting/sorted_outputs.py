@@ -7,7 +7,8 @@ averages of products with errors of second order,
 
     E[G G] = E[(z z^T - I) G_b(y)] + E[G_a(y) (z z^T - I)] - E[G_a(y) G_b(y)] + E[(G_a - G)(G_b - G)],
 
-on nodes independent of both, where the last term, whose noise has mean zero, is left out.
+on nodes independent of both, where the last term, whose noise has mean zero, is left out. What the output does not show
+of a change of rows, none of these moments does: they are averaged over all such changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ....numerics.quadrature import sobol_uniforms
 from ....numerics.threads import in_threads
 from ... import streams
 from ...channels.protocol import Channel, Posterior
+from ...channels.row_symmetry import RowSymmetry
 from ..averages import squares_and_operators, symmetric_growth
 from ..instability import NO_MOMENT, Instability, analysed
 
@@ -68,7 +70,7 @@ def instability_from_sorted_outputs(
         moments, operators = means[:, : P * P].reshape(-1, P, P), means[:, P * P :]
         operators = operators.reshape(-1, *[P * (P + 1) // 2] * 2)
         moments = moments if moment is None else np.broadcast_to(moment, moments.shape)
-        moments, operators = symmetric_growth(channel.symmetry, np.eye(P), moments, operators)
+        moments, operators = symmetric_growth(channel.output_symmetry, np.eye(P), moments, operators)
         found = analysed(moments, operators, np.eye(P), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
         if found.starts_by_itself:  # the rate of the rest is asked for again where that is learned
@@ -86,14 +88,14 @@ def _randomisation(channel: Channel, number: int) -> ControlledMeans:
 
     Kept for the next question: once more with a moment that is known by then, or to another tolerance.
     """
-    P, M = channel.indices, channel.tokens
+    P, M, unseen = channel.indices, channel.tokens, unseen_symmetry(channel)
     a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
     z, y = _draws(channel, _NODES, 3 * number + 2)
     own = z, z[:, :, None] * z[:, None, :]
     a, b = a.at(y), b.at(y)
     # Products take longest: the second and the third term are one, of G_a and the difference z z^T - G_b.
     beyond = own[0] - b[0], own[1] - b[1] + np.eye(P * M)
-    own, a, b, beyond = (_as_posterior(*moments, P, M) for moments in (own, a, b, beyond))
+    own, a, b, beyond = (_as_posterior(*moments, P, M, unseen) for moments in (own, a, b, beyond))
     parts = (
         squares_and_operators([left, right], np.eye(P), np.eye(P), symmetric_basis(P))
         for left, right in ((own, b), (a, beyond))
@@ -103,9 +105,17 @@ def _randomisation(channel: Channel, number: int) -> ControlledMeans:
     return ControlledMeans.of(values, hermite_polynomials(z, _MOST_CONTROLS))
 
 
-def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int) -> Posterior:
+@lru_cache(maxsize=64)
+def unseen_symmetry(channel: Channel) -> RowSymmetry:
+    """Exchanges and changes of signs of rows that no output shows, so that posteriors at zero overlap have them too."""
+    return channel.output_symmetry.unseen_by(
+        lambda Z: channel.observe(Z, np.zeros((len(Z), channel.noises))), channel.tokens, streams.EVEN_LINK
+    )
+
+
+def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int, unseen: RowSymmetry) -> Posterior:
     m = len(first)
-    return Posterior(np.zeros(m), first.reshape(m, P, M), second.reshape(m, P, M, P, M))
+    return Posterior(np.zeros(m), *unseen.averaged_moments(first.reshape(m, P, M), second.reshape(m, P, M, P, M)))
 
 
 def _draws(channel: Channel, count: int, number: int) -> tuple[np.ndarray, np.ndarray]:
