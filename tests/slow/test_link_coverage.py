@@ -243,14 +243,12 @@ def distances_of_sets(name: str, sets: int = 8) -> np.ndarray:
     return np.array(distances)
 
 
-@pytest.mark.parametrize("name", SORTED)
-def test_the_errors_of_every_set_of_draws_cover(name: str) -> None:
-    # Beyond three once in 370 times, 32 of them.
-    assert distances_of_sets(name).max() < 3
-
-
-def test_most_sets_of_draws_lie_within_one_error() -> None:
-    assert np.mean([distances_of_sets(name) < 1 for name in SORTED]) >= 0.5
+def test_errors_of_sets_of_draws_cover() -> None:
+    distances = np.concatenate([distances_of_sets(name) for name in SORTED])
+    # Of 32, beyond three once in 370 times: two of them, or one beyond four, once in 300.
+    assert np.count_nonzero(distances > 3) <= 1
+    assert distances.max() < 4
+    assert np.mean(distances < 1) >= 0.5
 
 
 @pytest.mark.parametrize("name", [name for name, link in LINKS.items() if link.has_nodes])
