@@ -5,8 +5,8 @@
     python benchmarks/links.py --overlaps       overlaps at four alphas
     python benchmarks/links.py --posteriors     prepared posteriors beside those that start anew, in one process
 
-Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; for overlaps of 11ef08a, 2026-11-18.
-Some were stopped then, and would have taken longer.
+Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; for overlaps of 11ef08a and
+4a578a0 (one index), 2026-11-18. Some were stopped then, and would have taken longer.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ LINKS: dict[str, tuple[Any, float | None]] = {
 #: The same for overlaps at these alphas.
 ALPHAS = (0.5, 1.0, 1.5, 2.5)
 OVERLAPS: dict[str, tuple[Any, float]] = {
+    "noisy cubic": (MultiIndex(lambda z: z[0] ** 3 - z[0], 1, 0.2), 39.0),
     "noisy product": (MultiIndex(lambda z: z[0] * z[1], 2, 0.5), 130.0),
     "fourth power": (MultiIndex(lambda z: z[0] ** 4 - 6 * z[0] ** 2 + z[1] ** 2, 2), 64.0),
     "circle and product with noise": (

@@ -7,7 +7,7 @@ import pytest
 from asymptotix import MultiIndex
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.links.scalar_averager import ScalarAverager
+from asymptotix.sequence_index.channels.links.one_index.scalar_averager import ScalarAverager
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 
 

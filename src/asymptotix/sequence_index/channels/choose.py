@@ -26,9 +26,9 @@ from .links.fibre import FibreChannel, NoisyFibreChannel
 from .links.lines import LineChannel
 from .links.link_channel import LinkChannel
 from .links.link_kind import LARGEST_ALPHABET, LinkKind, link_kind
+from .links.one_index.scalar import ScalarChannel
 from .links.plane import PlaneChannel
 from .links.roots import RootChannel
-from .links.scalar import ScalarChannel
 from .protocol import Channel
 
 
@@ -62,8 +62,9 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     any other constant rank     weighted draws on the fibre (FibreChannel)
     ==========================  =====================================================================
 
-    with n = P M the number of indices and the rank that of the differential of the link. What no channel covers raises
-    NotImplementedError, which says what to choose instead.
+    with n = P M the number of indices and the rank that of the differential of the link. Averages of one index and one
+    output are quadratures, with noise and without, unless the link is too steep for its noise. What no channel
+    covers raises NotImplementedError, which says what to choose instead.
 
     Parameters
     ----------

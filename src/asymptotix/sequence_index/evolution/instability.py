@@ -27,12 +27,12 @@ from ..channels.protocol import OperatorAverager
 
 #: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
 NO_MOMENT = 1e-9
-#: Errors by which an average must exceed zero to count as different from it: of eight rows that is seven of their scatter.
+#: Errors by which an average must exceed zero to count as different from it.
 SIGNIFICANT = 4.0
 #: Standard errors within which two eigenvalues count as equal.
 _TIED = 3.0
-#: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where that
-#: of the other is looked at, and the other way round, so that both halves may err alike, see :func:`_crossed`.
+#: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where the
+#: other is looked at, and the other way round, so that both halves may err alike, see :func:`_crossed`.
 _ALIKE = np.sqrt(2)
 #: Share of the leading eigenvalue of the direction below which a part of it is numerical noise.
 _NEGLIGIBLE = 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ..tools.root_finding import projected
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
+from .one_index.noisy_averager import NoisyAverager, noisy_averager
 
 _WINDOW = 8.5
 
@@ -43,6 +45,14 @@ class CubatureChannel(LinkChannel):
         self.description = f"adaptive cubature over the {self.size} whitened indices with a Gaussian likelihood"
         self._levels, self._grid, self._order = (14, 48, 8) if self.size == 1 else (9, 16, 4)
         self._corners = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=self.size)))
+
+    def exact_averager(self) -> NoisyAverager | None:
+        """Where there is one index and one output, and the link is not too steep for its noise; kept."""
+        return self._averager
+
+    @functools.cached_property
+    def _averager(self) -> NoisyAverager | None:
+        return noisy_averager(self.model, self.noises)
 
     def footprint(self, draws: int) -> int:
         n = self.size

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ....numerics.precision import double_precision
-from ..protocol import Averages, OperatorAverager
+from .....numerics.precision import double_precision
+from ...protocol import Averages, OperatorAverager
 
 #: Largest |z| of a node, and of a root.
 _FARTHEST, _FARTHEST_ROOT = 7.0, 11.0
