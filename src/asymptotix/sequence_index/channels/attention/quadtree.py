@@ -58,6 +58,7 @@ _LEAST_SKIP, _LEAST_VARIANCE = 0.03, 1e-5
 _LANES = 4 if platform.machine() in ("aarch64", "arm64") else 8
 #: Polynomial of r in [-1/2, 1/2] that is 2^r to 3e-9.
 _EXP2 = tuple(map(float, Chebyshev.interpolate(np.exp2, 6, (-0.5, 0.5)).convert(kind=Polynomial).coef))
+_WORTH_A_THREAD = 256  # samples: of fewer, more than two threads take longer
 _TINY = 1e-30  # instead of zero, where something is divided by it
 
 
@@ -750,7 +751,7 @@ def posterior_moments(
     rules, demands = _gauss_rules().astype(real), (float(fineness), float(cut), *(_ROUGH if rough else _CAREFUL))
     block = _softmax_block if kind == SOFTMAX else _linear_block
     results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
-    threads = threads or available_cores()
+    threads = min(threads or available_cores(), max(2, n // _WORTH_A_THREAD))
     # The cost of a sample varies: small parts, so that no thread waits long for the last one; but while one is begun,
     # for the time of a sample or two, no other thread can begin its own.
     size = min(max(n // (8 * threads), 64), 256)
