@@ -17,6 +17,8 @@ LINKS = {
     "sign": MultiIndex(lambda z: jnp.sign(z[0] - 0.3), 1, 0.3),
     "rectifier": MultiIndex(lambda z: jnp.maximum(z[0], 0.0), 1, 0.05),
     "sine": MultiIndex(lambda z: jnp.sin(5 * z[0]), 1, 0.01),
+    "steep": MultiIndex(lambda z: jnp.tanh(1000 * z[0]), 1, 0.01),
+    "singular": MultiIndex(lambda z: jnp.log(abs(z[0])), 1, 0.01),
 }
 
 
@@ -43,7 +45,7 @@ def test_a_linear_link_is_gaussian(v):
 
 @pytest.mark.parametrize("v", [0.8, 0.3, 0.02])
 def test_the_slope_of_the_evidence_is_half_the_moment(averager, v):
-    """d E[log Z_out] / dq = E[g^2] / 2, which knows nothing of how moments are computed."""
+    """d E[log Z_out] / dq = E[g^2] / 2, of two sums over the same nodes."""
     h = 1e-3 * v
     below, above = (averager(np.array([[v + sign * h]])).log_evidence[0] for sign in (1, -1))
     moment = averager(np.array([[v]])).second_moment[0, 0, 0]
@@ -52,11 +54,22 @@ def test_the_slope_of_the_evidence_is_half_the_moment(averager, v):
 
 
 @pytest.mark.parametrize("v", [1.0, 0.5, 0.1, 1e-3])
-def test_finer_steps_change_little(model, averager, v):
-    finer = NoisyAverager(model, (0.5 * STEPS[0], 0.5 * STEPS[1]))
+def test_finer_steps_and_more_nodes_change_little(model, averager, v):
+    finer = NoisyAverager(model, (0.5 * STEPS[0], 0.5 * STEPS[1]), order=10)
     for name in ("second_moment", "log_evidence", "curvature"):
         coarse, fine = (getattr(one(np.array([[v]])), name) for one in (averager, finer))
-        np.testing.assert_allclose(coarse, fine, rtol=averager.accuracy, atol=1e-12, err_msg=name)
+        # That of the logarithm of a density is what the free entropy is told.
+        floor = averager.accuracy if name == "log_evidence" else 1e-12
+        np.testing.assert_allclose(coarse, fine, rtol=averager.accuracy, atol=floor, err_msg=name)
+
+
+def test_small_noise_at_a_small_variance():
+    """z^2 with little noise: the posterior is that of |z| but for noise/(2z)^2, and the sign is known."""
+    found = NoisyAverager(MultiIndex(lambda z: z[0] ** 2, 1, 1e-3))(np.array([[1e-7]]))
+    # At this variance a likelihood of slope 2z gives E[g^2] = E[(2z)^2 / (noise + (2z)^2 v)] of the true index.
+    z, weight = np.polynomial.hermite_e.hermegauss(80)
+    expected = weight @ (4 * z**2 / (1e-3 + 4 * z**2 * 1e-7)) / weight.sum()
+    np.testing.assert_allclose(found.second_moment[0, 0, 0], expected, rtol=1e-3)  # terms of order v / noise
 
 
 @pytest.mark.slow
@@ -72,8 +85,8 @@ def test_posteriors_of_random_nodes_say_the_same(model, averager, v):
 def test_curves_have_errors_of_quadrature():
     ds = solve(BayesOptimal(LINKS["cubic"]), alpha=[0.5, 1.0], progress=False).ds
     assert (ds.overlap_err < 1e-4).all()
-    # Sixteen sets of sampled nodes: 0.2606(2), 0.4665(3).
-    np.testing.assert_allclose(ds.overlap.values.ravel(), [0.2606, 0.4665], atol=1e-3)
+    # Sixteen sets of sampled nodes: 0.2606(2), 0.4665(3), whose errors these are.
+    assert (abs(ds.overlap.values.ravel() - [0.2606, 0.4665]) < [6e-4, 9e-4]).all()
 
 
 @pytest.mark.parametrize(
@@ -82,8 +95,11 @@ def test_curves_have_errors_of_quadrature():
         MultiIndex(lambda z: jnp.stack([z[0], z[0] ** 2]), 1, 0.1),  # two outputs
         MultiIndex(lambda z: z[0] * z[1], 2, 0.1),
         MultiIndex(lambda z: jnp.exp(z[0] ** 2), 1, 1e-4),  # too steep for its noise
+        MultiIndex(lambda z: z[0] ** 2, 1, 1e-6),
+        MultiIndex(lambda z: 1 / (1 + jnp.exp(-200 * z[0])), 1, 0.1),  # its slope overflows where z < -3.5
+        MultiIndex(lambda z: jnp.tanh(z[0]), 1, 1e6),  # of which nothing is left
     ],
-    ids=["outputs", "indices", "steep"],
+    ids=["outputs", "indices", "steep", "little noise", "overflow", "much noise"],
 )
 def test_other_links_are_sampled(model):
     assert channel_of(model).exact_averager() is None

@@ -7,7 +7,7 @@ import pytest
 from asymptotix import MultiIndex
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.row_symmetry import RowSymmetry
+from asymptotix.sequence_index.channels.row_symmetry import RowSymmetry, _closed
 from asymptotix.sequence_index.evolution.coordinates import Coordinates
 
 
@@ -107,3 +107,24 @@ def test_moments_that_have_the_symmetry():
     turned = signed.elements[7]
     once = np.einsum("ip,npmqk,jq->nimjk", turned, second, turned)
     np.testing.assert_allclose(signed.averaged_moments(first, once)[1], square, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda z: abs(z[0] * z[1]) + 10.0 * (z[0] > 2.3),  # one in a hundred shows that they are not the same
+        lambda z: abs(z[0] * z[1]) + 3 * jnp.maximum(z[0] - 2, 0.0),
+        lambda z: abs(z[0] * z[1]) + 3 * jnp.maximum(z[0] - 3.5, 0.0),
+    ],
+)
+def test_what_is_rarely_seen_is_seen(link):
+    """The sign of the second index, and nothing of the first."""
+    found = channel_of(MultiIndex(link, 2, 0.1)).symmetry
+    np.testing.assert_allclose(sorted(np.diag(h).tolist() for h in found.elements), [[1, -1], [1, 1]])
+
+
+def test_what_is_no_group_is_not_believed():
+    signs = np.stack([np.diag(d) for d in ([1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0])])
+    assert _closed(signs)
+    assert not _closed(signs[:3])
+    assert _closed(signs[:1])

@@ -18,8 +18,14 @@ from ...numerics.linear_algebra import symmetric_basis
 
 #: Rows up to which all signed permutations are tried: 384 of four.
 MOST_ROWS = 4
-#: Index matrices at which they are, and the relative change of an output that is rounding.
-_TRIED, _ROUNDING = 16, 1e-9
+#: Index matrices at which all of them are, and those that pass once more; what a link does with the few that are large
+#: is easily missed, so that half of them are.
+_TRIED, _TRIED_AGAIN, _LARGE = 16, 2**11, 2.0
+#: The relative change of an output that is rounding.
+_ROUNDING = 1e-9
+
+#: An output as a function of index matrices (n, P, M).
+Output = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,22 +35,14 @@ class RowSymmetry:
     elements: np.ndarray
 
     @classmethod
-    def of_output(cls, output: Callable[[np.ndarray], np.ndarray], rows: int, tokens: int, seed: int) -> RowSymmetry:
-        """Those that an output, a function of index matrices (n, P, M), does not show, or only by its sign."""
+    def of_output(cls, output: Output, rows: int, tokens: int, seed: int) -> RowSymmetry:
+        """Those that an output does not show, or only by its sign."""
         every = _signed_permutations(rows) if rows <= MOST_ROWS else np.eye(rows)[None]
-        Z = np.random.default_rng(seed).standard_normal((_TRIED, rows, tokens))
-        seen = np.asarray(output(np.einsum("gpq,nqm->gnpm", every, Z).reshape(-1, rows, tokens)), float)
-        seen = seen.reshape(len(every), -1)
-        own = np.asarray(output(Z), float).reshape(-1)
-        close = _ROUNDING * (1 + abs(own))
-        return cls(every[[(abs(y - own) <= close).all() or (abs(y + own) <= close).all() for y in seen]])
+        return cls(_unseen(every, output, tokens, seed, or_sign=True))
 
-    def unseen_by(self, output: Callable[[np.ndarray], np.ndarray], tokens: int, seed: int) -> RowSymmetry:
+    def unseen_by(self, output: Output, tokens: int, seed: int) -> RowSymmetry:
         """The part of it that an output does not show by its sign either: nor does any posterior at zero overlap."""
-        Z = np.random.default_rng(seed).standard_normal((_TRIED, self.elements.shape[1], tokens))
-        own = np.asarray(output(Z), float)
-        seen = [np.asarray(output(h @ Z), float) for h in self.elements]
-        return RowSymmetry(self.elements[[bool((abs(y - own) <= _ROUNDING * (1 + abs(own))).all()) for y in seen]])
+        return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_sign=False))
 
     @cached_property
     def trivial(self) -> bool:
@@ -88,6 +86,40 @@ class RowSymmetry:
         kept = abs(turned @ np.swapaxes(turned, 1, 2) - np.eye(frame.shape[1])).max((1, 2), initial=0.0) < 1e-7
         turned, basis = turned[kept], symmetric_basis(frame.shape[1])
         return np.einsum("aij,gik,bkl,gjl->gab", basis, turned, basis, turned, optimize=True)
+
+
+def probes(rows: int, tokens: int, seed: int, count: int = _TRIED_AGAIN) -> np.ndarray:
+    """Index matrices (n, P, M) at which an output is tried for a symmetry, every second one of them large."""
+    Z = np.random.default_rng(seed).standard_normal((count, rows, tokens))
+    Z[1::2] *= _LARGE
+    return Z
+
+
+def same_outputs(there: np.ndarray, here: np.ndarray) -> bool:
+    """Whether outputs are the same up to rounding."""
+    return bool((abs(there - here) <= _ROUNDING * (1 + abs(here))).all())
+
+
+def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_sign: bool) -> np.ndarray:
+    """Those of a group's elements (g, P, P) that an output does not show; the unit matrix alone if they are no group.
+
+    That is so where what breaks a symmetry is so rare that some of its elements were not caught.
+    """
+    rows = elements.shape[1]
+    for count in (_TRIED, _TRIED_AGAIN):
+        Z = probes(rows, tokens, seed, count)
+        own = np.asarray(output(Z), float)
+        seen = (np.asarray(output(h @ Z), float) for h in elements)
+        kept = [same_outputs(y, own) or (or_sign and same_outputs(-y, own)) for y in seen]
+        elements = elements[kept]
+    return elements if _closed(elements) else np.eye(rows)[None]
+
+
+def _closed(elements: np.ndarray) -> bool:
+    """Whether all products of the elements are among them."""
+    code = 3.0 ** np.arange(elements[0].size)  # entries are -1, 0 and 1
+    products = np.einsum("gpq,hqr->ghpr", elements, elements, optimize=True).reshape(-1, len(code))
+    return bool(np.isin(products @ code, elements.reshape(-1, len(code)) @ code).all())
 
 
 def _signed_permutations(rows: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from ..channels.protocol import OperatorAverager
 NO_MOMENT = 1e-9
 #: Errors by which an average must exceed zero to count as different from it.
 SIGNIFICANT = 4.0
-#: Standard errors within which two eigenvalues count as equal.
+#: Errors within which two eigenvalues count as equal.
 _TIED = 3.0
 #: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where the
 #: other is looked at, and the other way round, so that both halves may err alike, see :func:`_crossed`.
@@ -49,7 +49,7 @@ class Instability(NamedTuple):
         lambda, the largest eigenvalue of F outside the learned subspace (and outside the range of ``moment``); what is
         left there grows where alpha lambda > 1.
     error : float
-        Standard error of ``rate``.
+        Error of ``rate``, three of which hold it as often as three standard errors of many rows.
     direction : array (P, P)
         Positive semi-definite, of Frobenius norm one: the overlap that grows; zero if the rate is.
     """
@@ -125,7 +125,7 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
         kept = values > floor
         return vectors[:, kept], values[kept]
     along = _crossed(moments)
-    kept = (values > floor) & (along.mean(0) > SIGNIFICANT * _ALIKE * error_of_mean(along))
+    kept = (values > floor) & (along.mean(0) > SIGNIFICANT * error_of_mean(along))
     return vectors[:, kept], values[kept]
 
 

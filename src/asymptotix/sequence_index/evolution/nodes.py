@@ -138,7 +138,7 @@ class Nodes:
 
     def evidence_error(self, log_evidence: float) -> float:
         """By how much that may be wrong beyond the scatter of its rows."""
-        return self.block(0).accuracy * abs(log_evidence)
+        return self.block(0).accuracy * max(1.0, abs(log_evidence))  # the density of an output has units
 
     @cached_property
     def exact(self) -> bool:

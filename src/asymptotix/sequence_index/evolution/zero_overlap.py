@@ -13,9 +13,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from ...numerics.linear_algebra import symmetric_basis
-from ...numerics.quadrature import Estimate, sobol_uniforms
+from ...numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
 from .. import streams
 from ..channels.protocol import HALF_WRONG, Channel, OperatorAverager, Posterior
+from ..channels.row_symmetry import probes, same_outputs
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability, largest_rates
@@ -27,8 +28,6 @@ _COUNT, _RANDOMISATIONS = 2**11, 8
 _OUTPUTS = 2**14
 #: Quantiles at which posteriors tell whether there is a mean, and the median |g|^2 that no quadrature makes.
 _QUANTILES, _SEEN = 128, 1e-6
-#: Index matrices at which a link is tried for a change of all signs, and the relative change that is rounding.
-_TRIED, _ROUNDING = 16, 1e-9
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
@@ -94,9 +93,10 @@ def _directions_with_a_mean(channel: Channel) -> int:
 
 def _is_even(channel: Channel) -> bool:
     """Whether outputs are the same where all indices change their signs, so that E[z|y] = 0."""
-    Z = np.random.default_rng(streams.EVEN_LINK).standard_normal((_TRIED, channel.indices, channel.tokens))
-    there, back = (np.asarray(channel.observe(sign * Z, np.zeros((_TRIED, channel.noises))), float) for sign in (1, -1))
-    return bool((abs(there - back) <= _ROUNDING * (1 + abs(there))).all())
+    Z = probes(channel.indices, channel.tokens, streams.EVEN_LINK)
+    silent = np.zeros((len(Z), channel.noises))
+    there, back = (np.asarray(channel.observe(sign * Z, silent), float) for sign in (1, -1))
+    return same_outputs(back, there)
 
 
 def _from_few_outputs(channel: Channel) -> Instability | None:
@@ -150,4 +150,4 @@ def sampled_curvature_at_zero(channel: Channel) -> Estimate:
     """f_l at zero overlap for a channel that does not know it; nor is its word taken for its symmetry."""
     refuse_seen_signs(channel)
     f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
-    return Estimate(f.mean(0), f.std(0, ddof=1) / np.sqrt(len(f)))
+    return Estimate(f.mean(0), error_of_mean(f))

@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from ....numerics import interrupts
 from ....numerics.control_variates import hermite_polynomials
 from ....numerics.precision import double_precision
-from ....numerics.quadrature import Estimate, sobol_uniforms
+from ....numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
 from ... import streams
 from ...models import rank_one
 
@@ -51,7 +51,7 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
     if variates is not None:  # of mean zero and uncorrelated: the regression is a product
         values = values - variates @ np.linalg.solve(variates.T @ variates, variates.T @ (values - values.mean(0)))
     means = values.reshape(_RANDOMISATIONS, _OUTPUTS, L).mean(1)
-    return Estimate(means.mean(0), means.std(0, ddof=1) / np.sqrt(_RANDOMISATIONS))
+    return Estimate(means.mean(0), error_of_mean(means))
 
 
 class MixingList(NamedTuple):

@@ -13,7 +13,6 @@ Gauss-Legendre rule is no longer than a standard deviation of the prior and of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -26,7 +25,10 @@ from ..link_channel import flat_link
 from .pieces import pieces
 
 #: Largest |z| of a node, of one that decides which outputs are asked, and points of a piece that show how steep it is.
-_FARTHEST, _LIKELY, _PROBES = 7.0, 6.0, 256
+_FARTHEST, _LIKELY, _PROBES = 7.0, 6.0, 128
+#: Standard deviations of the noise by which the link may move between two of these, and by which it may bend there; and
+#: how close they are at least.
+_STEEP, _BENT, _CLOSEST = 0.5, 5e-4, 1e-8
 #: Nodes of an interval, and its greatest length.
 _ORDER, _LENGTH = 5, 0.25
 #: Steps of y and of omega, in standard deviations of the noise and of omega given z: between two roots a posterior
@@ -34,12 +36,16 @@ _ORDER, _LENGTH = 5, 0.25
 STEPS = 0.3, 0.2
 #: Standard deviations of the noise beyond the values of the link up to which there are outputs.
 _BEYOND = 6.0
-#: Outputs and nodes at most; their densities are not asked for below this.
-_MOST_OUTPUTS, _MOST_NODES, _RARE = 2**15, 2**17, 1e-11
+#: Outputs and nodes at most, and their product: what is looked at for one average. Outputs that are less likely than
+#: the last number, against the likeliest one, are left out.
+_MOST_OUTPUTS, _MOST_NODES, _MOST_PAIRS, _RARE = 2**15, 2**17, 2**28, 1e-11
+#: Variances of the outputs of the link that the noise may be at most: the covariance of a posterior hardly differs from
+#: that of its prior beyond, by less than quadrature tells.
+_MUCH_NOISE = 1e4
+#: Part of the prior that may be out of reach.
+_LOST = 1e-9
 #: Outputs that are summed at once.
 _PART = 32
-#: Below this variance nodes do not become closer.
-_LEAST_VARIANCE = 1e-8
 
 
 class NoisyAverager(OperatorAverager):
@@ -49,24 +55,28 @@ class NoisyAverager(OperatorAverager):
     ----------
     model : LinkModel
         Of one index, one token, one output and noise.
+    steps : tuple
+        Those of outputs and of omega, see ``STEPS``.
+    order : int
+        Nodes of an interval of z.
 
     Raises
     ------
     NotImplementedError
-        Where the link takes too many nodes: it is too steep for its noise, or has too many pieces.
+        Where the link takes too many nodes: it is too steep for its noise, or has too many pieces; or where it
+        overflows, or the noise hides it.
     """
 
-    #: Seen against steps of half the size and twice the nodes, for 1-q from 1 to 1e-3.
+    #: Seen against steps of half the size and twice the nodes of an interval, for 1-q from 1 to 1e-3.
     accuracy = 1e-5
 
-    def __init__(self, model: LinkModel, steps: tuple[float, float] = STEPS) -> None:
-        self._model, self._noise, self._steps = model, float(model.noise), steps
+    def __init__(self, model: LinkModel, steps: tuple[float, float] = STEPS, order: int = _ORDER) -> None:
+        self._model, self._noise, self._steps, self._order = model, float(model.noise), steps, order
         self._link = jax.jit(jax.vmap(lambda z: flat_link(model, z[None])[0]))
         ends = np.clip(pieces(model).ends, -_FARTHEST, _FARTHEST)
         self._ends = ends[ends[:, 1] > ends[:, 0]]
-        self._outputs = np.array([-np.inf, np.inf])  # none of the nodes is too far from them
-        self._outputs = self._likely_outputs(*self._nodes_for(1.0))
         self._nodes = functools.lru_cache(maxsize=8)(self._nodes_for)
+        self._outputs = self._likely_outputs(*self._nodes(1.0))
         self._last: tuple[float, np.ndarray] | None = None
 
     def __call__(self, V: np.ndarray) -> Averages:
@@ -81,51 +91,71 @@ class NoisyAverager(OperatorAverager):
 
     def _means(self, v: float) -> np.ndarray:
         """E[g^2], E[G^2] and E[log Z_out]."""
-        from .noisy_kernel import sums
-
         last = self._last
         if last is not None and last[0] == v:
             return last[1]
-        z, weights, values = self._nodes(float(2.0 ** np.floor(np.log2(max(v, _LEAST_VARIANCE)))))
-        y, q = self._outputs, max(1 - v, 0.0)
-        found = np.zeros((len(y), 4))
+        mass, *totals = self._sums(self._outputs, v).sum(0)
+        found = np.array(totals) / mass
+        self._last = v, found
+        return found
+
+    def _sums(self, y: np.ndarray, v: float) -> np.ndarray:
+        """Of every output its density and that times g^2, G^2 and log Z_out, (m, 4)."""
+        from .noisy_kernel import sums
+
+        nodes, found = self._nodes(float(2.0 ** np.floor(np.log2(v)))), np.zeros((len(y), 4))
 
         def work(first: int) -> None:
             part = slice(first, first + _PART)
-            sums(y[part], z, weights, values, self._noise, q, v, self._steps[1], found[part])
+            sums(y[part], *nodes, self._noise, max(1 - v, 0.0), v, self._steps[1], found[part])
 
         each_in_parallel(work, range(0, len(y), _PART), available_cores())
-        mass, *totals = found.sum(0)
-        self._last = v, np.array(totals) / mass
-        return self._last[1]
+        return found
 
     def _nodes_for(self, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Nodes, their weights and the link there, for variances from ``least`` on."""
-        lengths = [_lengths(a, b, self._values, self._noise, least) for a, b in self._ends]
-        count = _ORDER * sum(length[-1] for _, length in lengths)
-        if not count < _MOST_NODES:
-            raise NotImplementedError(f"{count:.0f} nodes are too many for link {self._model.link!r}")
-        edges = np.concatenate([_divided(*one) for one in lengths])
-        x, rule = np.polynomial.legendre.leggauss(_ORDER)
+        edges = np.concatenate([_divided(z, values, self._noise, least) for z, values in self._probes])
+        x, rule = np.polynomial.legendre.leggauss(self._order)
         middle, half = edges.mean(1)[:, None], 0.5 * np.diff(edges, axis=1)
         z, weights = (middle + half * x).ravel(), (half * rule).ravel()
-        values = self._values(z)
-        margin = _BEYOND * np.sqrt(self._noise)
-        seen = (values > self._outputs[0] - margin) & (values < self._outputs[-1] + margin)
-        return z[seen], weights[seen], values[seen]
+        return z, weights, self._values(z)
+
+    @functools.cached_property
+    def _probes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Places of every piece, and the link there, between which it does not move by much."""
+        found, scale = [], np.sqrt(self._noise)
+        for a, b in self._ends:
+            z = np.linspace(a, b, _PROBES)
+            values = self._values(z)
+            cells = np.arange(len(z) - 1)
+            while len(cells):  # those that are new: halved where the link moves or bends by too much
+                middle = 0.5 * (z[cells] + z[cells + 1])
+                between, low, high = self._values(middle), values[cells], values[cells + 1]
+                rough = (abs(high - low) > _STEEP * scale) | (abs(between - 0.5 * (low + high)) > _BENT * scale)
+                rough &= z[cells + 1] - z[cells] > _CLOSEST
+                cells = cells[rough]
+                z, values = np.insert(z, cells + 1, middle[rough]), np.insert(values, cells + 1, between[rough])
+                if len(z) > _MOST_NODES:
+                    raise NotImplementedError(f"link {self._model.link!r} is too steep for noise={self._noise:g}")
+                left = cells + np.arange(len(cells))
+                cells = np.sort(np.concatenate([left, left + 1]))
+            found.append((z, values))
+        return found
 
     def _likely_outputs(self, z: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         """An even grid of the outputs that are likely enough."""
-        likely, step = values[abs(z) < _LIKELY], self._steps[0] * np.sqrt(self._noise)
-        margin = _BEYOND * np.sqrt(self._noise)
+        mass = weights * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        likely, scale = values[abs(z) < _LIKELY], np.sqrt(self._noise)
+        if not mass.sum() > 1 - _LOST or not np.isfinite(values).all():
+            raise NotImplementedError(f"link {self._model.link!r} has no value or no slope in a part of the prior")
+        if self._noise > _MUCH_NOISE * (mass @ (values - mass @ values) ** 2):
+            raise NotImplementedError(f"noise={self._noise:g} leaves next to nothing of link {self._model.link!r}")
+        step, margin = self._steps[0] * scale, _BEYOND * scale
         count = (np.ptp(likely) + 2 * margin) / step
-        if not count < _MOST_OUTPUTS:
-            raise NotImplementedError(f"{count:.0f} outputs are too many for link {self._model.link!r}")
+        if count > _MOST_OUTPUTS or len(z) > _MOST_NODES or count * len(z) > _MOST_PAIRS:
+            raise NotImplementedError(f"link {self._model.link!r} is too steep for noise={self._noise:g}")
         y = likely.min() - margin + step * np.arange(int(count) + 1)
-        density = np.zeros(len(y))
-        mass = weights * np.exp(-0.5 * z**2)
-        for part in np.array_split(np.arange(len(z)), 1 + len(z) * len(y) // 2**22):
-            density += np.exp(-0.5 * (y[:, None] - values[part]) ** 2 / self._noise) @ mass[part]
+        density = self._sums(y, 1.0)[:, 0]
         return y[density > _RARE * density.max()]
 
     @double_precision()
@@ -136,17 +166,16 @@ class NoisyAverager(OperatorAverager):
         return np.asarray(self._link(padded), float)[: len(z)]
 
 
-def _lengths(
-    a: float, b: float, values: Callable[[np.ndarray], np.ndarray], noise: float, least: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places from a to b, and how far they are from a in units that an interval may be long, or more than that."""
-    z = np.linspace(a, b, _PROBES)
-    steps = abs(np.diff(values(z))) / np.sqrt(noise) + np.diff(z) * (1 / np.sqrt(least) + 1 / _LENGTH)
-    return z, np.append(0.0, np.cumsum(steps))
+def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> np.ndarray:
+    """Intervals (m, 2) on each of which the link moves by at most a standard deviation of the noise.
 
-
-def _divided(z: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Intervals (m, 2) of equal length."""
+    Nor is one longer than two cells where these were halved: beside a steep place a link may bend on a smaller scale
+    than that on which it moves.
+    """
+    widths, moves = np.diff(z), np.minimum(abs(np.diff(values)) / np.sqrt(noise), 1.0)
+    halved = widths < 0.75 * widths.max()
+    steps = np.maximum(moves, 0.5 * halved) + widths * (1 / np.sqrt(least) + 1 / _LENGTH)
+    length = np.append(0.0, np.cumsum(steps))
     edges = np.interp(np.linspace(0, length[-1], int(np.ceil(length[-1])) + 1), length, z)
     return np.stack([edges[:-1], edges[1:]], 1)
 

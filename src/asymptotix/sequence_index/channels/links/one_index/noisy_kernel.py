@@ -36,61 +36,71 @@ def sums(
     found : array (m, 4)
         Where the sums are written.
     """
-    near, places, likelihoods = np.empty(len(z)), np.empty(len(z)), 1 / math.sqrt(2 * math.pi * noise)
-    wide = _CUT * math.sqrt(noise)
+    places, near, terms, ratios = np.empty(len(z)), np.empty(len(z)), np.empty(len(z)), np.empty(len(z))
+    wide, scale = _CUT * math.sqrt(noise), 1 / math.sqrt(2 * math.pi * noise)
     for row in range(len(y)):
         count = 0
         for j in range(len(z)):
             away = y[row] - values[j]
             if abs(away) < wide:
                 places[count] = z[j]
-                near[count] = weights[j] * likelihoods * math.exp(-0.5 * away * away / noise)
+                near[count] = scale * weights[j] * math.exp(-0.5 * away * away / noise)
                 count += 1
         if count > 0:
-            _over_fields(places[:count], near[:count], q, v, step, found[row])
+            _over_fields(places[:count], near[:count], terms, ratios, q, v, step, found[row])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
-def _over_fields(places, near, q, v, step, found) -> None:
+def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
+    """Sum over omega, for one output.
+
+    From one omega to the next the Gaussian of a place is multiplied by a ratio, and that by a constant: it takes an
+    exponential only where a place comes into sight.
+    """
     spread, window = math.sqrt(q * v), _CUT * math.sqrt(v)
-    if q < 1e-14:
-        _add(places, near, 0, 0.0, v, window, 1.0, found)
-        return
-    h, first = step * spread, 0
-    reach = _CUT * math.sqrt(q)
-    k = math.ceil(max(-reach, q * places[0] - _CUT * spread) / h)
-    last = math.floor(min(reach, q * places[-1] + _CUT * spread) / h)
-    scale = h / math.sqrt(2 * math.pi * q)
+    if spread < 1e-7:  # at zero overlap omega is zero
+        h, k, last, weight = 0.0, 0, 0, 1.0
+    else:
+        h, reach = step * spread, _CUT * math.sqrt(q)
+        k = math.ceil(max(-reach, q * places[0] - _CUT * spread) / h)
+        last = math.floor(min(reach, q * places[-1] + _CUT * spread) / h)
+        weight = h / math.sqrt(2 * math.pi * q)
+    first = beyond = 0
+    bend = math.exp(-h * h / v)
     while k <= last:
         omega = k * h
         while first < len(places) and places[first] < omega - window:
             first += 1
         if first == len(places):
             return
+        beyond = max(beyond, first)
         if places[first] > omega + window:  # between two roots nothing is seen
             k = max(k + 1, math.ceil((places[first] - window) / h))
             continue
-        _add(places, near, first, omega, v, window, scale * math.exp(-0.5 * omega * omega / q), found)
+        while beyond < len(places) and places[beyond] <= omega + window:
+            away = places[beyond] - omega
+            terms[beyond] = near[beyond] * math.exp(-0.5 * away * away / v)
+            ratios[beyond] = math.exp((away - 0.5 * h) * h / v)
+            beyond += 1
+        mass = mean = square = 0.0
+        for j in range(first, beyond):
+            away, term = places[j] - omega, terms[j]
+            mass += term
+            mean += term * away
+            square += term * away * away
+            terms[j] = term * ratios[j]
+            ratios[j] *= bend
+        if mass > 0.0:
+            prior = 1.0 if h == 0.0 else math.exp(-0.5 * omega * omega / q)
+            _add(mass, mean / mass, square / mass, v, weight * prior, found)
         k += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
-def _add(places, near, first, omega, v, window, weight, found) -> None:
-    """One omega, from the first place on that is seen from there."""
-    mass = mean = square = 0.0
-    for j in range(first, len(places)):
-        away = places[j] - omega
-        if away > window:
-            break
-        term = near[j] * math.exp(-0.5 * away * away / v)
-        mass += term
-        mean += term * away
-        square += term * away * away
-    if mass <= 0.0:
-        return
-    shift = mean / mass
+def _add(mass, shift, square, v, weight, found) -> None:
+    """One omega: its score, the slope of that, and the density of the output."""
     evidence = mass / math.sqrt(2 * math.pi * v)
-    g, G = shift / v, (square / mass - shift * shift) / (v * v) - 1 / v
+    g, G = shift / v, (square - shift * shift) / (v * v) - 1 / v
     weight *= evidence
     found[0] += weight
     found[1] += weight * g * g
