@@ -22,7 +22,13 @@ LINKS = {
 }
 
 
-@pytest.fixture(scope="module", params=LINKS)
+#: These are enough where time is short.
+FEW = ("cubic", "sign")
+
+
+@pytest.fixture(
+    scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in LINKS]
+)
 def model(request):
     return LINKS[request.param]
 
@@ -53,9 +59,13 @@ def test_the_slope_of_the_evidence_is_half_the_moment(averager, v):
     np.testing.assert_allclose((above - below) / (2 * h), 0.5 * moment, rtol=1e-4, atol=1e-10 / h)
 
 
+@pytest.fixture(scope="module")
+def finer(model):
+    return NoisyAverager(model, (0.5 * STEPS[0], 0.5 * STEPS[1]), order=10)
+
+
 @pytest.mark.parametrize("v", [1.0, 0.5, 0.1, 1e-3])
-def test_finer_steps_and_more_nodes_change_little(model, averager, v):
-    finer = NoisyAverager(model, (0.5 * STEPS[0], 0.5 * STEPS[1]), order=10)
+def test_finer_steps_and_more_nodes_change_little(averager, finer, v):
     for name in ("second_moment", "log_evidence", "curvature"):
         coarse, fine = (getattr(one(np.array([[v]])), name) for one in (averager, finer))
         # That of the logarithm of a density is what the free entropy is told.
@@ -63,6 +73,7 @@ def test_finer_steps_and_more_nodes_change_little(model, averager, v):
         np.testing.assert_allclose(coarse, fine, rtol=averager.accuracy, atol=floor, err_msg=name)
 
 
+@pytest.mark.slow
 def test_small_noise_at_a_small_variance():
     """z^2 with little noise: the posterior is that of |z| but for noise/(2z)^2, and the sign is known."""
     found = NoisyAverager(MultiIndex(lambda z: z[0] ** 2, 1, 1e-3))(np.array([[1e-7]]))
