@@ -18,6 +18,7 @@ import numpy as np
 
 from ....core.progress import Say, quietly
 from ....numerics.linear_algebra import from_logit, to_logit
+from ....numerics.quadrature import error_of_mean
 from ..dynamics import NEARLY_EXACT
 from ..nodes import MOST_BLOCKS_DRAWN
 from ..overlap_map import OverlapMap
@@ -95,14 +96,14 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say:
         x = float(x_r.mean())
         if ends:
             alpha = np.mean(ends, axis=0)
-            error = alpha.std(ddof=1) / np.sqrt(len(alpha))
-            if len(ends) == most or (len(ends) in BLOCKS and error < 0.5 * tolerance * alpha.mean()):
+            error = float(error_of_mean(alpha))
+            if len(ends) == most or (len(ends) in BLOCKS and error < 0.75 * tolerance * alpha.mean()):
                 break
     if branch.evolution.channel.careful_enough is not None:
         say("bias of few draws")
         bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
         alpha = alpha - bias
-        error = np.hypot(alpha.std(ddof=1) / np.sqrt(len(alpha)), UNCORRECTED_SHARE * bias.mean())
+        error = np.hypot(error_of_mean(alpha), UNCORRECTED_SHARE * bias.mean())
     return Threshold(float(alpha.mean()), float(error)).checked(tolerance)
 
 
