@@ -29,7 +29,8 @@ def test_stability_of_zero_overlap(model, alpha):
     # Where the average is exact (every sample's contribution is a polynomial that the control variates take out) only
     # rounding is left.
     assert abs(1 / found.rate - alpha) < 4 * found.error / found.rate**2 + 1e-9
-    assert found.error < 0.03 * found.rate
+    # A scatter of 3 % at most; of eight rows and equal rates an error is twice as large, see `error_of_mean`, `_ALIKE`.
+    assert found.error < 0.065 * found.rate
 
 
 def test_product_of_key_and_query_of_one_token():
