@@ -63,8 +63,8 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     ==========================  =====================================================================
 
     with n = P M the number of indices and the rank that of the differential of the link. Averages of one index and one
-    output are quadratures, with noise and without, unless the link is too steep for its noise. What no channel
-    covers raises NotImplementedError, which says what to choose instead.
+    output are quadratures, unless the link is too steep for its noise, or without noise somewhere constant. What no
+    channel covers raises NotImplementedError, which says what to choose instead.
 
     Parameters
     ----------
