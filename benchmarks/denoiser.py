@@ -103,9 +103,9 @@ def score_and_jacobian(moments, V) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_quadtree(u, omega, V):
-    from asymptotix.sequence_index.channels.attention import quadtree
+    from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
 
-    return quadtree.posterior_moments(SOFTMAX, SKIP, u, omega, np.broadcast_to(V, (len(u), 2, 2)), threads=1)
+    return posterior_moments(SOFTMAX, SKIP, u, omega, V, threads=1)
 
 
 def by_grid(dtype, device, block):

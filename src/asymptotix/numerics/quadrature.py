@@ -15,7 +15,6 @@ from scipy.special import ndtr, ndtri, roots_hermitenorm, stdtrit
 
 from . import checks
 from .sobol import DIGITS, LARGEST_DIM, PLACES, sobol_points
-from .threads import in_threads
 
 MAX_ENTRIES = 2**27
 """Largest table of nodes that is built, in numbers (1 GiB of float64)."""
@@ -145,8 +144,7 @@ def randomised_average(
     Parameters
     ----------
     function : callable
-        Maps nodes (count, dim) to values (count, ...), in any thread; a non-finite value makes its own average
-        and error NaN.
+        Maps nodes (count, dim) to values (count, ...); a non-finite value makes its own average and error NaN.
     count, dim : int
         Points per randomisation (a power of two) and number of normals.
     randomisations : int
@@ -168,7 +166,7 @@ def randomised_average(
             raise ValueError(f"function must return one row per node, ({count}, ...), got shape {values.shape}")
         return values.mean(axis=0)
 
-    table = np.stack(in_threads(mean, range(randomisations)))
+    table = np.stack([mean(index) for index in range(randomisations)])
     return Estimate(table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(randomisations))
 
 

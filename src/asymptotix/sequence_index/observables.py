@@ -34,12 +34,21 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
     spread : array (P,) or (P, P), optional
         Numerical error of the overlap; what it does to the errors is added to their own.
     """
-    value, error = _prediction_errors(channel, V)
-    if spread is not None and (spread > 0).any():
-        # A difference on common nodes: fewer of them tell it.
-        here, there = (_prediction_errors(channel, at, _DIFFERENCE_NODES).value for at in (V, _moved(V, spread)))
-        error = np.hypot(error, abs(there - here))
-    return Estimate(value, error)
+    moved = None if spread is None or not (spread > 0).any() else _moved(V, spread)
+
+    def errors(nodes: np.ndarray) -> np.ndarray:
+        here = _squared_errors(channel, V, nodes)
+        if moved is None:
+            return here
+        # A difference on common nodes: the first of them tell it.
+        few, change = slice(_DIFFERENCE_NODES), np.zeros_like(here)
+        change[few] = _squared_errors(channel, moved, nodes[few]) - here[few]
+        return np.concatenate([here, change * (len(nodes) / _DIFFERENCE_NODES)], axis=1)
+
+    size = 3 * channel.indices * channel.tokens
+    found = randomised_average(errors, PREDICTION_NODES, size, randomisations=4, seed=streams.PREDICTION_NODES)
+    error = found.error[:2] if moved is None else np.hypot(found.error[:2], abs(found.value[2:]))
+    return Estimate(found.value[:2], error)
 
 
 def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -50,17 +59,14 @@ def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return (vectors * (values + along).clip(1e-12, 1.0)) @ vectors.T
 
 
-def _prediction_errors(channel: Channel, V: np.ndarray, count: int = PREDICTION_NODES) -> Estimate:
+def _squared_errors(channel: Channel, V: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Of every node, what averages to both errors (n, 2)."""
     P, M = channel.indices, channel.tokens
     root_q, root_v = psd_sqrt(np.eye(P) - V, scale=1.0), psd_sqrt(V)
-
-    def errors(nodes: np.ndarray) -> np.ndarray:
-        field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
-        omega = mixed_rows(root_q, field)
-        y, other = (channel.output(omega + mixed_rows(root_v, n)) for n in (first, second))
-        return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))]).T
-
-    return randomised_average(errors, count, 3 * P * M, randomisations=4, seed=streams.PREDICTION_NODES)
+    field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
+    omega = mixed_rows(root_q, field)
+    y, other = (channel.output(omega + mixed_rows(root_v, n)) for n in (first, second))
+    return np.stack([0.5 * _squares(y - other), _squares(y - channel.output(omega))]).T
 
 
 def _squares(difference: np.ndarray) -> np.ndarray:

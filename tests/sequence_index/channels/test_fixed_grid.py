@@ -12,6 +12,7 @@ import pytest
 from asymptotix.numerics.precision import double_precision
 from asymptotix.sequence_index.channels.attention import fixed_grid as grid
 from asymptotix.sequence_index.channels.attention.activation_kinds import LINEAR, SOFTMAX
+from asymptotix.sequence_index.channels.protocol import Accuracy
 from asymptotix.sequence_index.models import rank_one as attention
 
 NAMES = {SOFTMAX: "softmax", LINEAR: "linear"}
@@ -42,11 +43,10 @@ def single(kind, c, *arrays):
 def exact(kind, c, v1, v2, correlation):
     """The adaptive cubature's answer to the samples of ``draw``."""
     pytest.importorskip("numba", reason="the reference needs numba")
-    from asymptotix.sequence_index.channels.attention import quadtree
+    from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
 
     u, omega, V, _ = draw(kind, c, v1, v2, correlation=correlation)
-    V = np.broadcast_to(V, (SAMPLES, 2, 2))
-    return quadtree.posterior_moments(kind, c, u, omega, V, fineness=0.7, cut=20.0, threads=1)
+    return posterior_moments(kind, c, u, omega, V, Accuracy(fineness=0.7, cut=20.0), threads=1)
 
 
 #: Compiling takes longer than all else: one of the four combinations of activation and precision is left out.

@@ -1,17 +1,16 @@
 """The cubature of two layers in single precision: no worse than in double precision, and only where that holds."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 pytest.importorskip("numba")
 
-from asymptotix.sequence_index.channels.attention import quadtree
 from asymptotix.sequence_index.channels.attention.activation_kinds import LINEAR, SOFTMAX
+from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
+from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY, Accuracy
 from asymptotix.sequence_index.models import rank_one
 
-AVERAGES: dict[str, Any] = {"fineness": 2.0, "cut": 9.0}
+AVERAGES, EXACT = Accuracy(fineness=2.0, cut=9.0), Accuracy(fineness=1.0, cut=16.0)
 NAMES = {SOFTMAX: "softmax", LINEAR: "linear"}
 
 
@@ -22,7 +21,7 @@ def problems(kind, c, V, count=256, seed=0):
     Q = np.eye(2) - V
     omega = Q @ Z + np.linalg.cholesky(Q @ V + 1e-15 * np.eye(2)) @ noise
     u = rank_one.canonical_sign(rank_one.rotated_preactivation(Z, c, NAMES[kind]))
-    return kind, c, u, omega.reshape(count, 4), np.broadcast_to(V, (count, 2, 2))
+    return kind, c, u, omega.reshape(count, 4), V
 
 
 def in_deviations(moments, exact, V):
@@ -38,8 +37,8 @@ def in_deviations(moments, exact, V):
 @pytest.mark.parametrize("v", [(0.99, 0.99), (0.9, 1e-3), (1e-2, 0.9), (1e-3, 1e-5)])
 def test_single_precision_adds_nothing_to_the_errors_of_the_cubature(kind, c, v):
     given = problems(kind, c, np.diag(v))
-    exact = quadtree.posterior_moments(*given, fineness=1.0, cut=16.0, single=False)
-    single, double = (quadtree.posterior_moments(*given, **AVERAGES, single=single) for single in (True, False))
+    exact = posterior_moments(*given, EXACT, single=False)
+    single, double = (posterior_moments(*given, AVERAGES, single=single) for single in (True, False))
     # Rounding alone is 1e-5 to 1e-4 at the smallest variance, 1e-6 elsewhere; which cells are dropped may differ.
     added = 1e-4 if min(v) < 1e-4 else 2e-5
     assert (in_deviations(single, exact, np.diag(v)) < 1.5 * in_deviations(double, exact, np.diag(v)) + added).all()
@@ -48,8 +47,8 @@ def test_single_precision_adds_nothing_to_the_errors_of_the_cubature(kind, c, v)
 def test_single_precision_with_correlated_layers():
     V = np.array([[0.5, 0.1], [0.1, 0.03]])
     given = problems(SOFTMAX, 1.0, V)
-    exact = quadtree.posterior_moments(*given, fineness=1.0, cut=16.0, single=False)
-    single = quadtree.posterior_moments(*given, **AVERAGES)
+    exact = posterior_moments(*given, EXACT, single=False)
+    single = posterior_moments(*given, AVERAGES)
     assert (in_deviations(single, exact, V) < 5e-3).all()  # the cubature's own error at this fineness
     assert (in_deviations(single, exact, V) > 1e-8).all()  # it was another computation
 
@@ -58,7 +57,7 @@ def test_single_precision_with_correlated_layers():
     ("c", "v", "accuracy", "is_single"),
     [
         (1.0, (0.5, 0.01), AVERAGES, True),
-        (1.0, (0.5, 0.01), {}, False),  # a posterior that is wanted for itself
+        (1.0, (0.5, 0.01), DEFAULT_ACCURACY, False),  # a posterior that is wanted for itself
         (1.0, (0.5, 1e-6), AVERAGES, False),
         (0.01, (0.5, 0.01), AVERAGES, False),
     ],
@@ -66,7 +65,7 @@ def test_single_precision_with_correlated_layers():
 def test_which_precision_is_taken(c, v, accuracy, is_single):
     given = problems(SOFTMAX, c, np.diag(v), count=8)
     found, same, other = (
-        quadtree.posterior_moments(*given, **accuracy, single=single) for single in (None, is_single, not is_single)
+        posterior_moments(*given, accuracy, single=single) for single in (None, is_single, not is_single)
     )
     np.testing.assert_array_equal(found[0], same[0])
     assert (found[0] != other[0]).any()

@@ -32,6 +32,20 @@ def test_one_layer_quadrature_agrees_with_quasi_random_nodes(tokens, q):
         assert np.all(abs(mean - getattr(exact, name)[0]) < LIMIT * error), name
 
 
+@pytest.mark.parametrize("channel", TWO_LAYERS, ids=IDS)
+@pytest.mark.parametrize("rough", [True, False])
+@pytest.mark.parametrize("v", [(1.0, 1.0), (0.9999, 0.5), (0.6, 0.02), (1e-6, 0.3)])
+def test_one_pass_over_the_nodes_is_that_through_posteriors(channel, rough, v, monkeypatch):
+    pytest.importorskip("numba", reason="without it there is no such pass")
+    V = np.diag(v)
+    found = QuasiRandomAverager(channel, 32, 8, rough=rough)(V)
+    monkeypatch.setattr(TwoLayerChannel, "score_squares", lambda *_: None)
+    expected = QuasiRandomAverager(channel, 32, 8, rough=rough)(V)
+    for one, other in zip(found, expected, strict=True):
+        # Rounding of a covariance relative to the prior's, 1e-16 over the variance, and of rows that cancel.
+        np.testing.assert_allclose(one, other, rtol=1e-15 / min(v) + 1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 def test_one_layer_at_zero_overlap(tokens):
     # There G = z z^T - I, and E|G|^2 = M(M+1).

@@ -34,9 +34,11 @@ class NoisyMap:
         noise_of_slopes: float = 0.0,
         noise_of_average: float = 0.0,
         curved: float = 0.0,
+        concurrent: bool = False,
     ) -> None:
         self.nodes = self.rough = self
         self.noisy = self.biased = True
+        self.concurrent = concurrent
         jacobian = DIRECTIONS @ np.diag([1 - gap, 0.5]) @ np.linalg.inv(DIRECTIONS)
         rng = np.random.default_rng([7, seed])
         self._slopes = jacobian + noise_of_slopes * rng.normal(size=(ROWS, 2, 2))
@@ -100,8 +102,9 @@ def ended(evolution: NoisyMap, tolerance: float, start: tuple[float, float] = (0
 @pytest.mark.parametrize(
     ("gap", "tolerance"), [(0.3, 0.001), (0.04, 0.02), pytest.param(0.04, 0.006, marks=pytest.mark.slow)]
 )
-def test_errors_are_those_of_the_fixed_point(gap, tolerance):
-    found = [ended(NoisyMap(seed, gap), tolerance) for seed in range(200)]
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_errors_are_those_of_the_fixed_point(gap, tolerance, concurrent):
+    found = [ended(NoisyMap(seed, gap, concurrent=concurrent), tolerance) for seed in range(200)]
     assert all(state.settled for state in found)
     q = from_logit(END)[0]
     scores = np.array([(state.q - q) / state.error for state in found])
@@ -169,6 +172,15 @@ def test_no_step_leads_away_where_the_slow_direction_seems_unstable():
     # Scatters of 4000 rows are known to 1.1 %: four of that.
     np.testing.assert_allclose(left[0] @ inverse @ right[:, 0], 1 / error, rtol=0.045)
     np.testing.assert_allclose(left[1] @ inverse @ right[:, 1], 2.0, rtol=0.01)
+
+
+@pytest.mark.parametrize("tolerance", [0.02, 0.005, 1e-5])
+def test_blocks_at_the_same_time_are_those_one_after_the_other(tolerance):
+    """To the curvature of the map over what the blocks in between would have moved the point: nothing where linear."""
+    one, together = (ended(NoisyMap(0, 0.04, concurrent=concurrent), tolerance) for concurrent in (False, True))
+    # Averages are exponentials of what is linear here, and these means are within 1e-3 of each other.
+    np.testing.assert_allclose(together.Q, one.Q, rtol=0, atol=0.02 * one.error.max())
+    np.testing.assert_allclose(together.error, one.error, rtol=0.02)
 
 
 def test_an_error_above_the_tolerance_is_said_so():

@@ -68,6 +68,15 @@ def test_closed_form_stays_finite_far_out():
     )
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_attention_of_rotated_preactivations(activation):
+    u = np.concatenate([indices(500, 1)[:, 0], [[0.0, 0.0], [30.0, -40.0], [-40.0, 2.0]]])
+    expected = attention.attention(attention.unrotated(u), activation)
+    # Rounding, which the exponential of a difference amplifies by its size: up to 3e3.
+    found = attention.rotated_attention(u, activation)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("layers", [2, 3])
 def test_row_stochastic_convention(layers):
     # Which side the attention matrix multiplies from shows in the distance of y from what index zero gives.
@@ -128,6 +137,7 @@ def test_numpy_and_jax_agree_and_keep_their_kind(activation):
         (attention.output, Z, 0.5),
         (attention.last_preactivation, Z, 0.5),
         (attention.rotated_preactivation, Z, 0.5),
+        (attention.rotated_attention, u),
         (attention.log_output_volume, u),
     ]
     with double_precision():

@@ -59,6 +59,24 @@ class Posterior(NamedTuple):
     effective_samples: Any = None
 
 
+class ScoreSquares(NamedTuple):
+    """What averages over diagonal overlaps need of the posteriors of n nodes; nodes come last.
+
+    Attributes
+    ----------
+    log_evidence : array (n,)
+        As in :class:`Posterior`.
+    moments : array (P, n)
+        Whose average is E|g_l|^2.
+    curvatures : array (P, n)
+        |G_ll|_F^2.
+    """
+
+    log_evidence: np.ndarray
+    moments: np.ndarray
+    curvatures: np.ndarray
+
+
 #: Posterior of fixed observations, of omega (n, P, M) and V (P, P).
 PreparedPosterior = Callable[[Any, Any], Posterior]
 
@@ -253,6 +271,8 @@ class Channel(abc.ABC):
     folds_symmetries: bool = False
     #: Accuracy of posteriors in averages that are corrected by better ones on few nodes. None: nothing is gained by it.
     rough_accuracy: Accuracy | None = None
+    #: Averages over several sets of nodes may be taken at the same time: they hold little memory, and no accelerator.
+    concurrent: bool = False
     #: Output shown in place of the model's own, see :meth:`with_output`.
     _shown: Callable[[Any], Any] | None = None
 
@@ -312,6 +332,16 @@ class Channel(abc.ABC):
         return lambda omega, V: self.posterior(
             np.repeat(observation, len(omega) // len(observation), axis=0), omega, V, accuracy
         )
+
+    def score_squares(
+        self, observation: Any, Z: np.ndarray, noise: np.ndarray, V: np.ndarray, shares: np.ndarray, accuracy: Accuracy
+    ) -> ScoreSquares | None:
+        """All that averages need of the nodes, in one pass, at a diagonal V; None: it is made of posteriors.
+
+        The fields are Q Z + sqrt(Q V) noise. E|g_l|^2 has two estimators, |g_l|^2 and -tr G_ll; ``shares`` (P,) are
+        those of the second.
+        """
+        return None
 
     @abc.abstractmethod
     def model_output(self, Z: Any) -> Any:

@@ -29,6 +29,7 @@ from ..channels.protocol import (
     OperatorAverager,
     Posterior,
     PreparedPosterior,
+    ScoreSquares,
     score,
     score_jacobian,
 )
@@ -137,9 +138,7 @@ class QuasiRandomAverager(OperatorAverager):
         """The posterior of every node."""
         found = self._posteriors[which](omega, V)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
-        lost = ~np.isfinite(posterior.log_evidence)
-        if lost.any():
-            raise FloatingPointError(f"the channel lost {lost.sum()} samples at V={V.tolist()}")
+        _refuse_lost(posterior.log_evidence, V)
         return posterior
 
     def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
@@ -173,34 +172,37 @@ class QuasiRandomAverager(OperatorAverager):
 
     def _averaged(self, V: np.ndarray) -> Averages:
         Q = np.eye(self.channel.indices) - V
-        weights, posteriors = self._nodes[2], self._all_posteriors(V)
         values = self._diagonal_values if self.channel.diagonal else self._matrix_values
-        moments, curvatures = values(posteriors, V, Q)
-        log_evidence = np.mean([posterior.log_evidence for posterior in posteriors], axis=0) - self._log_volume
-        control = self._controls_at(Q)
-        means = (self._mean(value, weights, control) for value in (moments, log_evidence, curvatures))
-        second_moment, *rest = means
+        log_evidence, moments, curvatures = values(V, Q)
+        log_evidence = log_evidence - self._log_volume
+        control, weights = self._controls_at(Q), self._nodes[2]
+        second_moment, *rest = (self._mean(x, weights, control) for x in (moments, log_evidence, curvatures))
         if self.channel.diagonal:
             second_moment = second_moment[:, :, None] * np.eye(len(Q))
         # Where a symmetry or the prior says that an average is zero, its noise is left out.
         return Averages(self.channel.symmetry.of(V).averaged(second_moment * self.channel.overlap_mask), *rest)
 
-    def _matrix_values(
-        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Of every sample, what estimates E[g g^T], (n, P, P), and |G_ll|_F^2, (n, P)."""
+    def _matrix_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every node, log Z_out (n,), what estimates E[g g^T], (n, P, P), and |G_ll|_F^2, (n, P)."""
+        posteriors = self._all_posteriors(V)
         (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in (posteriors[0], posteriors[-1]))
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
         square = _symmetric(np.einsum("npm,nqm->npq", g, h))
         nishimori = -0.5 * (np.einsum("npmqm->npq", G) + np.einsum("npmqm->npq", H))
         root = self._share_of_covariance(Q)
-        return square + root @ (nishimori - square) @ root, (own * other).sum((-1, -2))
+        moments = square + root @ (nishimori - square) @ root
+        return _mean_log_evidence(posteriors), moments, (own * other).sum((-1, -2))
 
-    def _diagonal_values(
-        self, posteriors: list[Posterior], V: np.ndarray, Q: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The same where overlaps are diagonal, (n, P) both: nothing between rows is computed."""
-        moments, curvatures, shares = [], [], np.diag(self._share_of_covariance(Q)) ** 2
+    def _diagonal_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same where overlaps are diagonal, (n, P) the last two: nothing between rows is computed."""
+        shares = np.diag(self._share_of_covariance(Q)) ** 2
+        found = self.channel.score_squares(self._observation, *self._nodes[:2], V, shares, self._accuracy)
+        found = self._squares_of_posteriors(V, shares) if found is None else found
+        _refuse_lost(found.log_evidence, V)
+        return found.log_evidence, found.moments.T, found.curvatures.T
+
+    def _squares_of_posteriors(self, V: np.ndarray, shares: np.ndarray) -> ScoreSquares:
+        moments, curvatures, posteriors = [], [], self._all_posteriors(V)
         for row, share in enumerate(shares):
             scores = [_score_of_row(posterior, row, V[row, row]) for posterior in posteriors]
             (g, G), (h, H) = scores[0], scores[-1]
@@ -208,7 +210,7 @@ class QuasiRandomAverager(OperatorAverager):
             nishimori = -0.5 * (np.einsum("mmn->n", G) + np.einsum("mmn->n", H))
             moments.append(square + share * (nishimori - square))
             curvatures.append(np.einsum("mkn,mkn->n", G, H))
-        return np.stack(moments).T, np.stack(curvatures).T
+        return ScoreSquares(_mean_log_evidence(posteriors), np.stack(moments), np.stack(curvatures))
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
         """Root of the share of the second estimator of E[g g^T].
@@ -248,6 +250,16 @@ class QuasiRandomAverager(OperatorAverager):
         if control is not None:
             mean = mean - control.means @ (control.inverse @ weighted)
         return mean.reshape(self._randomisations, *values.shape[1:])
+
+
+def _mean_log_evidence(posteriors: list[Posterior]) -> np.ndarray:
+    return np.mean([posterior.log_evidence for posterior in posteriors], axis=0)
+
+
+def _refuse_lost(log_evidence: np.ndarray, V: np.ndarray) -> None:
+    lost = ~np.isfinite(log_evidence)
+    if lost.any():
+        raise FloatingPointError(f"the channel lost {lost.sum()} samples at V={V.tolist()}")
 
 
 def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray, np.ndarray]:

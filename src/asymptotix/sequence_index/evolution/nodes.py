@@ -63,6 +63,11 @@ class Nodes:
         return self.channel.stochastic
 
     @property
+    def concurrent(self) -> bool:
+        """Whether averages over several blocks may be taken at the same time."""
+        return self.channel.concurrent
+
+    @property
     def symmetry(self) -> RowSymmetry:
         """That of averages, as far as it is known."""
         return self.channel.symmetry

@@ -11,9 +11,10 @@ import numpy as np
 from ...core.progress import Say, quietly
 from ...core.status import Status
 from ...numerics.linear_algebra import to_logit
+from ...numerics.threads import in_threads
 from ..channels.protocol import HALF_WRONG, Averager, Averages, Correction
 from .coordinates import PRECISIONS
-from .nodes import MOST_BLOCKS
+from .nodes import MOST_BLOCKS, Nodes
 from .overlap_map import OverlapMap
 from .point import Point
 
@@ -131,16 +132,17 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     better = blocks_of.better_block(0)
     if better is not first or correction is not None:  # a block has kept what it was asked for last
         here = _evaluated(evolution, here.point, better, correction)
-    predictions, seen = Predictions(here.point, response, nodes.biased), []
+    predictions, seen = Predictions(here.point, response, nodes.biased), [here]
+    predictions.add(here, inverse)
     while True:
-        predictions.add(here, inverse)
-        seen.append(here)
-        end, errors = predictions.end(here.point), predictions.error(here.point)
+        end, errors = predictions.end(seen[-1].point), predictions.error(seen[-1].point)
         error, blocks = float(errors.max()), len(seen)
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
         say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
-        here = _evaluated(evolution, end, blocks_of.better_block(blocks), correction)
+        for there in _on_more_blocks(evolution, end, blocks_of, blocks, correction):
+            predictions.add(there, inverse)
+            seen.append(there)
     certain = point.space.certain
     known = certain.shape[1]
     errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
@@ -224,6 +226,19 @@ def _evaluated(
     noisy = evolution.nodes.noisy
     together = evolution.image(_pooled_rows(averages), point)[0] if noisy else rows.mean(0)
     return _Evaluation(point, averages, rows - rows.mean(0) + together - point.x)
+
+
+def _on_more_blocks(
+    evolution: OverlapMap, point: Point, nodes: Nodes, blocks: int, correction: Correction | None
+) -> list[_Evaluation]:
+    """On the next block; where the channel allows it on all until the next look, which need not wait for each other."""
+
+    def on(number: int) -> _Evaluation:
+        return _evaluated(evolution, point, nodes.better_block(number), correction)
+
+    if not nodes.concurrent:
+        return [on(blocks)]
+    return in_threads(on, range(blocks, next(look for look in BLOCKS if look > blocks)), first_alone=False)
 
 
 def _sure_correction(

@@ -81,11 +81,22 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
     if activation == "linear":
         along = m * zm + p * zp
         return _entries(skip * zm + m * along, skip * zp + p * along)
-    e, f = xp.exp(-m * m), xp.exp(-abs(m * p))
-    bottom = f * (1 + e * e) + e * (1 + f * f)
-    tau = (1 - e * e) * f / bottom
-    kappa = xp.sign(m * p) * e * (1 - f * f) / bottom
-    return _entries((skip + tau) * zm, (skip + 1) * zp + kappa * zm)
+    both = m * p
+    e, f = xp.exp(-m * m), xp.exp(-abs(both))
+    share = zm / ((e + f) * (1 + e * f))
+    tau_zm, kappa_zm = (1 - e * e) * f * share, xp.copysign((1 - f * f) * e, both) * share
+    return _entries(skip * zm + tau_zm, (skip + 1) * zp + kappa_zm)
+
+
+def rotated_attention(u: Any, activation: str) -> Any:
+    """The attention matrix R(u u^T), (..., 2, 2) in the token basis, of rotated pre-activations u (..., 2)."""
+    if activation == "linear":
+        return attention(unrotated(u), activation)
+    xp = array_namespace(u)
+    m, p = u[..., 0], u[..., 1]
+    with np.errstate(over="ignore"):  # then it is zero
+        first, second = 1 / (1 + xp.exp(m * (m + p))), 1 / (1 + xp.exp(m * (m - p)))
+    return xp.moveaxis(xp.stack([xp.stack([1 - first, first]), xp.stack([second, 1 - second])]), (0, 1), (-2, -1))
 
 
 def _entries(*columns: Any) -> Any:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import platform
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,6 @@ from numba import njit
 from numba.extending import intrinsic
 from numpy.polynomial import Chebyshev, Polynomial
 
-from ....numerics.threads import available_cores, each_in_parallel
-from ..protocol import Accuracy
 from .activation_kinds import LINEAR, SOFTMAX
 
 _STACK, _LEAVES = 4096, 16384
@@ -43,22 +40,19 @@ _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard de
 _MOST_CELLS = 200000  # a sample that needs more is far outside the model and counts as lost
 # Nodes along a side: so many for a side of no length, and so many more per width of the integrand over the fineness.
 # Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
-_FIRST_NODES, _NODES_PER_WIDTH, _MOST_NODES = 1.5, 4.0, 15
+_FIRST_NODES, _NODES_PER_WIDTH, MOST_NODES = 1.5, 4.0, 15
 # What a rough cubature does otherwise: the share that counts of the bound of second derivatives (1/2 is Taylor's, the
 # bound itself is loose by more than three), how many nodes a side has less per unit of energy, and the half width of a
 # cell at most, in units of the local width of the integrand.
-_CAREFUL, _ROUGH = (0.15, 0.3, 1.5), (0.05, 0.5, 2.0)
+CAREFUL, ROUGH = (0.15, 0.3, 1.5), (0.05, 0.5, 2.0)
 # Rows of the table of leaves.
 _M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
 # The four points +-z1, +-z2 as bits 0 to 3, 2 for +z1 and 1 for +z2: both with z2, both with -z2, all.
 _PLUS, _MINUS, _ALL = 0b1010, 0b0101, 0b1111
-# Of skip strength and of the variances of an index: below it is computed in double precision.
-_LEAST_SKIP, _LEAST_VARIANCE = 0.03, 1e-5
 # Cells and nodes that a vector loop takes at once, in single precision.
 _LANES = 4 if platform.machine() in ("aarch64", "arm64") else 8
 #: Polynomial of r in [-1/2, 1/2] that is 2^r to 3e-9.
 _EXP2 = tuple(map(float, Chebyshev.interpolate(np.exp2, 6, (-0.5, 0.5)).convert(kind=Polynomial).coef))
-_WORTH_A_THREAD = 256  # samples: of fewer, more than two threads take longer
 _TINY = 1e-30  # instead of zero, where something is divided by it
 
 
@@ -564,7 +558,7 @@ def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
 def _rule_size(rough, depth, fineness, fewer):
     """Nodes along a side of a cell."""
     count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - fewer * depth
-    return int(min(max(math.ceil(count), 1), _MOST_NODES))
+    return int(min(max(math.ceil(count), 1), MOST_NODES))
 
 
 @_inlined
@@ -638,7 +632,43 @@ def _moments(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, rules, st
 
 
 @_inlined
-def _block(real, kind, first, last, skip, u, omega, V, demands, rules, log_evidence, shift, covariance):
+def _store_posterior(n, scale, out, log_evidence, shift, covariance):
+    log_evidence[n] = scale + math.log(out[0])
+    for i in range(4):
+        shift[n, i] = out[1 + i] / out[0]
+    q = 5
+    for i in range(4):
+        for j in range(i, 4):
+            covariance[n, i, j] = out[q] / out[0] - shift[n, i] * shift[n, j]
+            covariance[n, j, i] = covariance[n, i, j]
+            q += 1
+
+
+@_inlined
+def _squares_of_row(first, second, aa, ab, bb, v, share):
+    """Of one index with variance v, mean shifts and second moments of its tokens: what estimates |g|^2, and |G|_F^2."""
+    square = (first * first + second * second) / (v * v)
+    a, b, d = ((aa - first * first) / v - 1) / v, (ab - first * second) / (v * v), ((bb - second * second) / v - 1) / v
+    return square - share * (a + d + square), a * a + 2 * b * b + d * d
+
+
+@_inlined
+def _store_squares(n, scale, out, V, shares, log_evidence, squares):
+    log_evidence[n] = scale + math.log(out[0])
+    w = 1 / out[0]
+    one = _squares_of_row(out[1] * w, out[2] * w, out[5] * w, out[6] * w, out[9] * w, V[0, 0], shares[0])
+    two = _squares_of_row(out[3] * w, out[4] * w, out[12] * w, out[13] * w, out[14] * w, V[1, 1], shares[1])
+    squares[0, n], squares[1, n], squares[2, n], squares[3, n] = one[0], two[0], one[1], two[1]
+
+
+@_inlined
+def _block(
+    real, kind, rules, first, last, skip, u, fields, V, shares, demands, log_evidence, shift, covariance, squares
+):
+    """Samples ``first`` to ``last`` of a batch: their posteriors, or what averages need, if ``squares`` has room.
+
+    ``fields`` are two arrays (n, 4) and the numbers with which both rows of the one and of the other make up omega.
+    """
     stack = np.empty((4, _STACK), real)
     cells = np.empty(12 * _BATCH, real)
     leaves = np.empty((_LEAVES, _BOUNDS + 4), real)
@@ -647,11 +677,19 @@ def _block(real, kind, first, last, skip, u, omega, V, demands, rules, log_evide
     out = np.empty(15)
     c = real(skip)
     demands = (real(demands[0]), real(demands[1]), real(demands[2]), real(demands[3]), real(demands[4]))
+    Z, noise, mixing = fields
+    averaged, several = squares.shape[1] > 0, len(V) > 1
     for n in range(first, last):
-        um, up, v1 = real(u[n, 0]), real(u[n, 1]), real(V[n, 0, 0])
-        om = (real(omega[n, 0]), real(omega[n, 1]), real(omega[n, 2]), real(omega[n, 3]))
-        ratio = real(V[n, 0, 1] / V[n, 0, 0])
-        v2 = real(V[n, 1, 1] - V[n, 0, 1] * V[n, 0, 1] / V[n, 0, 0])
+        own = V[n if several else 0]
+        um, up, v1 = real(u[n, 0]), real(u[n, 1]), real(own[0, 0])
+        om = (
+            real(mixing[0] * Z[n, 0] + mixing[2] * noise[n, 0]),
+            real(mixing[0] * Z[n, 1] + mixing[2] * noise[n, 1]),
+            real(mixing[1] * Z[n, 2] + mixing[3] * noise[n, 2]),
+            real(mixing[1] * Z[n, 3] + mixing[3] * noise[n, 3]),
+        )
+        ratio = real(own[0, 1] / own[0, 0])
+        v2 = real(own[1, 1] - own[0, 1] * own[0, 1] / own[0, 0])
         box, scale = _BOX, 0.0
         out[0] = 0.0
         while box < _LARGEST_BOX and not out[0] > 0.0:  # an observation that the prior did not expect lies outside
@@ -661,104 +699,19 @@ def _block(real, kind, first, last, skip, u, omega, V, demands, rules, log_evide
             )
             box *= 4.0
         if not out[0] > 0.0:
-            log_evidence[n] = math.nan
-            shift[n, :] = math.nan
-            covariance[n, :, :] = math.nan
-            continue
-        log_evidence[n] = scale + math.log(out[0])
-        for i in range(4):
-            shift[n, i] = out[1 + i] / out[0]
-        q = 5
-        for i in range(4):
-            for j in range(i, 4):
-                covariance[n, i, j] = out[q] / out[0] - shift[n, i] * shift[n, j]
-                covariance[n, j, i] = covariance[n, i, j]
-                q += 1
+            out[:] = math.nan
+        if averaged:
+            _store_squares(n, scale, out, own, shares, log_evidence, squares)
+        else:
+            _store_posterior(n, scale, out, log_evidence, shift, covariance)
 
 
 # One function for each kind: a branch on it inside a loop would keep the compiler from vectorising.
 @_compiled
-def _softmax_block(first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance):
-    _block(rules.dtype.type, SOFTMAX, first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance)
+def softmax_block(rules, first, last, *given):
+    _block(rules.dtype.type, SOFTMAX, rules, first, last, *given)
 
 
 @_compiled
-def _linear_block(first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance):
-    _block(rules.dtype.type, LINEAR, first, last, c, u, omega, V, demands, rules, log_evidence, shift, covariance)
-
-
-@cache
-def _gauss_rules():
-    """Nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
-    rules = np.zeros((2, _MOST_NODES + 1, _MOST_NODES))
-    for n in range(1, _MOST_NODES + 1):
-        rules[0, n, :n], rules[1, n, :n] = np.polynomial.legendre.leggauss(n)
-    return rules
-
-
-def _single_is_enough(c, V, fineness):
-    """Whether single precision, in little more than half the time, adds nothing to the errors of the cubature.
-
-    They are 1e-4 and more at this fineness. Rounding moves z2, by 1e-7 of itself over the skip strength, against a
-    standard deviation: 1e-4 of that at the bounds.
-    """
-    if fineness < 2 or c < _LEAST_SKIP:
-        return False
-    v1, v2 = V[:, 0, 0], V[:, 1, 1] - V[:, 0, 1] ** 2 / V[:, 0, 0]
-    return bool(min(v1.min(initial=1.0), v2.min(initial=1.0)) >= _LEAST_VARIANCE)
-
-
-def posterior_moments(
-    kind,
-    c,
-    u,
-    omega,
-    V,
-    *,
-    fineness=Accuracy.fineness,
-    cut=Accuracy.cut,
-    rough=Accuracy.rough,
-    single=None,
-    threads=None,
-):
-    """Log Z_out, E[Z|y] - omega and Cov[Z|y] for a batch of samples.
-
-    Parameters
-    ----------
-    kind : int
-        ``SOFTMAX`` or ``LINEAR``.
-    c : float
-        Skip strength.
-    u : array (n, 2)
-        Last pre-activation (minus, plus), up to a common sign.
-    omega : array (n, 4)
-        Mean of Z in the order z1-, z1+, z2-, z2+.
-    V : array (n, 2, 2)
-        Covariance of (z1, z2) per token.
-    fineness : float
-        Of the nodes, see :class:`Accuracy`.
-    cut : float
-        Cells whose integrand is below exp(-cut) of the peak are dropped.
-    rough : bool
-        With fewer cells and nodes, see :class:`Accuracy`.
-    single : bool, optional
-        In single precision; by default where that adds nothing to the errors.
-    """
-    n = u.shape[0]
-    u, omega, V = (np.ascontiguousarray(x, dtype=np.float64) for x in (u, omega, V))
-    single = _single_is_enough(c, V, fineness) if single is None else single
-    real = np.float32 if single else np.float64
-    rules, demands = _gauss_rules().astype(real), (float(fineness), float(cut), *(_ROUGH if rough else _CAREFUL))
-    block = _softmax_block if kind == SOFTMAX else _linear_block
-    results = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
-    threads = min(threads or available_cores(), max(2, n // _WORTH_A_THREAD))
-    # The cost of a sample varies: small parts, so that no thread waits long for the last one; but while one is begun,
-    # for the time of a sample or two, no other thread can begin its own.
-    size = min(max(n // (8 * threads), 64), 256)
-    threads = min(threads, -(-n // size))
-
-    def work(first):
-        block(first, min(first + size, n), float(c), u, omega, V, demands, rules, *results)
-
-    each_in_parallel(work, range(0, n, size), threads)
-    return results
+def linear_block(rules, first, last, *given):
+    _block(rules.dtype.type, LINEAR, rules, first, last, *given)

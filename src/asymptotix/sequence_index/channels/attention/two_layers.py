@@ -18,7 +18,7 @@ from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate
 from ....numerics.threads import available_cores, compiler_installed
 from ...models import rank_one
-from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior
+from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior, ScoreSquares
 from .activation_kinds import LINEAR, SOFTMAX
 from .linear_at_zero import linear_curvature_at_zero
 from .two_layers_at_zero import softmax_curvature_at_zero
@@ -46,7 +46,8 @@ class TwoLayerChannel(Channel):
         self.skip, self._activation, self._single = skip, activation, single
         self._kind = LINEAR if activation == "linear" else SOFTMAX
         self.backend = cubature_backend(backend)
-        self.rough_accuracy = _ROUGH if self.backend == "numba" else None
+        self.concurrent = self.backend == "numba"
+        self.rough_accuracy = _ROUGH if self.concurrent else None
 
     def in_single_precision(self) -> Self:
         """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
@@ -59,7 +60,7 @@ class TwoLayerChannel(Channel):
 
     def model_output(self, Z: Any) -> Any:
         u = rank_one.rotated_preactivation(Z, self.skip, self._activation)
-        return rank_one.attention(rank_one.unrotated(u), self._activation)
+        return rank_one.rotated_attention(u, self._activation)
 
     def log_output_volume(self, observation: Any) -> Any:
         return rank_one.log_output_volume(observation, self._activation)
@@ -69,13 +70,10 @@ class TwoLayerChannel(Channel):
         # The fixed grid divides by the skip strength.
         there = isinstance(omega, jax.Array) and self.skip > 0 and jax.default_backend() != "cpu"
         if self.backend == "numba" and not there:
-            from . import quadtree
+            from .two_layer_batches import posterior_moments
 
-            omega, V = np.asarray(omega, float), np.asarray(V, float)
-            moments = quadtree.posterior_moments(
-                self._kind, self.skip, np.asarray(observation, float), omega.reshape(n, 4),
-                np.broadcast_to(V, (n, 2, 2)), fineness=accuracy.fineness, cut=accuracy.cut, rough=accuracy.rough,
-            )  # fmt: skip
+            observation, omega, V = (np.asarray(x, float) for x in (observation, omega, V))
+            moments = posterior_moments(self._kind, self.skip, observation, omega.reshape(n, 4), V, accuracy)
         else:
             from . import fixed_grid
 
@@ -87,6 +85,19 @@ class TwoLayerChannel(Channel):
                 moments = fixed_grid.posterior_moments(self._kind, self.skip, observation, omega.reshape(n, 4), V)
         log_evidence, shift, covariance = moments
         return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))
+
+    def score_squares(
+        self, observation: Any, Z: np.ndarray, noise: np.ndarray, V: np.ndarray, shares: np.ndarray, accuracy: Accuracy
+    ) -> ScoreSquares | None:
+        if self.backend != "numba":
+            return None
+        from . import two_layer_batches
+
+        v = np.diag(V)
+        mixing = np.concatenate([1 - v, np.sqrt(((1 - v) * v).clip(0.0))])
+        fields = Z.reshape(-1, 4), noise.reshape(-1, 4), mixing
+        found = two_layer_batches.score_squares(self._kind, self.skip, observation, fields, V, shares, accuracy)
+        return ScoreSquares(found[0], found[1][:2], found[1][2:])
 
     def curvature_at_zero(self) -> Estimate:
         if self._activation == "linear":
