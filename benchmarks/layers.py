@@ -6,8 +6,7 @@
     python benchmarks/layers.py --three             three layers instead, 17 alphas and all thresholds
 
 Times include compilation where nothing is in numba's cache or JAX compiles. Beside them those of commit 9d5fe52, on two
-cores (aarch64) and on an H200, measured on 2026-11-16. What is outside the cubature of posteriors runs on one core: its
-share bounds what more cores can bring.
+cores (aarch64) and on an H200, measured on 2026-11-16. What more cores bring: ``benchmarks/cores.py``.
 """
 
 from __future__ import annotations
@@ -41,22 +40,6 @@ def timed(name: str, label: str, work: Callable[[], object], accelerated: bool) 
     return wall
 
 
-class CubatureClock:
-    """Wall time that passes inside posteriors of a channel."""
-
-    def __init__(self, channel: type) -> None:
-        self.seconds, inner = 0.0, channel.posterior
-
-        def posterior(*args, **options):
-            start = time.perf_counter()
-            try:
-                return inner(*args, **options)
-            finally:
-                self.seconds += time.perf_counter() - start
-
-        channel.posterior = posterior
-
-
 def three_layers(accelerated: bool) -> None:
     import asymptotix as asx
 
@@ -82,19 +65,15 @@ def main() -> None:
 
     import asymptotix as asx
     from asymptotix.numerics.threads import available_cores
-    from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 
     accelerated = jax.default_backend() != "cpu"
     print(f"{platform.machine()}, {available_cores()} cores, JAX {jax.__version__} on {jax.devices()[0].device_kind}")
     if options.three:
         three_layers(accelerated)
         return
-    clock = CubatureClock(TwoLayerChannel)
     problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2))
     curve = partial(asx.solve, problem, alpha=np.linspace(0.05, 1.6, 32), progress=False)
-    wall = timed("curve", "curve of 32 alphas", curve, accelerated)
-    outside = wall - clock.seconds
-    print(f"{'  outside the cubature':32s} {outside:6.1f} s wall, {outside / wall:.0%}")
+    timed("curve", "curve of 32 alphas", curve, accelerated)
     timed("thresholds", "thresholds", partial(asx.thresholds, problem, progress=False), accelerated)
     if options.gamp:
         sizes = {"alpha": [0.3, 0.6, 1.2], "dim": 300, "seeds": 4}
