@@ -53,9 +53,10 @@ def alone(seconds: float) -> float:
     return batches / (time.perf_counter() - begun)
 
 
-def begun(what: str, value: float, cores: list[int]) -> subprocess.Popen[str]:
+def started(what: str, value: float, cores: list[int]) -> subprocess.Popen[str]:
+    """On a CPU, whatever else there is: with few cores an accelerator would be taken."""
     command = [sys.executable, __file__, "--on", ",".join(map(str, cores)), what, str(value)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
 def result(process: subprocess.Popen[str]) -> float:
@@ -66,7 +67,9 @@ def result(process: subprocess.Popen[str]) -> float:
 
 
 def growth_of_independent_processes(cores: list[int], seconds: float) -> float:
-    few, many = (sum(map(result, [begun("alone", seconds, [core]) for core in some])) for some in (cores[:FEW], cores))
+    few, many = (
+        sum(map(result, [started("alone", seconds, [core]) for core in some])) for some in (cores[:FEW], cores)
+    )
     return many / few
 
 
@@ -88,7 +91,9 @@ def main() -> None:
         sys.exit(f"growth is that over {FEW} cores: more than {len(cores)} are needed")
     print(f"{platform.machine()}, {FEW} and {len(cores)} cores")
     for tolerance in options.tolerance:
-        times = [[result(begun("curve", tolerance, on)) for on in (cores[:FEW], cores)] for _ in range(options.repeat)]
+        times = [
+            [result(started("curve", tolerance, on)) for on in (cores[:FEW], cores)] for _ in range(options.repeat)
+        ]
         few, many = map(min, zip(*times, strict=True))
         print(f"32 alphas at {tolerance:g}: {few:6.2f} s and {many:6.2f} s, growth {few / many:.1f}", flush=True)
     print(f"independent processes: growth {growth_of_independent_processes(cores, 5.0):.1f}")

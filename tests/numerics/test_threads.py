@@ -6,7 +6,7 @@ import time
 import pytest
 
 from asymptotix.numerics import interrupts
-from asymptotix.numerics.threads import available_cores, each_in_parallel, in_threads
+from asymptotix.numerics.threads import available_cores, each_in_parallel, in_threads, one_blas_thread
 
 
 def test_no_more_cores_than_a_worker_was_given(monkeypatch):
@@ -88,3 +88,53 @@ def test_a_signal_while_waiting_for_the_others_stops_them(monkeypatch):
     before = len(done)
     time.sleep(0.05)
     assert len(done) == before
+
+
+def test_work_inside_of_work_has_no_more_threads_than_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    busy, most, lock = 0, 0, threading.Lock()
+
+    def leaf(item: int) -> int:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(1e-3)
+        with lock:
+            busy -= 1
+        return item
+
+    made = in_threads(lambda x: sum(in_threads(leaf, range(x, x + 20), first_alone=False)), range(6), first_alone=False)
+    assert made == [sum(range(x, x + 20)) for x in range(6)]
+    assert 1 < most <= 3
+
+
+def test_an_obeyed_signal_ends_work_inside_of_work(monkeypatch):
+    times, done = [0], []
+    monkeypatch.setattr(interrupts, "times_obeyed", lambda: times[0])
+
+    def work(item: int) -> None:
+        done.append(item)
+        times[0] = 1  # as if another thread had raised for it
+
+    with pytest.raises(KeyboardInterrupt):
+        each_in_parallel(work, range(1000), 1)
+    assert done == [0]
+
+
+def test_the_last_to_leave_lifts_the_limit_of_linear_algebra():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    first, second = one_blas_thread(), one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(threads()) <= {1}
+    second.__exit__(None, None, None)
+    assert threads() == before

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -39,13 +39,35 @@ def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
     Threads that wait for one another spin: on a machine that is busy, or beside threads of our own, a factorisation of
     small matrices then takes ten times as long.
     """
-    if rows > SMALL:
-        return nullcontext()
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # slower, and as right
-        return nullcontext()
-    return threadpool_limits(1)
+    return nullcontext() if rows > SMALL else _one_blas_thread
+
+
+class _OneBlasThread(AbstractContextManager):
+    """The limit is one of the whole process: the first thread that comes sets it, the last that leaves lifts it.
+
+    Each with its own, one that came while another was inside would put back what that one had set.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._limits = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                with suppress(ImportError):  # without it slower, and as right
+                    from threadpoolctl import threadpool_limits
+
+                    self._limits.enter_context(threadpool_limits(1))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limits.close()
+
+
+_one_blas_thread = _OneBlasThread()
 
 
 def available_cores() -> int:
@@ -59,15 +81,17 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
     """Call ``work`` on every item, in any order; a thread that is done with one takes the next.
 
     For work that releases the interpreter lock, in items of a fraction of a second: a signal to stop is obeyed between
-    two of them.
+    two of them. An item may itself do its work in this way: all of them together have the threads of this process.
     """
     interrupts.check()
+    obeyed = interrupts.times_obeyed()
     left, stopped, unfinished = iter(items), threading.Event(), threading.Event()
 
     def take() -> None:
         try:
             for item in left:  # shared: taking the next one is one step of the interpreter
-                if stopped.is_set() or interrupts.waiting():
+                # A signal that is obeyed no longer waits: what is done inside of what it ended is to end, too.
+                if stopped.is_set() or interrupts.waiting() or interrupts.times_obeyed() != obeyed:
                     unfinished.set()
                     return
                 work(item)
@@ -75,7 +99,8 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
             stopped.set()
             raise
 
-    others = [_others().submit(take) for _ in range(threads - 1)]
+    pool = _others(available_cores() - 1) if threads > 1 else None
+    others = [pool.submit(take) for _ in range(threads - 1)] if pool else []
     try:
         take()
     finally:  # those that have not begun have nothing to do: where all threads wait like this one, none would begin
@@ -92,10 +117,10 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
         raise KeyboardInterrupt
 
 
-@lru_cache(maxsize=1)
-def _others() -> ThreadPoolExecutor:
+@lru_cache(maxsize=4)
+def _others(count: int) -> ThreadPoolExecutor:
     """The threads beside those that ask for work to be done; they are kept, for to start them takes a millisecond."""
-    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="asymptotix")
+    return ThreadPoolExecutor(max(1, count), thread_name_prefix="asymptotix")
 
 
 if hasattr(os, "register_at_fork"):  # a child has the pool without its threads

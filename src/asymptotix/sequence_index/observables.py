@@ -43,11 +43,11 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
         # A difference on common nodes: the first of them tell it.
         few, change = slice(_DIFFERENCE_NODES), np.zeros_like(here)
         change[few] = _squared_errors(channel, moved, nodes[few]) - here[few]
-        return np.concatenate([here, change * (len(nodes) / _DIFFERENCE_NODES)], axis=1)
+        return np.concatenate([here, change * (len(nodes) / len(nodes[few]))], axis=1)
 
     size = 3 * channel.indices * channel.tokens
     found = randomised_average(errors, PREDICTION_NODES, size, randomisations=4, seed=streams.PREDICTION_NODES)
-    error = found.error[:2] if moved is None else np.hypot(found.error[:2], abs(found.value[2:]))
+    error = found.error[:2] if moved is None else np.hypot(found.error[:2], found.value[2:])
     return Estimate(found.value[:2], error)
 
 

@@ -69,3 +69,16 @@ def test_which_precision_is_taken(c, v, accuracy, is_single):
     )
     np.testing.assert_array_equal(found[0], same[0])
     assert (found[0] != other[0]).any()
+
+
+def test_a_long_and_narrow_ridge_is_followed():
+    """A known second layer leaves of the first a line where the softmax saturates: fifty thousand cells and more."""
+    draw = np.random.default_rng(5)
+    Z, V = np.stack([draw.uniform(1.7, 2.5, (48, 2)), draw.normal(size=(48, 2))], 1), np.diag([0.99, 1e-6])
+    Q = np.eye(2) - V
+    omega = Q @ Z + np.sqrt(Q @ V) @ draw.normal(size=Z.shape)
+    u = rank_one.canonical_sign(rank_one.rotated_preactivation(Z, 1.0, "softmax"))
+    log_evidence, shift, _ = posterior_moments(SOFTMAX, 1.0, u, omega.reshape(-1, 4), V, AVERAGES)
+    assert np.isfinite(log_evidence).all()
+    # What is seen is what was there: the mean of the second layer within 6 deviations, 1e-3 each.
+    assert abs(shift[:, 2:] + omega.reshape(-1, 4)[:, 2:] - Z[:, 1]).max() < 6e-3

@@ -83,13 +83,16 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
         return _entries(skip * zm + m * along, skip * zp + p * along)
     both = m * p
     e, f = xp.exp(-m * m), xp.exp(-abs(both))
-    share = zm / ((e + f) * (1 + e * f))
-    tau_zm, kappa_zm = (1 - e * e) * f * share, xp.copysign((1 - f * f) * e, both) * share
-    return _entries(skip * zm + tau_zm, (skip + 1) * zp + kappa_zm)
+    bottom = (e + f) * (1 + e * f)
+    tau, kappa = (1 - e * e) * (f / bottom), xp.copysign((1 - f * f) * (e / bottom), both)
+    return _entries((skip + tau) * zm, (skip + 1) * zp + kappa * zm)
 
 
 def rotated_attention(u: Any, activation: str) -> Any:
-    """The attention matrix R(u u^T), (..., 2, 2) in the token basis, of rotated pre-activations u (..., 2)."""
+    """The attention matrix R(u u^T), (..., 2, 2) in the token basis, of rotated pre-activations u (..., 2).
+
+    Its entries are good to rounding of one, not each to its own.
+    """
     if activation == "linear":
         return attention(unrotated(u), activation)
     xp = array_namespace(u)

@@ -15,7 +15,6 @@ from .activation_kinds import SOFTMAX
 _WORTH_A_THREAD = 256  # samples: of fewer, more than two threads take longer
 # Of skip strength and of the variances of an index: below it is computed in double precision.
 _LEAST_SKIP, _LEAST_VARIANCE = 0.03, 1e-5
-_NOTHING = np.empty(0), np.empty((0, 4)), np.empty((0, 4, 4)), np.empty((4, 0))
 
 
 def posterior_moments(
@@ -53,7 +52,7 @@ def posterior_moments(
     n = len(u)
     found = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
     fields = omega, omega, np.array([1.0, 1.0, 0.0, 0.0])
-    _compute(kind, c, u, fields, V, np.zeros(2), accuracy, (*found, _NOTHING[3]), single, threads)
+    _compute(kind, c, u, fields, V, np.zeros(2), accuracy, (*found, np.empty((4, 0))), single, threads)
     return found
 
 
@@ -81,7 +80,8 @@ def score_squares(
     """
     n = len(u)
     log_evidence, squares = np.empty(n), np.empty((4, n))
-    _compute(kind, c, u, fields, V, shares, accuracy, (log_evidence, *_NOTHING[1:3], squares))
+    no_posteriors = np.empty((0, 4)), np.empty((0, 4, 4))
+    _compute(kind, c, u, fields, V, shares, accuracy, (log_evidence, *no_posteriors, squares))
     return log_evidence, squares
 
 
@@ -97,9 +97,9 @@ def _compute(
     single: bool | None = None,
     threads: int | None = None,
 ) -> None:
-    """Fill the arrays of results, see :func:`quadtree.softmax_block`."""
-    n = len(u)
-    u, V, Z, noise = (np.ascontiguousarray(x, dtype=np.float64) for x in (u, V.reshape(-1, 2, 2), *fields[:2]))
+    """Fill the arrays of results: log Z_out, shifts and covariances, or log Z_out and squares."""
+    n, arrays = len(u), (u, V.reshape(-1, 2, 2), *fields[:2])
+    u, V, Z, noise = (np.require(x, np.float64, ["C", "W"]) for x in arrays)  # others, read-only ones too, compile anew
     single = _single_is_enough(c, V, accuracy.fineness) if single is None else single
     refinement = quadtree.ROUGH if accuracy.rough else quadtree.CAREFUL
     given = float(c), u, (Z, noise, fields[2]), V, shares, (float(accuracy.fineness), float(accuracy.cut), *refinement)
