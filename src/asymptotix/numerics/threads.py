@@ -123,8 +123,9 @@ def _others(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, count), thread_name_prefix="asymptotix")
 
 
-if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
+if hasattr(os, "register_at_fork"):  # a child has the pool, and what threads hold, without the threads
     os.register_at_fork(after_in_child=_others.cache_clear)
+    os.register_at_fork(after_in_child=_one_blas_thread.__init__)
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alone: bool = True) -> list[Made]:
