@@ -22,6 +22,7 @@ from ...numerics.precision import double_precision
 
 #: Rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2 of two tokens: x_rotated = ROTATION @ x.
 ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
+_FEW_TOKENS = 8
 
 
 def array_namespace(x: Any) -> Any:
@@ -50,13 +51,19 @@ def _along_rows(combined: Any, entries: Any) -> Any:
 
 def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
     """u_L = B_{L-1} z_L for index rows Z (..., L, M) in the token basis."""
-    xp = array_namespace(Z)
-    layers, tokens = Z.shape[-2:]
-    B = xp.broadcast_to(xp.eye(tokens, dtype=Z.dtype), (*Z.shape[:-2], tokens, tokens))
-    for layer in range(layers - 1):
-        u = (B @ Z[..., layer, :, None])[..., 0]
-        B = skip * B + attention(u, activation) @ B
-    return (B @ Z[..., layers - 1, :, None])[..., 0]
+    B, u, skipped = None, Z[..., 0, :], skip * array_namespace(Z).eye(Z.shape[-1], dtype=Z.dtype)
+    for layer in range(1, Z.shape[-2]):
+        mixing = skipped + attention(u, activation)
+        B = mixing if B is None else _product(mixing, B)
+        u = _product(B, Z[..., layer, :, None])[..., 0]
+    return u
+
+
+def _product(A: Any, B: Any) -> Any:
+    """A @ B, in NumPy for few tokens one after the other."""
+    if array_namespace(A) is jnp or A.shape[-1] > _FEW_TOKENS:
+        return A @ B
+    return reduce(np.add, [A[..., k : k + 1] * B[..., k : k + 1, :] for k in range(A.shape[-1])])
 
 
 def output(Z: Any, skip: float, activation: str) -> Any:
