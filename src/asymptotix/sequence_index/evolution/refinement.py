@@ -139,7 +139,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
         error, blocks = float(errors.max()), len(seen)
         if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
             break
-        say(f"more than {blocks} of at most {most} blocks, error {error:.1e}, tolerance {tolerance:.1e}")
+        say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
         for there in _on_more_blocks(evolution, end, blocks_of, blocks, correction):
             predictions.add(there, inverse)
             seen.append(there)
