@@ -85,10 +85,12 @@ def main() -> None:
         print({"curve": curve, "alone": alone}[options.work[0]](float(options.work[1])))
         return
     if not hasattr(os, "sched_setaffinity"):
-        sys.exit("this system does not bind processes to cores")
+        print("nothing to measure: this system does not bind processes to cores")
+        return
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) <= FEW:
-        sys.exit(f"growth is that over {FEW} cores: more than {len(cores)} are needed")
+        print(f"nothing to measure: growth is that over {FEW} cores, and there are {len(cores)}")
+        return
     print(f"{platform.machine()}, {FEW} and {len(cores)} cores")
     for tolerance in options.tolerance:
         times = [

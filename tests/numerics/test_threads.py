@@ -131,6 +131,8 @@ def test_the_last_to_leave_lifts_the_limit_of_linear_algebra():
         return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
 
     before = threads()
+    if max(before, default=1) == 1:
+        pytest.skip("linear algebra has one thread here, or cannot be asked")
     first, second = one_blas_thread(), one_blas_thread()
     first.__enter__()
     second.__enter__()

@@ -72,7 +72,7 @@ def test_which_precision_is_taken(c, v, accuracy, is_single):
 
 
 def test_a_long_and_narrow_ridge_is_followed():
-    """A known second layer leaves of the first a line where the softmax saturates: fifty thousand cells and more."""
+    """A known second layer leaves of the first a line where the softmax saturates: more than 2^14 cells."""
     draw = np.random.default_rng(5)
     Z, V = np.stack([draw.uniform(1.7, 2.5, (48, 2)), draw.normal(size=(48, 2))], 1), np.diag([0.99, 1e-6])
     Q = np.eye(2) - V

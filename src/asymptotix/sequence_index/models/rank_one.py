@@ -22,6 +22,7 @@ from ...numerics.precision import double_precision
 
 #: Rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2 of two tokens: x_rotated = ROTATION @ x.
 ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
+#: Tokens for which NumPy's own products of matrices take longer: five times with two of them, twice with eight.
 _FEW_TOKENS = 8
 
 

@@ -37,7 +37,9 @@ _BUFFER = 256  # nodes evaluated together
 _COARSE = 2  # cells per reach of the prior before any splitting
 _TAIL = 0.12  # cells far down the tail may be larger by this much per unit of energy
 _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
-_MOST_CELLS = 1000000  # a sample that needs more is far outside the model and counts as lost
+# A sample that needs more cells is far outside the model, or has too long and narrow a ridge (the second layer is known
+# and the skip strength 0.1 or less: some samples of ten thousand), and counts as lost.
+_MOST_CELLS = 1000000
 # Nodes along a side: so many for a side of no length, and so many more per width of the integrand over the fineness.
 # Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
 _FIRST_NODES, _NODES_PER_WIDTH, MOST_NODES = 1.5, 4.0, 15
