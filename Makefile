@@ -7,6 +7,9 @@ VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 DOCS = $(VENV)/.installed-docs
+# Two processes fill two cores, without threads of BLAS that spin. One that dies ends the run: in another one its test
+# would be begun again, and again.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --max-worker-restart 0
 
 .PHONY: help env demo test test-slow test-full lint docs wheel bench clean
 
@@ -40,13 +43,13 @@ demo: $(STAMP)
 	$(BIN)/asymptotix demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/slow -m "not slow and not full and not gpu"
+	$(PYTEST) --dist loadfile --ignore tests/slow -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow and not full and not gpu"
+	$(PYTEST) --dist loadscope -m "slow and not full and not gpu"
 
 test-full: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu"
+	$(PYTEST) --dist loadscope -m "not gpu"
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

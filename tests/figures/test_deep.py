@@ -7,6 +7,7 @@ import pytest
 from asymptotix.figures import FIGURES, deep
 
 
+@pytest.mark.slow
 def test_thresholds_against_the_skip(tmp_path):
     made = deep.fig1_right(skips=(1.0,), tolerance=0.05, out=tmp_path, progress=False)
     made.save(tmp_path, 1.0)

@@ -16,6 +16,7 @@ from . import interrupts
 
 #: Rows of a matrix below which a factorisation is not worth more than one thread.
 SMALL = 256
+_WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -68,6 +69,30 @@ class _OneBlasThread(AbstractContextManager):
 
 
 _one_blas_thread = _OneBlasThread()
+
+
+def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
+    """``jax.jit`` of a function that is, or calls, one of the user's own.
+
+    On a CPU, LAPACK and Fourier transforms hand parts of their work to the threads of the pool that XLA calls them
+    from: as many of them at once as there are cores, in one program or in two, wait for one another for ever. Programs
+    that have any do without these threads.
+    """
+    import jax
+
+    with_pool = jax.jit(function)
+    chosen: list[Any] = []
+
+    def call(*given: Any) -> Made:
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):  # part of another program
+            return with_pool(*given)
+        if not chosen:
+            text = with_pool.lower(*given).as_text()
+            waits = "lapack" in text or "stablehlo.fft" in text
+            chosen.append(jax.jit(function, compiler_options=_WITHOUT_POOL) if waits else with_pool)
+        return chosen[0](*given)
+
+    return call
 
 
 def available_cores() -> int:

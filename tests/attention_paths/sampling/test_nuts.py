@@ -163,6 +163,7 @@ def test_an_interrupted_chain_goes_on(at, monkeypatch):
         assert "chain_state" not in final[seed].values
 
 
+@pytest.mark.slow
 def test_finished_chains_are_judged_with_those_that_are_added(monkeypatch):
     """A chain that has ended leaves no state; it is not run again, and R-hat is that of one call with both."""
     problem = one_path()
@@ -187,6 +188,7 @@ def test_finished_chains_are_judged_with_those_that_are_added(monkeypatch):
     assert final[0].values["cpu_seconds"] == alone[0].values["cpu_seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # of so few draws
 def test_chains_can_be_added_to_a_result(tmp_path):
     problem, algorithm = one_path(), NUTS(draws=60, warmup=WARMUP)

@@ -189,6 +189,7 @@ def test_outputs_that_depend_on_others_are_left_out() -> None:
     assert np.linalg.cond(np.cov(y @ axes, rowvar=False)) < 10
 
 
+@pytest.mark.slow
 def test_they_suit_few_outputs_that_are_hard() -> None:
     assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3)))
     assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3, 0.1)))

@@ -4,8 +4,7 @@ Used for the losses that have no compiled kernel. Gradient and Hessian come from
 everything is computed in double precision. Samples are worked on in lanes: where a descent has ended the next sample
 takes its place, so that none waits for the slowest.
 
-Nothing here calls LAPACK: for small matrices it is slow, and XLA's batched calls of it, made from two threads at once,
-wait for one another's threads for ever.
+Nothing here calls LAPACK: for small matrices it is slow.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
-from ...numerics.threads import in_threads
+from ...numerics.threads import compiled, in_threads
 from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_SHIFTS, MOST_STEPS, RELATIVE, SINGULAR
 
 PART = 2**10
@@ -61,27 +60,24 @@ class BatchedNewton:
     """Minimiser of |r - z|^2/(2 Sigma) + loss(y, r).
 
     ``loss`` takes one sample and returns a scalar; ``length`` measures a step in r in units of the distance over which
-    the loss may change its shape. ``alone``: see :func:`in_parts`.
+    the loss may change its shape.
     """
 
     def __init__(
-        self,
-        loss: Callable[[jax.Array, jax.Array], jax.Array],
-        length: Callable[[jax.Array], jax.Array],
-        alone: bool = False,
+        self, loss: Callable[[jax.Array, jax.Array], jax.Array], length: Callable[[jax.Array], jax.Array]
     ) -> None:
-        self._loss, self._length, self._alone = loss, length, alone
-        self._descend = jax.jit(self._descend_part)
-        self._derivative = jax.jit(self._derivative_part)
+        self._loss, self._length = loss, length
+        self._descend = compiled(self._descend_part)
+        self._derivative = compiled(self._derivative_part)
 
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
-        p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start, alone=self._alone)
+        p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start)
         return p, value
 
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
         """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
-        trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p, alone=self._alone)
+        trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p)
         return trace, response
 
     def _derivative_part(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
@@ -142,11 +138,8 @@ class BatchedNewton:
         return lanes, last | (lanes.halvings >= MOST_HALVINGS) | (lanes.steps > MOST_STEPS)
 
 
-def in_parts(kernel: Callable[..., Any], *samples: np.ndarray, alone: bool = False) -> list[np.ndarray]:
-    """A compiled kernel(count, *part) on PART samples at a time, in double precision and, unless ``alone``, in threads.
-
-    Kernels that call LAPACK must run alone.
-    """
+def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarray]:
+    """A compiled kernel(count, *part) on PART samples at a time, in double precision and in threads."""
 
     @double_precision()
     def on(first: int) -> list[np.ndarray]:
@@ -155,8 +148,7 @@ def in_parts(kernel: Callable[..., Any], *samples: np.ndarray, alone: bool = Fal
         filled = [np.concatenate([x, np.repeat(x[:1], PART - count, axis=0)]) if count < PART else x for x in parts]
         return [np.asarray(made)[:count] for made in kernel(count, *filled)]
 
-    firsts = range(0, len(samples[0]), PART)
-    made = list(map(on, firsts)) if alone else in_threads(on, firsts)
+    made = in_threads(on, range(0, len(samples[0]), PART))
     return [np.concatenate(column) for column in zip(*made, strict=True)]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...numerics import checks
 from ...numerics.precision import double_precision
+from ...numerics.threads import compiled
 from .batched_newton import BatchedNewton, in_parts
 from .loss_average import NodeAverage
 from .proximal import ProximalMap
@@ -28,20 +29,19 @@ class GenericMap(ProximalMap):
         self.tokens, self._convex = tokens, convex
         self._matrix = symmetric(tokens, np.diag(pair_weights(tokens)))
         self.visible_directions = self._matrix.shape[1]
-        self._output = jax.jit(jax.vmap(lambda r: teacher(self._preactivation(r))))
+        self._output = compiled(jax.vmap(lambda r: teacher(self._preactivation(r))))
 
         def coordinate_loss(y: jax.Array, r: jax.Array) -> jax.Array:
             return loss(y, self._preactivation(r))
 
-        self._loss = jax.jit(jax.vmap(coordinate_loss))
+        self._loss = compiled(jax.vmap(coordinate_loss))
         with double_precision():
             entries = jax.ShapeDtypeStruct((tokens, tokens), jnp.float64)
             y = jax.eval_shape(teacher, entries)
             shape = jax.eval_shape(loss, y, entries)
             if getattr(shape, "shape", None) != ():
                 raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
-            self._alone = "lapack" in jax.jit(loss).lower(y, entries).as_text()
-        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max(), self._alone)
+        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max())
 
     def _preactivation(self, r: jax.Array) -> jax.Array:
         return jnp.reshape(self._matrix @ r, (self.tokens, self.tokens))
@@ -50,7 +50,7 @@ class GenericMap(ProximalMap):
         return in_parts(lambda _, *part: (self._output(*part),), z0)[0]
 
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        return in_parts(lambda _, *part: (self._loss(*part),), y, r, alone=self._alone)[0]
+        return in_parts(lambda _, *part: (self._loss(*part),), y, r)[0]
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
         return np.full(len(y), not self._convex)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
+from ...numerics.threads import compiled
 from ..model import AttentionIndex
 from ..streams import TRIAL_MATRICES
 from .losses import teacher_output
@@ -107,8 +108,8 @@ def _tried(
 
     try:
         with double_precision():
-            found = [np.asarray(part) for part in jax.jit(jax.vmap(all_of))(*samples)]
-            again = np.asarray(jax.jit(jax.vmap(lambda *sample: scalar(*sample)))(*samples))  # traced anew
+            found = [np.asarray(part) for part in compiled(jax.vmap(all_of))(*samples)]
+            again = np.asarray(compiled(jax.vmap(lambda *sample: scalar(*sample)))(*samples))  # traced anew
     except _NoNumberError as error:
         raise ValueError(f"{name} must be {what}; got {function!r}, which returns {error}") from None
     except Exception as error:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...numerics import interrupts
 from ...numerics.precision import double_precision
+from ...numerics.threads import compiled
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
 from .tools.sample_moments import SampleMoments, merged
 
@@ -70,7 +71,7 @@ class MappedChannel(Channel):
     def program(self, draws: int, seed: int) -> Any:
         """The compiled map of :meth:`moments` over samples; ``seed`` is for channels that share lists of draws."""
         if draws not in self._programs:
-            self._programs[draws] = jax.jit(jax.vmap(functools.partial(self.moments, draws=draws)))
+            self._programs[draws] = compiled(jax.vmap(functools.partial(self.moments, draws=draws)))
         return self._programs[draws]
 
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:

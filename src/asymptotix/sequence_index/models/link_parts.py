@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
+from ...numerics.threads import compiled
 from .. import streams
 from .link import LinkModel, SequenceIndex
 
@@ -55,7 +56,7 @@ def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(streams.LINK_DEPENDENCE)
     sizes = np.resize(_SIZES, (_PROBES, 1, 1))
     Z, moved = sizes * rng.standard_normal((2, _PROBES, model.indices, model.tokens))
-    outputs = jax.jit(jax.vmap(lambda Z: jnp.ravel(jnp.asarray(model.evaluate(Z))).astype(float)))
+    outputs = compiled(jax.vmap(lambda Z: jnp.ravel(jnp.asarray(model.evaluate(Z))).astype(float)))
     before = np.asarray(outputs(Z))
     columns = []
     for row in range(model.indices):

@@ -22,6 +22,7 @@ from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
 from ..tools.line_integral import NODES, line_nodes
 from ..tools.sample_moments import SampleMoments, weighted_moments
+from ..tools.small_matrices import half_log_det, solve_positive
 
 _LOG_2PI = float(np.log(2 * np.pi))
 #: Standard deviations beyond which the prior has no mass that counts.
@@ -240,11 +241,11 @@ class HeadsChannel(OneLayerChannel):
         H, M = self.attention.heads, self.tokens
         V = prior[::M, ::M]
         S = self._sums @ V @ self._sums.T
-        gain = jnp.linalg.solve(S, self._sums @ V).T
+        gain = solve_positive(S, self._sums @ V).T
         u = self._signs[:, :, None] * y.reshape(H, M)
         miss = u - self._sums @ omega.reshape(-1, M)
-        energy = jax.vmap(lambda x: (x * jnp.linalg.solve(S, x)).sum())(miss)
-        constant = 0.5 * M * (H * _LOG_2PI + jnp.linalg.slogdet(S)[1])
+        energy = jax.vmap(lambda x: (x * solve_positive(S, x)).sum())(miss)
+        constant = M * (0.5 * H * _LOG_2PI + half_log_det(S))
         found = weighted_moments(-0.5 * energy - constant, miss.reshape(-1, H * M))
         lift = jnp.kron(gain, np.eye(M))
         rest = jnp.kron(V - gain @ self._sums @ V, np.eye(M))

@@ -10,6 +10,7 @@ import numpy as np
 from ...models.link import LinkModel
 from ..protocol import Averages, OperatorAverager
 from ..tools.sample_moments import SampleMoments
+from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
 
 
@@ -43,9 +44,9 @@ class LinearChannel(LinkChannel):
         noise, B = self.model.noise, self._B
         residual = self._seen @ (y - self._offset) - B @ omega
         S = B @ prior @ B.T + noise * np.eye(len(B))
-        root = jnp.linalg.cholesky(S)
-        whitened = jnp.linalg.solve(root, residual)
-        gain = jnp.linalg.solve(root, B @ prior)
+        root = cholesky(S)
+        whitened = solve_lower(root, residual)
+        gain = solve_lower(root, B @ prior)
         log_evidence = -0.5 * (whitened**2).sum() - jnp.log(jnp.diag(root)).sum() - 0.5 * len(B) * np.log(2 * np.pi)
         if noise > 0:
             rest = self._unseen @ (y - self._offset)

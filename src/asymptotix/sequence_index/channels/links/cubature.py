@@ -14,6 +14,7 @@ from ...models.link import LinkModel
 from ..protocol import LEAST_EFFECTIVE_SAMPLES
 from ..tools.root_finding import projected
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
+from ..tools.small_matrices import cholesky
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
 from .one_index.noisy_averager import NoisyAverager, noisy_averager
@@ -60,7 +61,7 @@ class CubatureChannel(LinkChannel):
         return cells * max(self._order, 3) ** n * (4 + 2 * n)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        root = jnp.linalg.cholesky(prior)
+        root = cholesky(prior)
         noise, n = self.model.noise, self.size
 
         def extended(x: Any) -> Any:

@@ -15,6 +15,7 @@ from ...models.link import LinkModel
 from ..tools.line_roots import line_roots
 from ..tools.root_finding import projected
 from ..tools.sample_moments import SampleMoments, weighted_moments
+from ..tools.small_matrices import cholesky, half_log_det, solve_positive
 from .link_channel import LinkChannel, flat_link
 from .link_kind import LinkKind
 
@@ -65,19 +66,19 @@ class CurveChannel(LinkChannel):
         return 2 * _NODES * (40 if all(self._affine) else 600)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        root = jnp.linalg.cholesky(prior)
+        root = cholesky(prior)
         deviation = jnp.sqrt(jnp.diag(prior))
         far = root @ projected(lambda x: self.link(omega + root @ x), y, jnp.zeros(2), 12)[0]
-        precision = jnp.linalg.inv(prior / jnp.outer(deviation, deviation))
+        correlation = prior / jnp.outer(deviation, deviation)
         nodes = [self._nodes(y, omega[i], deviation[i], jnp.abs(far[i]) / deviation[i], i, _NODES) for i in (0, 1)]
 
         def residual(t: Any) -> Any:
             return self.link(omega + deviation * t)[0] - y[0]
 
         log_weights, t = self._on_curve(residual, nodes, _NODES // _LINE_NODES)
-        log_weights -= 0.5 * jnp.einsum("ri,ij,rj->r", t, precision, t)
+        log_weights -= 0.5 * (t * solve_positive(correlation, t.T).T).sum(1)
         # As a density of y: N(z) d^2 z in units of the deviations.
-        normal = 0.5 * jnp.linalg.slogdet(precision)[1] - np.log(2 * np.pi)
+        normal = -half_log_det(correlation) - np.log(2 * np.pi)
         return weighted_moments(log_weights + normal, t * deviation)
 
     def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
@@ -167,7 +168,7 @@ def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.n
 
     def newton(z: Any, _: Any) -> tuple[Any, None]:
         H, g = jax.vmap(hessian)(z), jax.vmap(gradient)(z)
-        step = -jnp.einsum("nij,nj->ni", jnp.linalg.pinv(H, rtol=1e-10), g)
+        step = -jnp.einsum("nij,nj->ni", jax.vmap(_pseudo_inverse)(H), g)
         return z + step * jnp.minimum(1, 1 / (jnp.linalg.norm(step, axis=1, keepdims=True) + 1e-12)), None
 
     z, _ = jax.lax.scan(newton, z, None, length=60)
@@ -183,3 +184,14 @@ def _distinct(place: np.ndarray, value: np.ndarray, bend: np.ndarray) -> tuple[n
     if len(first) > _LARGEST_NUMBER_OF_CENTRES:
         first = first[:0]
     return place[first], value[first], bend[first]
+
+
+def _pseudo_inverse(H: Any) -> Any:
+    """That of a symmetric matrix (2, 2), from its eigenvalues, the mean of the diagonal plus and minus a radius."""
+    mean = 0.5 * jnp.trace(H)
+    apart = H - mean * jnp.eye(2)
+    radius = jnp.hypot(apart[0, 0], apart[0, 1])
+    values = mean + radius * np.array([1.0, -1.0])
+    inverses = jnp.where(jnp.abs(values) > 1e-10 * jnp.abs(values).max(), 1 / values, 0.0)
+    axes = apart / jnp.where(radius > 0, radius, 1.0)
+    return 0.5 * (inverses.sum() * jnp.eye(2) + (inverses[0] - inverses[1]) * axes)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
+from ....numerics.threads import compiled
 from ...models.link import LinkModel
 from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
@@ -98,7 +99,7 @@ class FibreChannel(LinkChannel):
         rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
         points_of = FibreSupport(phi, rows, self._affine, self.symmetry.exchangeable)
-        link = jax.jit(jax.vmap(self.link))
+        link = compiled(jax.vmap(self.link))
 
         def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
             noise = (y - np.asarray(link(z))) / amplitude if amplitude else np.zeros((len(y), 0))
@@ -109,7 +110,7 @@ class FibreChannel(LinkChannel):
         return found
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        root = jnp.linalg.cholesky(prior)
+        root = cholesky(prior)
         phi = self.whitened(omega, root)
         found = fibre_moments(phi, y, key, (self.dimension, self.solved), draws, self.starts)
         n = self.size

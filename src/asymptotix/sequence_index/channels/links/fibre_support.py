@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.threads import compiled
 from ..tools.line_roots import root_between
 from ..tools.random_lists import kronecker_sequence, uniforms_from
 from ..tools.unrolled import unrolled
@@ -87,10 +88,10 @@ class FibreSupport:
         order = np.argsort(~(kinds[:, : len(rows)] > 0).all(1), kind="stable")
         self._kinds, self._frequency = kinds[order], counts[order] / counts.sum()
         self._sequence = np.repeat(np.arange(len(kinds)), counts[order])
-        self._shares = jax.jit(jax.vmap(self._shares_of_charts))
-        self._cells = jax.jit(self._flagged_cells)
-        self._extrema = jax.jit(jax.vmap(self._extremum, -1))
-        self._weighted = jax.jit(self._weighted_roots)
+        self._shares = compiled(jax.vmap(self._shares_of_charts))
+        self._cells = compiled(self._flagged_cells)
+        self._extrema = compiled(jax.vmap(self._extremum, -1))
+        self._weighted = compiled(self._weighted_roots)
 
     def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any, draws: int) -> tuple[np.ndarray, np.ndarray]:
         """Points (samples, lists, J, D) with phi(x) = y and their log-weights (samples, lists, J), -inf for none.

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ....numerics.threads import compiled
 from ... import streams
 from ...models.link import LinkModel
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.random_lists import kronecker_normals
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
+from ..tools.small_matrices import cholesky
 from .link_channel import ROUNDING, LinkChannel, flat_link
 
 #: Jumps of most links on a line at most, and of those that there is a channel for.
@@ -50,7 +52,7 @@ class LineChannel(LinkChannel):
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         n = self.size
         each = max(1, draws // (2 * n))
-        root = jnp.linalg.cholesky(prior)
+        root = cholesky(prior)
         tolerance = ROUNDING * (1 + jnp.abs(y))
         half = kronecker_normals(key, each * n, n - 1).reshape(each, n, n - 1)
         others = jnp.concatenate([half, -half])  # what is odd in the other coordinates drops out
@@ -83,6 +85,6 @@ def jumps_along_lines(model: LinkModel) -> int:
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     along = points[:, None] + np.linspace(-6.0, 6.0, 601)[:, None] * directions[:, None]
     link = partial(flat_link, model)
-    values, there = np.asarray(jax.jit(jax.vmap(jax.vmap(link)))(along)), np.asarray(jax.vmap(link)(points))
+    values, there = np.asarray(compiled(jax.vmap(jax.vmap(link)))(along)), np.asarray(jax.vmap(link)(points))
     member = np.all(abs(values - there[:, None]) <= ROUNDING * (1 + abs(there[:, None])), axis=-1)
     return int(np.quantile(np.diff(member, axis=1).sum(1), 1 - _RARE, method="higher"))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ....numerics.threads import compiled
 from ... import streams
 from ...models.link import LinkModel
 from ...models.rank_one import array_namespace
@@ -72,7 +73,7 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     def support_program(self) -> Any:
         """:meth:`support`, compiled, for many samples."""
-        return jax.jit(jax.vmap(self.support))
+        return compiled(jax.vmap(self.support))
 
     def link(self, z: Any) -> Any:
         """The link as a function R^n -> R^k, float outputs."""
@@ -81,7 +82,7 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     def _link_program(self) -> Any:
         """The link of many samples, compiled: one by one its operations would be, for every number of them."""
-        return jax.jit(jax.vmap(self.link))
+        return compiled(jax.vmap(self.link))
 
     def observe(self, Z: Any, noise: Any = None) -> Any:
         """The outputs (n, k), with the noise of the model.
@@ -114,7 +115,7 @@ class LinkChannel(MappedChannel):
             return super().recovery_bound(frame)
         z = np.random.default_rng(streams.LINK_DIFFERENTIALS).standard_normal((_DIFFERENTIALS, self.size))
         with double_precision():
-            J = np.asarray(jax.jit(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(z)))
+            J = np.asarray(compiled(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(z)))
         J = J.reshape(len(z), -1, self.indices, self.tokens)
         directions, rank = last_recovered(np.einsum("akpm,pi->akim", J, frame), self.outputs)
         return directions / rank

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ....numerics.threads import compiled
 from ... import streams
 from ...models.link import LinkModel
 from .link_channel import flat_link
@@ -55,7 +56,7 @@ def link_kind(model: LinkModel) -> LinkKind:
     rng = np.random.default_rng(streams.LINK_PROBES)
     z = rng.standard_normal((_PROBES, n))
     link = partial(flat_link, model)
-    differential = jax.jit(jax.vmap(jax.jacfwd(link)))
+    differential = compiled(jax.vmap(jax.jacfwd(link)))
     J, y = np.asarray(differential(z)), np.asarray(jax.vmap(link)(z))
     if not np.isfinite(J).all():
         raise ValueError(f"link must have finite derivatives almost everywhere, got {model.link!r}, which has not")

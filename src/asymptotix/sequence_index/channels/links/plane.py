@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
+from ....numerics.threads import compiled
 from ...models.link import LinkModel
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
@@ -85,7 +86,7 @@ def pattern_changes(model: LinkModel, axis: int) -> np.ndarray | None:
     """Values of one index at which the sequence of values of the link along the other changes; None if too often."""
     other = np.linspace(-9, 9, 601) + 0.00217
     link = partial(flat_link, model)
-    values = jax.jit(
+    values = compiled(
         jax.vmap(lambda c: jax.vmap(lambda s: link(jnp.zeros(2).at[axis].set(c).at[1 - axis].set(s)))(other))
     )
 

@@ -15,7 +15,7 @@ from ...models.link import LinkModel
 from ..mapped import NumberedSamples
 from ..tools.root_finding import gauss_newton, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
-from ..tools.small_matrices import half_log_det
+from ..tools.small_matrices import cholesky, half_log_det, solve_lower
 from .link_channel import LinkChannel
 
 _STARTS, _STEPS, _POLISH = 48, 20, 3
@@ -57,7 +57,7 @@ class RootChannel(LinkChannel):
         return found
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        root = jnp.linalg.cholesky(prior)
+        root = cholesky(prior)
         effort = (_STEPS, _POLISH) if draws == _STARTS else (_MORE_STEPS, _MORE_POLISH)
 
         def phi(x: Any) -> Any:
@@ -67,7 +67,7 @@ class RootChannel(LinkChannel):
             return gauss_newton(phi, y, x, *effort)
 
         first, found = jax.vmap(search)(jnp.asarray(self._starts[draws]))
-        mirrored = jnp.linalg.solve(root, (-(omega + first @ root.T) - omega).T).T
+        mirrored = solve_lower(root, (-(omega + first @ root.T) - omega).T).T
         mirrored = jnp.where(found[:, None], mirrored, first)
         second, found_too = jax.vmap(search)(mirrored)
         x, ok = jnp.concatenate([first, second]), jnp.concatenate([found, found_too])

@@ -1,13 +1,64 @@
-"""Cholesky factors of tiny matrices, unrolled: mapped over many samples they fuse, where library calls do not."""
+"""Cholesky factors of small matrices without LAPACK, for programs that are mapped over many samples.
+
+Tiny ones are unrolled: they fuse with what is around them, where library calls do not. And XLA's calls of LAPACK on
+batches hand parts of a batch to the threads of the pool that they run on themselves: as many of them at once as there
+are cores, in one program or in two, wait for one another for ever.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 #: Beyond this size the unrolled loops take longer to compile than they save.
 _UNROLLED = 6
+
+
+def cholesky(A: Any) -> Any:
+    """Lower Cholesky factor of a symmetric positive matrix; next to nothing on the diagonal where it is singular."""
+    n = A.shape[-1]
+    if n > _UNROLLED:
+        return _factor_by_columns(A)
+    L = _factor(A)
+    return jnp.stack([jnp.stack([L[i][j] if j <= i else jnp.zeros((), A.dtype) for j in range(n)]) for i in range(n)])
+
+
+def solve_lower(L: Any, b: Any) -> Any:
+    """X with L x = b, L (n, n) lower triangular, b (n, ...)."""
+    n = L.shape[-1]
+    if n > _UNROLLED:
+        return jax.lax.fori_loop(0, n, lambda i, x: x.at[i].set((b[i] - L[i] @ x) / L[i, i]), jnp.zeros_like(b))
+    return jnp.stack(_forward([[L[i, j] for j in range(n)] for i in range(n)], b))
+
+
+def solve_positive(A: Any, b: Any) -> Any:
+    """X with A x = b, A (n, n) symmetric and positive, b (n, ...)."""
+    n = A.shape[-1]
+    if n > _UNROLLED:
+        L = _factor_by_columns(A)
+        return solve_lower(L[::-1, ::-1].T, solve_lower(L, b)[::-1])[::-1]
+    L = _factor(A)
+    x = _forward(L, b)
+    for i in reversed(range(n)):
+        x[i] = (x[i] - sum((L[k][i] * x[k] for k in range(i + 1, n)), 0.0)) / L[i][i]
+    return jnp.stack(x)
+
+
+def half_log_det(A: Any) -> Any:
+    """Half the log-determinant of a symmetric positive matrix; very negative where it is singular."""
+    if len(A) > _UNROLLED:
+        return jnp.log(jnp.diagonal(_factor_by_columns(A))).sum()
+    L = _factor(A)
+    return sum((jnp.log(L[i][i]) for i in range(len(L))), jnp.zeros((), A.dtype))
+
+
+def _forward(L: list[list[Any]], b: Any) -> list[Any]:
+    x: list[Any] = []
+    for i in range(len(L)):
+        x.append((b[i] - sum((L[i][k] * x[k] for k in range(i)), 0.0)) / L[i][i])
+    return x
 
 
 def _factor(A: Any) -> list[list[Any]]:
@@ -16,36 +67,20 @@ def _factor(A: Any) -> list[list[Any]]:
     for i in range(n):
         for j in range(i + 1):
             s = A[i, j] - sum((L[i][k] * L[j][k] for k in range(j)), 0.0)
-            L[i][j] = jnp.sqrt(jnp.maximum(s, jnp.finfo(s.dtype).tiny)) if i == j else s / L[j][j]
+            L[i][j] = _pivot(s) if i == j else s / L[j][j]
     return L
 
 
-def solve_positive(A: Any, b: Any) -> Any:
-    """X with A x = b, A (n, n) symmetric and positive."""
-    n = A.shape[-1]
-    if n > _UNROLLED:
-        return jnp.linalg.solve(A, b)
-    L = _factor(A)
-    x: list[Any] = [None] * n
-    for i in range(n):
-        x[i] = (b[i] - sum((L[i][k] * x[k] for k in range(i)), 0.0)) / L[i][i]
-    for i in reversed(range(n)):
-        x[i] = (x[i] - sum((L[k][i] * x[k] for k in range(i + 1, n)), 0.0)) / L[i][i]
-    return jnp.stack(x)
+def _factor_by_columns(A: Any) -> Any:
+    rows = jnp.arange(len(A))
+
+    def with_column(j: Any, L: Any) -> Any:
+        s = A[:, j] - L @ L[j]
+        pivot = _pivot(s[j])
+        return L.at[:, j].set(jnp.where(rows > j, s / pivot, jnp.where(rows == j, pivot, 0.0)))
+
+    return jax.lax.fori_loop(0, len(A), with_column, jnp.zeros_like(A))
 
 
-def half_log_det(A: Any) -> Any:
-    """Half the log-determinant of a symmetric positive matrix; very negative where it is singular."""
-    if A.shape[-1] > _UNROLLED:
-        return 0.5 * jnp.linalg.slogdet(A)[1]
-    L = _factor(A)
-    return sum((jnp.log(L[i][i]) for i in range(len(L))), jnp.zeros((), A.dtype))
-
-
-def cholesky(A: Any) -> Any:
-    """Lower Cholesky factor as an array."""
-    n = A.shape[-1]
-    if n > _UNROLLED:
-        return jnp.linalg.cholesky(A)
-    L = _factor(A)
-    return jnp.stack([jnp.stack([L[i][j] if j <= i else jnp.zeros((), A.dtype) for j in range(n)]) for i in range(n)])
+def _pivot(square: Any) -> Any:
+    return jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
