@@ -1,17 +1,12 @@
 """Work on many items in threads."""
 
-import subprocess
-import sys
 import threading
 import time
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from asymptotix.numerics import interrupts
-from asymptotix.numerics.threads import available_cores, compiled, each_in_parallel, in_threads, one_blas_thread
+from asymptotix.numerics.threads import available_cores, each_in_parallel, in_threads, one_blas_thread
 
 
 def test_no_more_cores_than_a_worker_was_given(monkeypatch):
@@ -146,38 +141,3 @@ def test_the_last_to_leave_lifts_the_limit_of_linear_algebra():
         assert set(threads()) <= {1}
         second.__exit__(None, None, None)
         assert threads() == before
-
-
-_IN_A_LOOP = """
-import sys, time
-import jax, jax.numpy as jnp, numpy as np
-from asymptotix.numerics.threads import compiled
-
-def solved(A, b):
-    return jnp.linalg.solve(A, b), jnp.linalg.slogdet(A)[1], jnp.linalg.eigvalsh(A @ A.T)
-
-program = {"compiled": compiled, "jit": jax.jit}[sys.argv[1]](jax.vmap(solved))
-rng = np.random.default_rng(0)
-A, b = rng.standard_normal((4096, 5, 5)), rng.standard_normal((4096, 5, 3))
-end = time.monotonic() + 4
-while time.monotonic() < end:
-    found = [program(A, b) for _ in range(3)]
-print(*(float(part.sum()) for part in found[-1]))
-"""
-
-
-@pytest.mark.slow
-def test_functions_that_call_lapack_do_not_wait_for_one_another():
-    """With `jit` in place of `compiled` the same program hangs, on two cores within seconds."""
-    made = subprocess.run([sys.executable, "-c", _IN_A_LOOP, "compiled"], capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0, made.stderr
-    assert len(made.stdout.split()) == 3
-
-
-def test_other_functions_keep_all_threads_and_may_be_part_of_another():
-    double = compiled(lambda x: 2 * x)
-    assert float(double(jnp.ones(()))) == 2
-    assert float(jax.jit(lambda x: double(x) + 1)(jnp.ones(()))) == 3
-    of_a_matrix = compiled(jnp.linalg.cholesky)
-    np.testing.assert_allclose(jax.jit(lambda A: of_a_matrix(A))(4 * jnp.eye(2)), 2 * np.eye(2))
-    np.testing.assert_allclose(of_a_matrix(4 * jnp.eye(2)), 2 * np.eye(2))

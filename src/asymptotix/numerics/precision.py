@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar
 
-from .processes import refuse_after_fork
+from .threads import refuse_after_fork
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

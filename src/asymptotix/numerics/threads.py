@@ -1,9 +1,10 @@
-"""Compiled loops: whether their compiler is there, our own threads around them, and those of linear algebra."""
+"""Threads: our own around compiled loops, those of linear algebra, and those of JAX, which a fork leaves behind."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +17,6 @@ from . import interrupts
 
 #: Rows of a matrix below which a factorisation is not worth more than one thread.
 SMALL = 256
-_WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -69,30 +69,6 @@ class _OneBlasThread(AbstractContextManager):
 
 
 _one_blas_thread = _OneBlasThread()
-
-
-def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
-    """``jax.jit`` of a function that is, or calls, one of the user's own.
-
-    On a CPU, LAPACK and Fourier transforms hand parts of their work to the threads of the pool that XLA calls them
-    from: as many of them at once as there are cores, in one program or in two, wait for one another for ever. Programs
-    that have any do without these threads.
-    """
-    import jax
-
-    with_pool = jax.jit(function)
-    chosen: list[Any] = []
-
-    def call(*given: Any) -> Made:
-        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given)):  # part of another program
-            return with_pool(*given)
-        if not chosen:
-            text = with_pool.lower(*given).as_text()
-            waits = "lapack" in text or "stablehlo.fft" in text
-            chosen.append(jax.jit(function, compiler_options=_WITHOUT_POOL) if waits else with_pool)
-        return chosen[0](*given)
-
-    return call
 
 
 def available_cores() -> int:
@@ -148,11 +124,6 @@ def _others(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, count), thread_name_prefix="asymptotix")
 
 
-if hasattr(os, "register_at_fork"):  # a child has the pool, and what threads hold, without the threads
-    os.register_at_fork(after_in_child=_others.cache_clear)
-    os.register_at_fork(after_in_child=_one_blas_thread.__init__)
-
-
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alone: bool = True) -> list[Made]:
     """What ``work`` makes of every item, in their order, on all available cores.
 
@@ -170,3 +141,35 @@ def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alo
         left = left[1:]
     each_in_parallel(make, left, min(available_cores(), len(items)))
     return made
+
+
+_forked = False  # whether an ancestor of this process had used JAX when it forked
+
+
+def refuse_after_fork() -> None:
+    """Raise a RuntimeError with what to do instead, in a process that was forked after JAX was used."""
+    if _forked:
+        raise RuntimeError(
+            "this process was forked after JAX was used, and JAX would hang in it: start workers with "
+            "multiprocessing.get_context('spawn'), or fork them before the first call"
+        )
+
+
+def _look_back() -> None:
+    global _forked
+    _forked = _forked or _jax_runs()
+
+
+def _jax_runs() -> bool:
+    """Whether JAX has started its threads. It is loaded by others too, and being loaded alone does no harm."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None:
+        return False
+    # Not public: where it has gone, what is loaded counts as used.
+    return getattr(bridge, "backends_are_initialized", lambda: True)()
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool, and what threads hold, without the threads
+    os.register_at_fork(after_in_child=_others.cache_clear)
+    os.register_at_fork(after_in_child=_one_blas_thread.__init__)
+    os.register_at_fork(after_in_child=_look_back)

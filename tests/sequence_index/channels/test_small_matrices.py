@@ -70,10 +70,11 @@ def paraboloid(z):
 MODELS = {
     "heads": lambda: DeepAttention(1, 2, heads=3),
     "rank two": lambda: DeepAttention(1, 2, rank=2),
+    "rank two of three tokens": lambda: DeepAttention(1, 3, rank=2),
     "untied": lambda: DeepAttention(1, 2, tied=False),
     "three layers": lambda: DeepAttention(3, 2),
     "affine": lambda: MultiIndex(lambda z: 2 * z[:2] + z[2], 3),
-    "affine with noise": lambda: MultiIndex(lambda z: z.sum(), 8, noise=0.1),
+    "affine with noise": lambda: MultiIndex(lambda z: z + z.sum(), 8, noise=0.1),
     "curve": lambda: MultiIndex(lambda z: z[0] ** 2 + 3 * z[1] ** 2, 2),
     "fibre": lambda: MultiIndex(paraboloid, 3),
     "fibre with noise": lambda: MultiIndex(paraboloid, 3, noise=0.1),

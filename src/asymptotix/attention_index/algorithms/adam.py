@@ -22,6 +22,7 @@ from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.compiled import one_by_one
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..model import AttentionIndex
@@ -331,10 +332,11 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSetting
     back, with K vectors of length d per sample each.
     """
     shift, K = _shift(S, samples), samples.centre.shape[1]
+    graded = _called(jax.value_and_grad(partial(_error, settings=settings)), settings)
 
     def contribution(chunk: Chunk) -> tuple[Any, Any, Any]:
         P = data.products(chunk.tokens, S, K)
-        error, G = jax.value_and_grad(_error)(P, shift, chunk, beta, settings)
+        error, G = graded(P, shift, chunk, beta)
         return error, data.gathered(G, chunk.tokens), G.sum(-1)
 
     error, slope, total = data.sum_over_chunks(samples, contribution)
@@ -346,11 +348,17 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSetting
 def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
     """The summed error of all samples."""
     shift, K = _shift(S, samples), samples.centre.shape[1]
+    error = _called(partial(_error, settings=settings), settings)
 
     def contribution(chunk: Chunk) -> Any:
-        return _error(data.products(chunk.tokens, S, K), shift, chunk, beta, settings)
+        return error(data.products(chunk.tokens, S, K), shift, chunk, beta)
 
     return data.sum_over_chunks(samples, contribution)
+
+
+def _called(error: Callable[..., Any], settings: AdamSettings) -> Callable[..., Any]:
+    """The error, or what is made of it, so that it ends where a loss of the user's own calls LAPACK."""
+    return one_by_one(error) if callable(settings.loss) else error
 
 
 def _shift(S: Any, samples: Samples) -> Any:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import checks
+from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
-from ...numerics.threads import compiled
 from .batched_newton import BatchedNewton, in_parts
 from .loss_average import NodeAverage
 from .proximal import ProximalMap

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
-from ...numerics.threads import compiled
 from ..model import AttentionIndex
 from ..streams import TRIAL_MATRICES
 from .losses import teacher_output

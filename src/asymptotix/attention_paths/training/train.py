@@ -17,7 +17,7 @@ from ...core.progress import Progress, as_progress
 from ...core.result import ConvergenceWarning
 from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
-from ...numerics.processes import refuse_after_fork
+from ...numerics.threads import refuse_after_fork
 from .. import streams
 from ..network.path_network import AttentionPaths
 from .adam_steps import (

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...numerics import interrupts
-from ...numerics.processes import refuse_after_fork
+from ...numerics.threads import refuse_after_fork
 from ..dataset.assemble import assemble
 from ..dataset.provenance import provenance
 from ..dataset.rows import Rows

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
 from ... import streams
 from ...models.link import LinkModel
@@ -171,7 +172,7 @@ def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.n
         step = -jnp.einsum("nij,nj->ni", jax.vmap(_pseudo_inverse)(H), g)
         return z + step * jnp.minimum(1, 1 / (jnp.linalg.norm(step, axis=1, keepdims=True) + 1e-12)), None
 
-    z, _ = jax.lax.scan(newton, z, None, length=60)
+    z = compiled(lambda z: jax.lax.scan(newton, z, None, length=60)[0])(z)
     slope, H = np.asarray(jax.vmap(gradient)(z)), np.asarray(jax.vmap(hessian)(z))
     value, points = np.asarray(jax.vmap(link)(z))[:, 0], np.asarray(z)
     good = (np.abs(slope).max(1) < 1e-9) & (np.abs(points).max(1) < 10) & np.isfinite(H).all((1, 2))

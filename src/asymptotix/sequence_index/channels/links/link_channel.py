@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
-from ....numerics.threads import compiled
 from ... import streams
 from ...models.link import LinkModel
 from ...models.rank_one import array_namespace

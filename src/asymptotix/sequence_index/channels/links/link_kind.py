@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
-from ....numerics.threads import compiled
 from ... import streams
 from ...models.link import LinkModel
 from .link_channel import flat_link

@@ -29,7 +29,8 @@ def solve_lower(L: Any, b: Any) -> Any:
     """X with L x = b, L (n, n) lower triangular, b (n, ...)."""
     n = L.shape[-1]
     if n > _UNROLLED:
-        return jax.lax.fori_loop(0, n, lambda i, x: x.at[i].set((b[i] - L[i] @ x) / L[i, i]), jnp.zeros_like(b))
+        none = jnp.zeros(b.shape, jnp.result_type(L, b))
+        return jax.lax.fori_loop(0, n, lambda i, x: x.at[i].set((b[i] - L[i] @ x) / L[i, i]), none)
     return jnp.stack(_forward([[L[i, j] for j in range(n)] for i in range(n)], b))
 
 

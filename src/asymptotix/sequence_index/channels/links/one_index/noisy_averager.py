@@ -17,6 +17,7 @@ import functools
 import jax
 import numpy as np
 
+from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from .....numerics.threads import available_cores, compiler_installed, each_in_parallel
 from ....models.link import LinkModel
@@ -72,7 +73,7 @@ class NoisyAverager(OperatorAverager):
 
     def __init__(self, model: LinkModel, steps: tuple[float, float] = STEPS, order: int = _ORDER) -> None:
         self._model, self._noise, self._steps, self._order = model, float(model.noise), steps, order
-        self._link = jax.jit(jax.vmap(lambda z: flat_link(model, z[None])[0]))
+        self._link = compiled(jax.vmap(lambda z: flat_link(model, z[None])[0]))
         ends = np.clip(pieces(model).ends, -_FARTHEST, _FARTHEST)
         self._ends = ends[ends[:, 1] > ends[:, 0]]
         self._nodes = functools.lru_cache(maxsize=8)(self._nodes_for)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from ....models.link import LinkModel
 from ..link_channel import flat_link
@@ -41,7 +42,7 @@ def pieces(model: LinkModel) -> Pieces:
     """Cut the link of one variable at its extrema, kinks and jumps, found on a fine grid and by bisection."""
     link = partial(flat_link, model)
     slope = jax.vmap(jax.jacfwd(lambda z: link(z[None])))
-    both = jax.jit(lambda z: (jax.vmap(lambda t: link(t[None]))(z), slope(z)))
+    both = compiled(lambda z: (jax.vmap(lambda t: link(t[None]))(z), slope(z)))
 
     def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, derivative = both(z)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from ....models.link import LinkModel
 from ...tools.root_finding import monotone_root
@@ -44,7 +45,7 @@ class ScalarChannel(LinkChannel):
     def _averager(self) -> ScalarAverager | None:
         if self._pieces.constant.any() or self._pieces.value.shape[1] > 1 or len(reached(self._pieces.ends)) > MOST:
             return None
-        both = jax.jit(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
+        both = compiled(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
 
         @double_precision()
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,98 @@
+"""Programs of functions of the user's own, which may call LAPACK: one matrix after the other.
+
+On a CPU, XLA's calls of LAPACK on batches hand parts of them to the threads of the pool that they run on themselves:
+as many of them at once as there are cores, in one program or in two, wait for one another for ever. Calls on single
+matrices do not. Fourier transforms wait in the same way, and go without these threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.core import Tracer
+from jax.extend import core
+
+Made = TypeVar("Made")
+
+#: By their names, since not all of them are public.
+_LAPACK = {
+    "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur", "svd",
+    "triangular_solve", "tridiagonal", "tridiagonal_solve",
+}  # fmt: skip
+#: Functions in functions, as they are or with derivatives of their own: all derivatives have been taken.
+_CALLS = {"checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
+_WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
+
+
+def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
+    """``jax.jit`` of a function that is, or calls, one of the user's own; it ends whatever that calls."""
+    plain = jax.jit(function)
+    chosen: list[Callable[..., Made]] = []
+
+    def call(*given: Any) -> Made:
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # part of another program, which sees to it
+            return plain(*given)
+        if not chosen:
+            text = plain.lower(*given).as_text() if jax.default_backend() == "cpu" else ""
+            options = _WITHOUT_POOL if "stablehlo.fft" in text else None
+            waits = "lapack" in text or options
+            chosen.append(jax.jit(one_by_one(function), compiler_options=options) if waits else plain)
+        return chosen[0](*given)
+
+    return call
+
+
+def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
+    """The same function, to be compiled and not differentiated, calling LAPACK on one matrix after the other."""
+
+    def rewritten(*given: Any) -> Made:
+        traced, shape = jax.make_jaxpr(function, return_shape=True)(*given)
+        found = _evaluated(traced, jax.tree.leaves(given))
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+    return rewritten
+
+
+def _evaluated(traced: Any, given: Sequence[Any]) -> list[Any]:
+    """What a traced function makes of its arguments."""
+    jaxpr = traced.jaxpr
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *given], strict=True))
+
+    def of(variable: Any) -> Any:
+        return variable.val if isinstance(variable, core.Literal) else values[variable]
+
+    for equation in jaxpr.eqns:
+        found = _result(equation.primitive, [of(variable) for variable in equation.invars], equation.params)
+        values.update(zip(equation.outvars, found, strict=True))
+    return [of(variable) for variable in jaxpr.outvars]
+
+
+def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    if primitive.name in _LAPACK and given[0].ndim > 2:
+        return _mapped(primitive, given, options)
+    if primitive.name in _CALLS:
+        called = options["call_jaxpr" if "call_jaxpr" in options else "jaxpr"]
+        return _evaluated(called if isinstance(called, core.ClosedJaxpr) else core.ClosedJaxpr(called, ()), given)
+    found = primitive.bind(*given, **{name: _rewritten(value) for name, value in options.items()})
+    return found if primitive.multiple_results else [found]
+
+
+def _mapped(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+    """A call of LAPACK on the last axes, for one set of leading indices after the other."""
+    batch = given[0].shape[:-2]
+    rows = [x.reshape(-1, *x.shape[len(batch) :]) for x in given]
+    found = jax.lax.map(lambda row: primitive.bind(*row, **options), rows)
+    return [x.reshape(*batch, *x.shape[1:]) for x in (found if primitive.multiple_results else [found])]
+
+
+def _rewritten(option: Any) -> Any:
+    """An option of a primitive; those that are traced functions, as of loops and branches, are gone through, too."""
+    if isinstance(option, core.ClosedJaxpr):
+        given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in option.in_avals]
+        return jax.make_jaxpr(lambda *given: _evaluated(option, given))(*given)
+    if isinstance(option, tuple):
+        made = [_rewritten(part) for part in option]
+        return type(option)(*made) if hasattr(option, "_fields") else tuple(made)
+    return option

@@ -1,0 +1,106 @@
+"""Programs of functions that call LAPACK: they end, and are right."""
+
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asymptotix.numerics.compiled import compiled, one_by_one
+from asymptotix.numerics.precision import double_precision
+
+
+def of_matrices(z):
+    A = z.reshape(3, 3)
+    B = A @ A.T + jnp.eye(3)
+    solved = jnp.linalg.solve(A + 5 * jnp.eye(3), z[:3]).sum() + jax.nn.relu(jnp.linalg.qr(A)[1][0, 1])
+    sizes = jnp.linalg.svd(A, compute_uv=False)[0] + jnp.linalg.cholesky(B)[2, 0]
+    return jnp.stack([solved, sizes, jnp.linalg.eigvalsh(B).max(), jnp.linalg.slogdet(B)[1]])
+
+
+def in_a_loop(z):
+    return jax.lax.while_loop(lambda z: of_matrices(z)[2] > 3, lambda z: 0.9 * z, z)
+
+
+def in_branches(z):
+    return jax.lax.cond(z[0] > 0, lambda z: of_matrices(z)[0], lambda z: of_matrices(2 * z)[1], z)
+
+
+def around_it(z):
+    return jax.vmap(of_matrices)(z + jnp.arange(3.0)[:, None])
+
+
+def kept(z):
+    return jax.grad(lambda z: jax.checkpoint(of_matrices)(z)[2])(z)
+
+
+def along_it(z):
+    return jax.lax.scan(lambda z, _: (z + 0.1 * jax.jacfwd(of_matrices)(z)[2], None), z, None, length=2)[0]
+
+
+@pytest.mark.parametrize("function", [of_matrices, in_a_loop, in_branches, around_it, kept, along_it])
+@double_precision()
+def test_matrices_are_taken_one_by_one(function):
+    z = np.random.default_rng(0).standard_normal((4, 9))
+    program = jax.vmap(function)
+    found = compiled(program)(z)
+    np.testing.assert_allclose(found, jax.jit(program)(z), rtol=1e-10, atol=1e-10)
+    assert _batched_calls(jax.jit(program).lower(z).as_text())
+    assert not _batched_calls(jax.jit(one_by_one(program)).lower(z).as_text())
+
+
+def _batched_calls(text: str) -> list[str]:
+    """Calls of LAPACK on arrays of more than two axes."""
+    calls = re.findall(r"custom_call @lapack_\w+\([^\n]*: \(([^)]*)\)", text)
+    return [given for given in calls if any(kind.count("x") > 2 for kind in re.findall(r"tensor<([^>]*)>", given))]
+
+
+def test_other_functions_are_compiled_as_they_are():
+    double = compiled(lambda x: 2 * x)
+    assert float(double(jnp.ones(()))) == 2
+    assert float(jax.jit(lambda x: double(x) + 1)(jnp.ones(()))) == 3
+
+
+def test_as_a_part_of_another_program_it_has_derivatives():
+    root = compiled(lambda x: jnp.linalg.cholesky(x * jnp.eye(2))[0, 0])
+    assert float(jax.grad(root)(jnp.asarray(4.0))) == pytest.approx(0.25)
+
+
+def test_fourier_transforms():
+    x = np.random.default_rng(0).standard_normal((64, 256))
+    found = compiled(jax.vmap(lambda x: jnp.abs(jnp.fft.fft(x))))(x)
+    np.testing.assert_allclose(found, np.abs(np.fft.fft(x)), rtol=1e-3, atol=1e-3)  # single precision
+
+
+_IN_LOOPS = """
+import sys, threading, time
+import jax, jax.numpy as jnp, numpy as np
+from asymptotix.numerics.compiled import compiled
+
+def solved(A, b):
+    return jnp.linalg.solve(A, b), jnp.linalg.slogdet(A)[1], jnp.linalg.eigvalsh(A @ A.T), jnp.linalg.eigvalsh(A + A.T)
+
+program = {"compiled": compiled, "jit": jax.jit}[sys.argv[1]](jax.vmap(solved))
+rng = np.random.default_rng(0)
+A, b = rng.standard_normal((4096, 5, 5)), rng.standard_normal((4096, 5, 3))
+
+def loop():
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        found = jax.block_until_ready([program(A, b) for _ in range(3)])
+
+threads = [threading.Thread(target=loop, daemon=True) for _ in range(2)]
+for one in threads: one.start()
+for one in threads: one.join(60)
+print(any(one.is_alive() for one in threads))
+"""
+
+
+@pytest.mark.slow
+def test_programs_in_threads_do_not_wait_for_one_another():
+    """With `jit` in place of `compiled` the same program hangs, on two cores within seconds."""
+    made = subprocess.run([sys.executable, "-c", _IN_LOOPS, "compiled"], capture_output=True, text=True, timeout=120)
+    assert (made.returncode, made.stdout) == (0, "False\n"), made.stderr
