@@ -21,6 +21,15 @@ def of_matrices(z):
     return jnp.stack([solved, sizes, jnp.linalg.eigvalsh(B).max(), jnp.linalg.slogdet(B)[1]])
 
 
+def of_other_kinds(z):
+    """Also those with vectors beside matrices."""
+    A = z.reshape(3, 3)
+    rotated = jax.scipy.linalg.qr_multiply(A, A)[0]
+    banded = jax.lax.linalg.tridiagonal_solve(*(A + 5 * jnp.eye(3))[:3], A)
+    schur = jax.scipy.linalg.schur(A)[0]
+    return jnp.stack([abs(rotated).sum(), banded.sum(), (schur**2).sum(), abs(jnp.linalg.eig(A)[0]).max()])
+
+
 def in_a_loop(z):
     return jax.lax.while_loop(lambda z: of_matrices(z)[2] > 3, lambda z: 0.9 * z, z)
 
@@ -41,7 +50,7 @@ def along_it(z):
     return jax.lax.scan(lambda z, _: (z + 0.1 * jax.jacfwd(of_matrices)(z)[2], None), z, None, length=2)[0]
 
 
-@pytest.mark.parametrize("function", [of_matrices, in_a_loop, in_branches, around_it, kept, along_it])
+@pytest.mark.parametrize("function", [of_matrices, of_other_kinds, in_a_loop, in_branches, around_it, kept, along_it])
 @double_precision()
 def test_matrices_are_taken_one_by_one(function):
     z = np.random.default_rng(0).standard_normal((4, 9))
@@ -55,10 +64,11 @@ def test_matrices_are_taken_one_by_one(function):
 def _batched_calls(text: str) -> list[str]:
     """Calls of LAPACK on arrays of more than two axes."""
     calls = re.findall(r"custom_call @lapack_\w+\([^\n]*: \(([^)]*)\)", text)
-    return [given for given in calls if any(kind.count("x") > 2 for kind in re.findall(r"tensor<([^>]*)>", given))]
+    return [given for given in calls if re.search(r"tensor<(\d+x){3}", given)]
 
 
-def test_other_functions_are_compiled_as_they_are():
+def test_other_functions_are_compiled_as_they_are(monkeypatch):
+    monkeypatch.setattr("asymptotix.numerics.compiled.one_by_one", None)
     double = compiled(lambda x: 2 * x)
     assert float(double(jnp.ones(()))) == 2
     assert float(jax.jit(lambda x: double(x) + 1)(jnp.ones(()))) == 3
@@ -69,10 +79,13 @@ def test_as_a_part_of_another_program_it_has_derivatives():
     assert float(jax.grad(root)(jnp.asarray(4.0))) == pytest.approx(0.25)
 
 
-def test_fourier_transforms():
+def test_fourier_transforms_go_without_the_pool(monkeypatch):
+    options, jit = [], jax.jit
+    monkeypatch.setattr(jax, "jit", lambda f, **given: options.append(given) or jit(f, **given))
     x = np.random.default_rng(0).standard_normal((64, 256))
     found = compiled(jax.vmap(lambda x: jnp.abs(jnp.fft.fft(x))))(x)
     np.testing.assert_allclose(found, np.abs(np.fft.fft(x)), rtol=1e-3, atol=1e-3)  # single precision
+    assert options == [{}, {"compiler_options": {"xla_cpu_multi_thread_eigen": False}}]
 
 
 _IN_LOOPS = """

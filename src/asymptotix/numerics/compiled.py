@@ -2,11 +2,12 @@
 
 On a CPU, XLA's calls of LAPACK on batches hand parts of them to the threads of the pool that they run on themselves:
 as many of them at once as there are cores, in one program or in two, wait for one another for ever. Calls on single
-matrices do not. Fourier transforms wait in the same way, and go without these threads.
+matrices do not. Fourier transforms are said to wait in the same way; :func:`compiled` leaves out these threads there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -18,16 +19,16 @@ Made = TypeVar("Made")
 
 #: By their names, since not all of them are public.
 _LAPACK = {
-    "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur", "svd",
-    "triangular_solve", "tridiagonal", "tridiagonal_solve",
+    "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "schur",
+    "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 }  # fmt: skip
 #: Functions in functions, as they are or with derivatives of their own: all derivatives have been taken.
-_CALLS = {"checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
+_CALLS = {"checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
 _WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
 
 
 def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
-    """``jax.jit`` of a function that is, or calls, one of the user's own; it ends whatever that calls."""
+    """``jax.jit`` of a function that is, or calls, one of the user's own, so that it ends where that calls LAPACK."""
     plain = jax.jit(function)
     chosen: list[Callable[..., Made]] = []
 
@@ -35,7 +36,7 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # part of another program, which sees to it
             return plain(*given)
         if not chosen:
-            text = plain.lower(*given).as_text() if jax.default_backend() == "cpu" else ""
+            text = plain.lower(*given).as_text()  # LAPACK is named where it is for a CPU
             options = _WITHOUT_POOL if "stablehlo.fft" in text else None
             waits = "lapack" in text or options
             chosen.append(jax.jit(one_by_one(function), compiler_options=options) if waits else plain)
@@ -45,7 +46,7 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
-    """The same function, to be compiled and not differentiated, calling LAPACK on one matrix after the other."""
+    """The same function, calling LAPACK on one matrix after the other; not to be differentiated or mapped any more."""
 
     def rewritten(*given: Any) -> Made:
         traced, shape = jax.make_jaxpr(function, return_shape=True)(*given)
@@ -70,7 +71,7 @@ def _evaluated(traced: Any, given: Sequence[Any]) -> list[Any]:
 
 
 def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    if primitive.name in _LAPACK and given[0].ndim > 2:
+    if primitive.name in _LAPACK and max(x.ndim for x in given) > 2:
         return _mapped(primitive, given, options)
     if primitive.name in _CALLS:
         called = options["call_jaxpr" if "call_jaxpr" in options else "jaxpr"]
@@ -81,8 +82,8 @@ def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequen
 
 def _mapped(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
     """A call of LAPACK on the last axes, for one set of leading indices after the other."""
-    batch = given[0].shape[:-2]
-    rows = [x.reshape(-1, *x.shape[len(batch) :]) for x in given]
+    batch = max(given, key=lambda x: x.ndim).shape[:-2]  # some also take vectors
+    rows = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in given]
     found = jax.lax.map(lambda row: primitive.bind(*row, **options), rows)
     return [x.reshape(*batch, *x.shape[1:]) for x in (found if primitive.multiple_results else [found])]
 

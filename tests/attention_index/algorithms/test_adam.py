@@ -172,6 +172,21 @@ def test_gradient_of_other_losses_and_penalties(rng, given, loss):
     assert_same(found, jax.jit(jax.value_and_grad(naive))(weights, *tokens_and_labels(samples, SAMPLES)))
 
 
+def test_a_loss_that_calls_lapack_has_the_same_gradient(rng, monkeypatch):
+    """On one matrix after the other, see `numerics.compiled`: many at once may wait for one another for ever."""
+
+    def loss(y, h):
+        return ((y - h) ** 2).sum() + jnp.linalg.slogdet(jnp.eye(len(h)) + h @ h.T)[1] + jnp.linalg.eigvalsh(y @ y.T)[0]
+
+    settings = AdamSettings(1, "softmax", "factorized", loss)
+    weights = rng.normal(size=(DIM, DIM)).astype(np.float32)
+    samples = data.draw_samples(MODEL, DIM, SAMPLES, 0, chunk=256, differences=settings.differences)
+    found = compiled(weights, samples, 1.0, 0.3, settings)
+    monkeypatch.setattr("asymptotix.attention_index.algorithms.adam.one_by_one", lambda error: error)
+    # Other settings are another program.
+    assert_same(found, compiled(weights, samples, 1.0, 0.3, settings._replace(steps=2)))
+
+
 @pytest.mark.slow
 def test_chunks_and_drawing_again_do_not_change_the_gradient(rng):
     weights = rng.normal(size=(DIM, DIM)).astype(np.float32)

@@ -357,8 +357,8 @@ def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
 
 
 def _called(error: Callable[..., Any], settings: AdamSettings) -> Callable[..., Any]:
-    """The error, or what is made of it, so that it ends where a loss of the user's own calls LAPACK."""
-    return one_by_one(error) if callable(settings.loss) else error
+    """The error, or its derivative, so that on a CPU it ends where a loss of the user's own calls LAPACK."""
+    return one_by_one(error) if callable(settings.loss) and jax.default_backend() == "cpu" else error
 
 
 def _shift(S: Any, samples: Samples) -> Any:

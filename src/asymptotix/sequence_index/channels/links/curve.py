@@ -173,8 +173,8 @@ def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.n
         return z + step * jnp.minimum(1, 1 / (jnp.linalg.norm(step, axis=1, keepdims=True) + 1e-12)), None
 
     z = compiled(lambda z: jax.lax.scan(newton, z, None, length=60)[0])(z)
-    slope, H = np.asarray(jax.vmap(gradient)(z)), np.asarray(jax.vmap(hessian)(z))
-    value, points = np.asarray(jax.vmap(link)(z))[:, 0], np.asarray(z)
+    there = compiled(jax.vmap(lambda z: (gradient(z), hessian(z), link(z)[0])))(z)
+    slope, H, value, points = (np.asarray(x) for x in (*there, z))
     good = (np.abs(slope).max(1) < 1e-9) & (np.abs(points).max(1) < 10) & np.isfinite(H).all((1, 2))
     bend = np.maximum(np.abs(H[good]).max((1, 2)), 1e-3)
     return [_distinct(points[good, axis], value[good], bend) for axis in (0, 1)]

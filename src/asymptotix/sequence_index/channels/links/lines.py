@@ -84,7 +84,7 @@ def jumps_along_lines(model: LinkModel) -> int:
     directions[::2] = np.eye(n)[np.arange(_LINES // 2) % n]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     along = points[:, None] + np.linspace(-6.0, 6.0, 601)[:, None] * directions[:, None]
-    link = partial(flat_link, model)
-    values, there = np.asarray(compiled(jax.vmap(jax.vmap(link)))(along)), np.asarray(jax.vmap(link)(points))
+    link = jax.vmap(partial(flat_link, model))
+    values, there = np.asarray(compiled(jax.vmap(link))(along)), np.asarray(compiled(link)(points))
     member = np.all(abs(values - there[:, None]) <= ROUNDING * (1 + abs(there[:, None])), axis=-1)
     return int(np.quantile(np.diff(member, axis=1).sum(1), 1 - _RARE, method="higher"))

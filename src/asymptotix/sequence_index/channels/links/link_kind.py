@@ -55,9 +55,9 @@ def link_kind(model: LinkModel) -> LinkKind:
     n = model.indices * model.tokens
     rng = np.random.default_rng(streams.LINK_PROBES)
     z = rng.standard_normal((_PROBES, n))
-    link = partial(flat_link, model)
-    differential = compiled(jax.vmap(jax.jacfwd(link)))
-    J, y = np.asarray(differential(z)), np.asarray(jax.vmap(link)(z))
+    one = partial(flat_link, model)
+    link, differential = compiled(jax.vmap(one)), compiled(jax.vmap(jax.jacfwd(one)))
+    J, y = np.asarray(differential(z)), np.asarray(link(z))
     if not np.isfinite(J).all():
         raise ValueError(f"link must have finite derivatives almost everywhere, got {model.link!r}, which has not")
     ranks = _ranks(J)
@@ -68,7 +68,7 @@ def link_kind(model: LinkModel) -> LinkKind:
     if same and ranks.all() and np.abs(y - y[0] - (z - z[0]) @ J[0].T).max() < 1e-9 * (1 + np.abs(y).max()):
         matrix, offset = J[0], y[0] - J[0] @ z[0]
     affine = tuple(_is_affine_in(i, z, J, y, differential, link, rng) for i in range(n))
-    draws = np.asarray(jax.vmap(link)(rng.standard_normal((_VALUES, n))))
+    draws = np.asarray(link(rng.standard_normal((_VALUES, n))))
     alphabet = len(np.unique(np.round(draws, 9), axis=0))
     return LinkKind(y.shape[1], float(ranks.mean()), frozenset(map(int, ranks)), matrix, offset, affine, alphabet)
 
@@ -96,5 +96,5 @@ def _is_affine_in(i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, different
     column = np.asarray(differential(jnp.asarray(moved)))[:, :, i]
     step = (moved - z)[:, i, None]
     predicted = y + J[:, :, i] * step
-    error = np.abs(np.asarray(jax.vmap(link)(moved)) - predicted).max()
+    error = np.abs(np.asarray(link(moved)) - predicted).max()
     return bool(np.abs(column - J[:, :, i]).max() < 1e-10 and error < 1e-9 * (1 + np.abs(y).max()))
