@@ -25,7 +25,8 @@ def of_other_kinds(z):
     """Also those with vectors beside matrices."""
     A = z.reshape(3, 3)
     rotated = jax.scipy.linalg.qr_multiply(A, A)[0]
-    banded = jax.lax.linalg.tridiagonal_solve(*(A + 5 * jnp.eye(3))[:3], A)
+    below, diagonal, above = A + 5 * jnp.eye(3)
+    banded = jax.lax.linalg.tridiagonal_solve(below, diagonal, above, A)
     schur = jax.scipy.linalg.schur(A)[0]
     return jnp.stack([abs(rotated).sum(), banded.sum(), (schur**2).sum(), abs(jnp.linalg.eig(A)[0]).max()])
 
