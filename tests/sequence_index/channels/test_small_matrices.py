@@ -8,6 +8,7 @@ import pytest
 from asymptotix import DeepAttention, MultiIndex, SequenceIndex
 from asymptotix.numerics.precision import double_precision
 from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.links.curve import _pseudo_inverse
 from asymptotix.sequence_index.channels.mapped import MappedChannel
 from asymptotix.sequence_index.channels.tools.small_matrices import (
     cholesky,
@@ -46,6 +47,7 @@ def test_they_have_derivatives(n):
     np.testing.assert_allclose(
         jax.grad(lambda A: half_log_det(A + A.T))(jnp.asarray(0.5 * A)), np.linalg.inv(A), rtol=1e-9, atol=1e-10
     )
+    # Rounding times squares of the condition number, up to 1e6 here; a wrong term would be of order one.
     D = positive(n) @ positive(n)
     D = D + D.T
     change = jax.jvp(lambda A: solve_positive(A, jnp.asarray(b)), (jnp.asarray(A),), (jnp.asarray(D),))[1]
@@ -61,6 +63,19 @@ def test_singular_matrices_have_a_root(n):
     L = np.asarray(cholesky(jnp.asarray(A)))
     np.testing.assert_allclose(L @ L.T, A, rtol=0, atol=1e-15)
     assert n == 1 or half_log_det(jnp.asarray(A)) < -300
+
+
+@double_precision()
+def test_the_pseudo_inverse_of_two_rows_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    matrices = [A + A.T for A in rng.standard_normal((50, 2, 2))]
+    matrices += [np.outer(v, v) for v in rng.standard_normal((20, 2))]  # singular, but for rounding
+    matrices += [np.zeros((2, 2)), -3 * np.eye(2), np.diag([1.0, 1e-6]), np.diag([0.0, 2.0])]
+    for H in matrices:
+        expected = np.linalg.pinv(H, rcond=1e-10, hermitian=True)
+        # The small eigenvalue is a difference: rounding times the condition number.
+        size = abs(expected).max() + 1
+        np.testing.assert_allclose(_pseudo_inverse(jnp.asarray(H)), expected, rtol=0, atol=1e-14 * size**2)
 
 
 def paraboloid(z):
