@@ -330,3 +330,25 @@ def test_plots():
     assert np.asarray(ax.lines[0].get_xdata()).tolist() == [1, 2, 3, 4, 5, 6]
     ax = runs.sel(dim=400).plot("test_error")
     assert ax.get_legend_handles_labels()[1] == ["experiment"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (KeyboardInterrupt(), r"no run has finished \(0 of 6, interrupted\): nothing to compare. Continue with simul"),
+        (ZeroDivisionError("division by zero"), r"no run has a number \(6 of 6 failed; the first: failed: division by"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_runs_without_numbers_are_said_to_have_none(monkeypatch, raised, said):
+    """It said that theory and experiment share no observable, with an empty list of the experiment's."""
+    theory = solve(PROBLEM, alpha=[0.5, 1.0], progress=False)
+
+    def ended(*_, **__):
+        raise raised
+        yield
+
+    monkeypatch.setattr(ToyRun, "run_points", ended)
+    runs = simulate(PROBLEM, ToyRun(), alpha=[0.5, 1.0], dim=100, seeds=3, progress=False)
+    with pytest.raises(ValueError, match=said):
+        compare(theory, runs)

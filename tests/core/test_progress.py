@@ -94,6 +94,16 @@ def test_nested_work_keeps_the_rhythm_and_closes_once(clock, log):
     assert [line.split(",")[0] for line in log()] == [*inner_lines, "outer: 2/2 done in 0:00:36"]
 
 
+def test_an_announcement_is_in_the_log_at_once_and_silent_where_nothing_is_said(clock, log):
+    with Progress(12, "solving") as progress:
+        clock.now += 3
+        progress.announce("at most about 0:00:40 for 12 runs")
+        assert log() == ["solving: 0/12, 0:00:03 elapsed, at most about 0:00:40 for 12 runs"]
+    with Progress(12, "solving", enabled=False) as progress:
+        progress.announce("at most about 0:00:40 for 12 runs")
+    assert len(log()) == 1
+
+
 def test_interrupt_is_passed_on_and_reported_as_a_stop(clock, log):
     def interrupted_work():
         with Progress(4, "solving") as progress:

@@ -62,9 +62,40 @@ def test_means_of_parts_know_as_much_as_all_nodes():
     variates = hermite_polynomials(z, 100)
     assert variates is not None
     parts = [ControlledMeans.of(*both) for both in zip(np.split(values, 4), np.split(variates, 4), strict=True)]
-    np.testing.assert_allclose(regressed(parts), averages(values, variates, 4), rtol=1e-9)
+    plain, better = values.reshape(4, -1, 3).mean(1), averages(values, variates, 4)
+    share = share_of_regression(regressed(parts), plain, better)
+    assert plain.var(0).sum() > better.var(0).sum()
+    assert 0.5 < share < 1
     alone = [ControlledMeans.of(part, None) for part in np.split(values, 4)]
     np.testing.assert_allclose(regressed(alone), values.reshape(4, -1, 3).mean(1), rtol=1e-12)
+
+
+def share_of_regression(found: np.ndarray, plain: np.ndarray, better: np.ndarray) -> float:
+    """The one share s of found = s better + (1 - s) plain, the same for all randomisations and values."""
+    share = float(((found - plain) * (better - plain)).sum() / ((better - plain) ** 2).sum())
+    np.testing.assert_allclose(found, share * better + (1 - share) * plain, rtol=1e-9, atol=1e-12)  # rounding
+    return share
+
+
+def test_the_share_of_a_regression_is_a_smooth_function_of_what_it_is_good_for():
+    """From all harm, where nodes integrate values exactly and not variates, to all good, where both are the same."""
+    rng = np.random.default_rng(4)
+    rest, variates = rng.standard_normal((2, 8, 256, 1))
+    rest -= rest.mean(1, keepdims=True)
+    exact = rest + variates - variates.mean(1, keepdims=True)
+    shares, good = [], []
+    for t in np.linspace(0, np.pi / 2, 61):
+        values = np.cos(t) * exact + np.sin(t) * variates
+        parts = [ControlledMeans.of(*both) for both in zip(values, variates, strict=True)]
+        plain = values.mean(1)
+        better = averages(values.reshape(-1, 1), variates.reshape(-1, 1), 8)
+        shares.append(share_of_regression(regressed(parts), plain, better))
+        good.append(plain.var() > better.var())
+    shares = np.array(shares)
+    np.testing.assert_array_equal(shares > 0.5, good)
+    assert shares[0] < 1e-12  # all harm: means are exact
+    assert shares[-1] > 1 - 1e-12  # all good: now they are
+    assert abs(np.diff(shares)).max() < 0.2  # a choice of one of both would jump by one
 
 
 def test_a_regression_that_makes_means_scatter_more_is_left_out():

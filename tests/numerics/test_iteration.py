@@ -201,3 +201,31 @@ def test_a_jump_teaches_a_quasi_newton_method_nothing():
     newton = QuasiNewton(np.eye(1))
     residuals(newton, lambda x: np.where(x < 0.5, 1.0, 0.0), 4)
     assert newton.inverse == np.eye(1)
+
+
+def test_a_cycle_is_found_and_its_two_values_are_said():
+    """A map that jumps: above one half it leads to 0.3, below to 0.7; another coordinate converges."""
+    seen = []
+
+    def step(x):
+        seen.append(x)
+        return np.array([0.3 if x[0] > 0.5 else 0.7, 0.5 * x[1]])
+
+    found = fixed_point(step, [0.1, 1.0], tolerance=1e-8, max_steps=1000, names=("overlap", "other"))
+    assert not found.converged
+    assert found.status.startswith("not converged after")
+    assert "it cycles between overlap = 0.3 and 0.7" in found.status
+    assert len(seen) < 100
+
+
+def test_a_slow_oscillation_that_dies_out_is_no_cycle():
+    for factor, steps in ((0.97, 2000), (0.999, 30_000)):
+        found = fixed_point(lambda x, factor=factor: -factor * x, [1.0], tolerance=1e-8, max_steps=steps)
+        assert found.converged
+
+
+def test_chaos_and_drifts_are_no_cycles():
+    for step in (lambda x: 3.9 * x * (1 - x), lambda x: x + 0.1):
+        found = fixed_point(step, [0.2], tolerance=1e-12, max_steps=200)
+        assert not found.converged
+        assert "cycles" not in found.status

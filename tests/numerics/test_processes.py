@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from asymptotix.numerics import threads
+from asymptotix.numerics import precision
 
 SOURCE = Path(__file__).parents[2] / "src"
 PROGRAM = """
 import os, sys, warnings
-from asymptotix.numerics.threads import refuse_after_fork
+from asymptotix.numerics.precision import refuse_after_fork
 import jax.numpy as jnp
 
 warnings.simplefilter("ignore")  # JAX warns of the fork itself
@@ -68,4 +68,4 @@ def test_a_verb_in_a_forked_process_does_not_hang():
 
 
 def test_nothing_is_said_where_nothing_was_forked():
-    threads.refuse_after_fork()
+    precision.refuse_after_fork()

@@ -141,3 +141,25 @@ def test_the_last_to_leave_lifts_the_limit_of_linear_algebra():
         assert set(threads()) <= {1}
         second.__exit__(None, None, None)
         assert threads() == before
+
+
+def test_threads_that_help_end_in_the_middle_of_an_item(monkeypatch):
+    """An item may take long: the thread that raises need not wait until others have finished theirs."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    begun = threading.Event()
+
+    def work(item):
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(10)
+            raise RuntimeError
+        begun.set()
+        while True:
+            interrupts.check()
+            time.sleep(1e-3)
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        each_in_parallel(work, range(2), 2)
+    assert time.monotonic() < began + 5
+    interrupts.check()

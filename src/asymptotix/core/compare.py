@@ -162,6 +162,8 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     _check_pair(theory, experiment)
     if by not in (None, "iteration"):
         raise ValueError(f"by must be None or 'iteration', got {by!r}")
+    for result in (theory, experiment):
+        _refuse_nothing(result)
     measured = _comparable(experiment)
     if "seed" not in measured.dims:
         measured = measured.expand_dims("seed")
@@ -333,6 +335,24 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
             }
     ds = xr.Dataset(columns)
     return ds.drop_vars([name for name in ("seed", "iteration") if name in ds.coords])
+
+
+def _refuse_nothing(result: Result) -> None:
+    """Refuse a result in which no point has a number, and say whether it can be continued."""
+    if _observables(result.ds):
+        return
+    what, verb = ("run", "simulate") if result.kind == "experiment" else ("point", "solve")
+    codes = result.ds["status_code"].values.astype(str).ravel()
+    waiting = int(np.isin(codes, [Status.NOT_REACHED.code, Status.INTERRUPTED.code]).sum())
+    if waiting:
+        raise ValueError(
+            f"no {what} has finished (0 of {codes.size}, interrupted): nothing to compare. "
+            f"Continue with {verb}(..., resume=result)"
+        )
+    first = result.ds["status"].values.ravel()[0]
+    raise ValueError(
+        f"no {what} has a number ({codes.size} of {codes.size} failed; the first: {first}): nothing to compare"
+    )
 
 
 def _observables(ds: xr.Dataset) -> list[str]:

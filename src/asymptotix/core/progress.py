@@ -87,6 +87,22 @@ class Progress:
         """Say where the work is without counting a step."""
         self.advance(0, text)
 
+    def announce(self, text: str) -> None:
+        """Say before the first step what is to come; a log gets the line at once, however short the work has been."""
+        self.advance(0, text)
+        with _lock:
+            if isinstance(self._display, _Lines):
+                self._display.write_now()
+
+
+def clock(seconds: float) -> str:
+    """A time span as hours, minutes and seconds.
+
+    >>> clock(99.7)
+    '0:01:40'
+    """
+    return str(timedelta(seconds=round(seconds)))
+
 
 def as_progress(progress: Progress | bool | None, total: int | None, description: str) -> Progress:
     """The `progress` argument of a verb as a `Progress`, to be used in a ``with`` statement.
@@ -197,12 +213,15 @@ class _Lines:
         if monotonic() - _Lines._last_line >= SECONDS_BETWEEN_LINES:
             self._write(self._state())
 
+    def write_now(self) -> None:
+        self._write(self._state())
+
     def close(self, *, finished: bool) -> None:
         with _lock:
             _Lines._running -= 1
         took = monotonic() - self.begun
         if self.outermost and (took >= SHORT_WORK_SECONDS or self.progress.enabled):
-            self._write(f"{self._count()} {'done in' if finished else 'when stopped after'} {_clock(took)}")
+            self._write(f"{self._count()} {'done in' if finished else 'when stopped after'} {clock(took)}")
 
     def _count(self) -> str:
         now = self.progress
@@ -210,9 +229,9 @@ class _Lines:
 
     def _state(self) -> str:
         now, took = self.progress, monotonic() - self.begun
-        parts = [self._count(), f"{_clock(took)} elapsed"]
+        parts = [self._count(), f"{clock(took)} elapsed"]
         if now.total is not None and 0 < now.done < now.total:
-            parts.append(f"about {_clock(took / now.done * (now.total - now.done))} left")
+            parts.append(f"about {clock(took / now.done * (now.total - now.done))} left")
         if now._text:
             parts.append(now._text)
         return ", ".join(parts)
@@ -220,7 +239,3 @@ class _Lines:
     def _write(self, text: str) -> None:
         print(f"{self.progress.description}: {text}", file=sys.stderr, flush=True)
         _Lines._last_line = monotonic()
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

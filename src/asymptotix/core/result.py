@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from ..numerics.precision import own_settings
 from . import plot
 from .dataset import files
 from .dataset.files import Saved
@@ -95,7 +96,7 @@ class Result:
         if name in self.ds.variables:
             return labelled(self.ds[name], self.problem)
         if name in self.problem.readouts:
-            return functools.partial(getattr(self.problem, name), self)
+            return functools.partial(own_settings()(getattr(self.problem, name)), self)
         raise AttributeError(f"this {self.kind} result has no {name!r}; it has {', '.join(self._names())}")
 
     def __getitem__(self, name: str) -> xr.DataArray:

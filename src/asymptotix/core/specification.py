@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import hashlib
 import importlib
 import math
 import numbers
+import re
 import reprlib
 import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -22,8 +24,8 @@ import numpy as np
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
-#: How many numbers a file keeps of a function.
-FINGERPRINT_LENGTH = 32
+#: How many numbers a file keeps of a function: those that all versions keep, and more of them.
+FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
 #: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
 #: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
 SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
@@ -59,6 +61,16 @@ class Specification:
 
         Default: None, and a file takes any function for the one that was saved.
         """
+        return None
+
+    def function_sample(self, field: str) -> np.ndarray | None:
+        """Values at hundreds of points, some of them far out: :data:`SAMPLE_LENGTH` numbers, for instance at points of
+        :func:`far_points`. Default: None, and files compare :meth:`function_values` and :meth:`function_code` only.
+        """
+        return None
+
+    def function_code(self, field: str) -> str | None:
+        """A digest of the program of the function, for instance from :func:`program_digest`. Default: None."""
         return None
 
     def _repr_html_(self) -> str:
@@ -147,11 +159,18 @@ def fixed_points(*shape: int) -> np.ndarray:
     return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
 
 
-def condensed(values: Any) -> np.ndarray:
+def far_points(*shape: int) -> np.ndarray:
+    """Return :func:`fixed_points` with every second row doubled, so that the values of a function far out are seen."""
+    points = fixed_points(*shape)
+    points[1::2] *= 2
+    return points
+
+
+def condensed(values: Any, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
     """Values (points, ...) of a function as at most 32 numbers, on which every entry of every value has its weight."""
     rows = np.asarray(values, float)
-    rows = rows.reshape(len(rows), -1)[:FINGERPRINT_LENGTH]
-    room = FINGERPRINT_LENGTH // len(rows)
+    rows = rows.reshape(len(rows), -1)[:length]
+    room = length // len(rows)
     return (rows if rows.shape[1] <= room else rows @ fixed_points(rows.shape[1], room)).ravel()
 
 
@@ -164,7 +183,46 @@ def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
         return {}
     if values is None or not np.isfinite(values).all():
         return {}
-    return {"values": values[:FINGERPRINT_LENGTH].tolist()}
+    return {"values": values[:FINGERPRINT_LENGTH].tolist(), **_close_look(obj, field)}
+
+
+def _close_look(obj: Specification, field: str) -> dict[str, Any]:
+    """``{"sample": [...], "code": ...}``: as many values as tell functions apart that differ in rare places, and more.
+
+    What is not a number far out is kept as None.
+    """
+    found: dict[str, Any] = {}
+    try:
+        sample, code = obj.function_sample(field), obj.function_code(field)
+    except Exception:  # as above
+        return found
+    if sample is not None:
+        numbers = np.asarray(sample, float).ravel()[:SAMPLE_LENGTH]
+        found["sample"] = [float(f"{x:.8g}") if np.isfinite(x) else None for x in numbers]
+    if code is not None:
+        found["code"] = code
+    return found
+
+
+def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
+    """``version of JAX:digest`` of the program of a function of arrays of these shapes, with the arrays it holds."""
+    import jax
+
+    traced = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
+    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())
+    for array in traced.consts:
+        # Rounded, for it may have been computed on another machine.
+        digest.update(" ".join(f"{x:.6g}" for x in np.asarray(array, float).ravel()).encode())
+    return f"{jax.__version__}:{digest.hexdigest()}"
+
+
+def weakly_known(described: Any, path: str = "") -> list[str]:
+    """The dotted names of functions of which a description holds few values, as files of earlier versions do."""
+    if not isinstance(described, Mapping):
+        return []
+    if _is_function(described):
+        return [path.lstrip(".")] if "values" in described and "sample" not in described else []
+    return [found for name, value in described.items() for found in weakly_known(value, f"{path}.{name}")]
 
 
 def _is_function(described: Any) -> bool:
@@ -274,13 +332,12 @@ def with_fields(obj: S, **values: Any) -> S:
 def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     """List the dotted names at which two descriptions differ.
 
-    Functions are the same if they are one object or, where a description holds their values, if these agree; a function
-    of which there are none is not compared.
+    Functions are the same if they are one object or, where a description holds their values, if these agree and so do
+    their programs under one version of JAX; a function of which there are none is not compared.
     """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if _is_function(first) and _is_function(second):
-            same = _same_values(first.get("values"), second.get("values"))
-            return [] if same else [f"{path}: another function".lstrip(".")]
+            return [] if _same_function(first, second) else [f"{path}: another function".lstrip(".")]
         if first.get("type") != second.get("type"):
             return [f"{path}.type".lstrip(".")]
         names = list(dict.fromkeys([*first, *second]))
@@ -317,12 +374,22 @@ def _same_object(first: Any, second: Any) -> bool:
         return False
 
 
+def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two described functions are one, as far as both descriptions tell."""
+    if not all(_same_values(first.get(name), second.get(name)) for name in ("values", "sample")):
+        return False
+    (version, _, code), (other, _, other_code) = (str(one.get("code", "")).partition(":") for one in (first, second))
+    return version != other or code == other_code
+
+
 def _same_values(first: Any, second: Any) -> bool:
     if first is None or second is None:
         return True
     if np.shape(first) != np.shape(second):
         return False
-    return np.allclose(first, second, rtol=SAME_VALUES_RTOL, atol=SAME_VALUES_ATOL)
+    a, b = (np.array(one, float) for one in (first, second))  # an entry None becomes nan
+    unit = np.nanmedian(abs(a[a != 0])) if np.any(a[np.isfinite(a)]) else 1.0
+    return np.allclose(a, b, rtol=SAME_VALUES_RTOL, atol=SAME_VALUES_ATOL * unit, equal_nan=True)
 
 
 def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -120,9 +121,9 @@ def real_array(name: str, x: Any) -> np.ndarray:
     try:
         array = np.asarray(x)
     except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
-        raise ValueError(f"{name} must be an array of numbers, got {x!r}") from error
+        raise ValueError(f"{name} must be an array of numbers, got {_briefly(x)}") from error
     if array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be real numbers, got {x!r}")
+        raise TypeError(f"{name} must be real numbers, got {_briefly(x)}")
     if np.isnan(array).any():
         raise ValueError(f"{name} must not contain nan, got {_short(array)}")
     return array
@@ -158,6 +159,14 @@ def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got {_short(array)}")
     return array
+
+
+def _briefly(x: Any) -> str:
+    """What was given in place of numbers; of a long list or array a few entries."""
+    entries = x.tolist() if isinstance(x, np.ndarray) else x
+    if isinstance(entries, list | tuple) and len(entries) > 4:
+        return f"{len(entries)} entries, {', '.join(map(reprlib.repr, entries[:2]))}, ..."
+    return repr(x)
 
 
 def _short(array: np.ndarray) -> str:

@@ -15,6 +15,8 @@ import jax
 from jax.core import Tracer
 from jax.extend import core
 
+from . import interrupts
+
 Made = TypeVar("Made")
 
 #: By their names, since not all of them are public.
@@ -35,6 +37,7 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
     def call(*given: Any) -> Made:
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # part of another program, which sees to it
             return plain(*given)
+        interrupts.check()
         if not chosen:
             text = plain.lower(*given).as_text()  # LAPACK is named where it is for a CPU
             options = _WITHOUT_POOL if "stablehlo.fft" in text else None

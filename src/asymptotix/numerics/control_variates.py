@@ -59,8 +59,9 @@ class ControlledMeans(NamedTuple):
 def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
     """Means of the values (R, m), with the regression on the control variates taken out, whose slopes are pooled.
 
-    Unless the means scatter less without: nodes of low discrepancy may integrate what varies most better than what the
-    variates have in common with it.
+    As far as the means scatter less so: nodes of low discrepancy may integrate what varies most better than what the
+    variates have in common with it. The share of the regression is a smooth function of both scatters, so that averages
+    are smooth functions of what the values depend on.
     """
     values, variates, squares, products = (np.stack(part) for part in zip(*randomisations, strict=True))
     f, c = values.mean(0), variates.mean(0)
@@ -68,7 +69,11 @@ def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
         products.mean(0) - np.outer(c, f)
     )
     without = values - variates @ slopes
-    return without if len(values) == 1 or without.var(0).sum() < values.var(0).sum() else values
+    if len(values) == 1:
+        return without
+    plain, better = values.var(0).sum(), without.var(0).sum()
+    share = plain**2 / max(plain**2 + better**2, np.finfo(float).tiny)
+    return share * without + (1 - share) * values
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:

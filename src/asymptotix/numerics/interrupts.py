@@ -3,14 +3,19 @@
 An exception that a signal raises wherever the program happens to be can land inside compiled code, which loses it or
 turns it into another. Here a handler sets a flag; long loops call :func:`check` between steps, and only there the
 KeyboardInterrupt is raised. A second signal raises at once, wherever it lands.
+
+SIGTERM and SIGHUP wait only for a bounded time. A worker of :mod:`multiprocessing` ends at once, as without this
+library: its pool, which sends the signal, waits for the end of the process and not for a result.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,6 +24,9 @@ from typing import Any
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 #: A signal that follows an obeyed one within this time raises at once, so that a loop over verbs can be left.
 SECONDS_TO_LEAVE = 3.0
+#: Longest time that SIGTERM and SIGHUP wait for a check; then they raise like a second signal. Clusters commonly kill a
+#: process 30 seconds after SIGTERM, and what is finished has to be written before.
+SECONDS_TO_END = 15.0
 
 
 class _Requests:
@@ -81,10 +89,35 @@ def deferred() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal to stop is waiting: to be called between two steps of long work."""
-    if _requests.pending is not None and threading.current_thread() is threading.main_thread():
+    """Raise KeyboardInterrupt if a signal to stop is waiting: to be called between two steps of long work.
+
+    In a thread it is raised where the work that the thread helps with has ended, see :func:`ending_with`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        if _helping.ended():
+            raise KeyboardInterrupt
+    elif _requests.pending is not None:
         _requests.obey()
         raise KeyboardInterrupt
+
+
+class _Helping(threading.local):
+    """What the work that this thread helps with has come to."""
+
+    ended: Callable[[], bool] = staticmethod(lambda: False)
+
+
+_helping = _Helping()
+
+
+@contextmanager
+def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
+    """Scope in which a thread helps with work, and :func:`check` raises once that has ended."""
+    before, _helping.ended = _helping.ended, ended
+    try:
+        yield
+    finally:
+        _helping.ended = before
 
 
 def raise_if_hidden_in(error: Exception) -> None:
@@ -127,7 +160,9 @@ def forget() -> None:
 
 def _replace_handlers() -> dict[int, Any]:
     replaced: dict[int, Any] = {}
-    for number in STOP_SIGNALS:
+    # To a worker of multiprocessing only Ctrl-C is left: its pool terminates it with SIGTERM.
+    numbers = STOP_SIGNALS if multiprocessing.parent_process() is None else (signal.SIGINT,)
+    for number in numbers:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             replaced[number] = signal.signal(number, _note)
     return replaced
@@ -139,3 +174,13 @@ def _note(number: int, frame: FrameType | None) -> None:
     _requests.when, _requests.pending = now, number
     if impatient:
         check()
+    elif number != signal.SIGINT:
+        insistence = threading.Timer(SECONDS_TO_END, _insist, (number, now))
+        insistence.daemon = True
+        insistence.start()
+
+
+def _insist(number: int, when: float) -> None:
+    """Send a signal again that no check has obeyed."""
+    if _requests.pending == number and _requests.when == when:
+        os.kill(os.getpid(), number)

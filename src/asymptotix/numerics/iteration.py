@@ -4,7 +4,7 @@ State evolution is dynamics: x <- F(x) is followed from its stated start, accele
 fixed point that those dynamics reach.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +18,15 @@ Step = Callable[[NDArray[np.float64]], ArrayLike]
 Stop = Callable[[NDArray[np.float64], float], str | None]
 LONGEST = 1.0
 """Longest quasi-Newton step in a coordinate."""
+
+WINDOW = 24
+"""Evaluations over which a cycle is looked for; it ends an iteration that is the same in two windows."""
+
+CYCLE = 0.1
+"""Scatter of the points at either end of a cycle, relative to their distance, beyond which it is none."""
+
+LASTING = 0.99
+"""Share of its length by which a cycle may shrink from window to window: one that shrinks more dies out."""
 
 BELIEVED = 0.5
 """Share of a step by which the derivative may be wrong along it and still be corrected: more is no smooth map."""
@@ -39,8 +48,8 @@ class FixedPoint:
     steps : int
         Evaluations of F spent.
     status : str
-        "converged", "not converged after 200 steps (residual 0.0003)", "diverged: non-finite at step 7", or the
-        caller's own word from `stop`.
+        "converged", "not converged after 200 steps (residual 0.0003)", with "it cycles between log q = 0.24 and 0.31"
+        where it does, "diverged: non-finite at step 7", or the caller's own word from `stop`.
     converged : bool
         True only where the residual fell below the tolerance.
     """
@@ -62,6 +71,7 @@ def fixed_point(
     max_move: float | None = None,
     stride: float = 1.0,
     stop: Stop | None = None,
+    names: Sequence[str] = (),
 ) -> FixedPoint:
     """Iterate x <- F(x) until max |F(x) - x| < tolerance.
 
@@ -83,10 +93,18 @@ def fixed_point(
         needs `max_move`.
     stop : callable, optional
         ``stop(x, residual)``, asked before convergence is tested, ends the iteration where it returns a status.
+    names : sequence of str
+        What the coordinates are called, for the sentence on a cycle.
+
+    Notes
+    -----
+    An iteration that goes to and fro between two places, as one of a map that jumps does, will not end. It is stopped
+    when it has done so for two windows, and the status says between which two values.
     """
     following, x, residual = _check_start(start), None, np.inf
     _check_options(tolerance, max_steps, anderson, max_move, stride)
     mover = Anderson(following.size, anderson, max_move, stride)
+    visited: list[NDArray[np.float64]] = []
     for count in range(1, max_steps + 1):
         interrupts.check()
         point = following
@@ -99,15 +117,45 @@ def fixed_point(
             status = f"diverged: non-finite at step {count}"
             return FixedPoint(point if x is None else x, residual, count, status, False)
         x, residual = point, float(np.abs(change).max())
+        visited.append(x)
         word = None if stop is None else stop(x, residual)
         if word is not None:
             return FixedPoint(x, residual, count, word, False)
         if residual < tolerance:
             return FixedPoint(x, residual, count, "converged", True)
+        if tolerance > 0 and len(visited) % WINDOW == 0:
+            now, before = visited[-WINDOW:], visited[-2 * WINDOW : -WINDOW]
+            cycle = _cycle(now, names)
+            if cycle and _cycle(before, names) and np.ptp(now, axis=0).max() > LASTING * np.ptp(before, axis=0).max():
+                status = f"not converged after {count} steps (residual {residual:.2g}): {cycle}"
+                return FixedPoint(x, residual, count, status, False)
         following = mover.advance(point, change)
     assert x is not None  # the first step is a plain one, which is never undone
     status = f"not converged after {max_steps} steps (residual {residual:.2g})"
-    return FixedPoint(x, residual, max_steps, status, False)
+    cycle = _cycle(visited[-WINDOW:], names) if tolerance > 0 else ""
+    return FixedPoint(x, residual, max_steps, f"{status}: {cycle}" if cycle else status, False)
+
+
+def _cycle(visited: Sequence[NDArray[np.float64]], names: Sequence[str]) -> str:
+    """Between which two values the last points go to and fro; nothing where they do not.
+
+    The coordinate is the one that moves most. Its values must lie in two groups, either of them narrow beside their
+    distance, and go from one to the other and back several times.
+    """
+    if len(visited) < WINDOW // 2:
+        return ""
+    points = np.array(visited)
+    moving = int(np.argmax(np.ptp(points, axis=0)))
+    values = points[:, moving]
+    ordered = np.sort(values)
+    split = int(np.argmax(np.diff(ordered)))
+    low, high = ordered[: split + 1], ordered[split + 1 :]
+    above = values > low[-1]
+    changes = int(np.sum(above[1:] != above[:-1]))
+    if max(np.ptp(low), np.ptp(high)) > CYCLE * (high[0] - low[-1]) or changes < len(values) // 4:
+        return ""
+    name = names[moving] if moving < len(names) else f"coordinate {moving}"
+    return f"it cycles between {name} = {low.mean():.6g} and {high.mean():.6g}"
 
 
 class QuasiNewton:

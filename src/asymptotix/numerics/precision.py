@@ -1,25 +1,120 @@
-"""Double precision inside a scope of our own; JAX's global flag is never touched."""
+"""JAX and NumPy compute as this library expects, whatever the user has set: a scope of our own, also of a precision.
+
+A user may have JAX refuse to promote ranks or types, stop at every NaN, or draw other random numbers from the same
+seed, and may have NumPy raise where a number underflows. Such settings are for the user's own programs. Inside the
+scope both libraries have their defaults, for functions of the user's own that are called there, too. JAX's global
+flags are never touched.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
+import threading
 from collections.abc import Callable, Generator
-from typing import Any, ParamSpec, TypeVar
+from contextlib import ExitStack
+from typing import Any, ParamSpec, Self, TypeVar
 
-from .threads import refuse_after_fork
+import numpy as np
+
+from . import interrupts
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
+#: Settings of JAX and what they are in the scope. A setting that changes no number is left to the user.
+OF_JAX = {
+    "numpy_rank_promotion": "allow",
+    "numpy_dtype_promotion": "standard",
+    "threefry_partitionable": True,
+    "default_prng_impl": "threefry2x32",
+    "debug_nans": False,
+    "debug_infs": False,
+}
+OF_NUMPY: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
-class double_precision:
-    """JAX computes in float64 inside the scope, and as before outside it.
 
-    Works as a context manager and as a decorator, also of generator functions, and may be nested. The setting
-    belongs to the thread. A ``with`` block must not contain a ``yield``: the caller would then run in float64
-    until it asks for the next item. Decorate the generator function instead, which leaves the scope at every
-    yield.
+class _Here(threading.local):
+    """Whether this thread is inside a scope, by library: what is set inside one, such as a wider errstate, stays."""
+
+    numpy = False
+    jax = False
+
+
+_here = _Here()
+
+
+class own_settings:
+    """JAX and NumPy have the settings of this library inside the scope, and the user's outside it.
+
+    Works as a context manager and as a decorator, also of generator functions, and may be nested. The settings belong
+    to the thread; :func:`carried` takes them to another. A ``with`` block must not contain a ``yield``: the caller
+    would then run with these settings until it asks for the next item. Decorate the generator function instead, which
+    leaves the scope at every yield.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> before = np.seterr(under="raise")
+    >>> with own_settings():
+    ...     np.exp(-np.array([1000.0]))
+    array([0.])
+    >>> _ = np.seterr(**before)
+    """
+
+    #: Whether JAX has 64 bits in the scope; None leaves that as it is.
+    x64: bool | None = None
+
+    def __init__(self) -> None:
+        self._scopes: list[ExitStack] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as scope:
+            if not _here.numpy:
+                scope.enter_context(np.errstate(**OF_NUMPY))
+                _enter("numpy", scope)
+            # What has not been imported cannot be set. Importing takes long, and not every problem needs JAX.
+            if self.x64 is not None or "jax" in sys.modules:
+                self._enter_jax(scope)
+            self._scopes.append(scope.pop_all())
+        return self
+
+    def _enter_jax(self, scope: ExitStack) -> None:
+        import jax
+
+        if not _here.jax:
+            for name, value in OF_JAX.items():
+                scope.enter_context(getattr(jax, name)(value))
+            _enter("jax", scope)
+        if self.x64 is not None:
+            scope.enter_context(jax.enable_x64(self.x64))
+
+    def __exit__(self, *error: Any) -> None:
+        self._scopes.pop().__exit__(*error)
+
+    @classmethod
+    def quietly(cls) -> own_settings:
+        """The scope without a look for signals: for a step of a generator, which may be its last."""
+        return cls()
+
+    def __call__(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+        if inspect.isgeneratorfunction(function):
+            return _each_step_inside(type(self), function)
+
+        @functools.wraps(function)
+        def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+            with type(self)():
+                return function(*args, **kwargs)
+
+        return inside
+
+
+class double_precision(own_settings):
+    """JAX computes in float64 inside the scope, with :class:`own_settings`, and as before outside it.
+
+    Whoever enters stands between two steps of work: a signal to stop is obeyed here.
 
     Examples
     --------
@@ -36,51 +131,102 @@ class double_precision:
     ['float64', 'float64']
     """
 
-    def __init__(self) -> None:
-        self._scopes: list[Any] = []
+    x64 = True
+    _looks = True
 
-    def __enter__(self) -> None:
-        import jax  # here, because importing JAX takes long and not every user of this module computes
+    @classmethod
+    def quietly(cls) -> double_precision:
+        scope = cls()
+        scope._looks = False
+        return scope
 
+    def __enter__(self) -> Self:
         refuse_after_fork()
-        scope = jax.enable_x64(True)
-        scope.__enter__()
-        self._scopes.append(scope)
-
-    def __exit__(self, *error: Any) -> None:
-        self._scopes.pop().__exit__(*error)
-
-    def __call__(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-        if inspect.isgeneratorfunction(function):
-            return _each_step_in_double_precision(function)
-
-        @functools.wraps(function)
-        def in_double_precision(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
-            with double_precision():
-                return function(*args, **kwargs)
-
-        return in_double_precision
+        if self._looks:
+            interrupts.check()
+        return super().__enter__()
 
 
-def _each_step_in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+class single_precision(double_precision):
+    """JAX computes in float32 inside the scope, also where the user has asked for 64 bits: in experiments."""
+
+    x64 = False
+
+
+def carried(work: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Return the same work for another thread, where it has the settings that it would have here."""
+    if not _here.numpy:
+        return work
+    made = _settings_with(sys.modules["jax"].config.jax_enable_x64 if _here.jax else None)
+
+    @functools.wraps(work)
+    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        with made():
+            return work(*args, **kwargs)
+
+    return inside
+
+
+@functools.cache
+def _settings_with(x64: bool | None) -> type[own_settings]:
+    return type("settings_with", (own_settings,), {"x64": x64})
+
+
+def _enter(library: str, scope: ExitStack) -> None:
+    """Note that this thread is inside, until the scope ends."""
+    setattr(_here, library, True)
+    scope.callback(setattr, _here, library, False)
+
+
+def _each_step_inside(settings: type[own_settings], function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with double_precision():
+        with settings.quietly():
             steps = function(*args, **kwargs)
         resume, value = steps.send, None
         while True:
             try:
-                with double_precision():
+                with settings.quietly():
                     item = resume(value)
             except StopIteration as stop:
                 return stop.value
             try:
                 resume, value = steps.send, (yield item)
             except GeneratorExit:
-                with double_precision():
+                with settings.quietly():
                     steps.close()
                 raise
             except BaseException as error:
                 resume, value = steps.throw, error
 
     return generator
+
+
+_forked = False  # whether an ancestor of this process had used JAX when it forked
+
+
+def refuse_after_fork() -> None:
+    """Raise a RuntimeError with what to do instead, in a process that was forked after JAX was used."""
+    if _forked:
+        raise RuntimeError(
+            "this process was forked after JAX was used, and JAX would hang in it: start workers with "
+            "multiprocessing.get_context('spawn'), or fork them before the first call"
+        )
+
+
+def _look_back() -> None:
+    global _forked
+    _forked = _forked or _jax_runs()
+
+
+def _jax_runs() -> bool:
+    """Whether JAX has started its threads. It is loaded by others too, and being loaded alone does no harm."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None:
+        return False
+    # Not public: where it has gone, what is loaded counts as used.
+    return getattr(bridge, "backends_are_initialized", lambda: True)()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_look_back)

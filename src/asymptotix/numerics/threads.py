@@ -1,10 +1,9 @@
-"""Threads: our own around compiled loops, those of linear algebra, and those of JAX, which a fork leaves behind."""
+"""Threads: our own around compiled loops, and those of linear algebra."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from . import interrupts
+from .precision import carried
 
 #: Rows of a matrix below which a factorisation is not worth more than one thread.
 SMALL = 256
@@ -88,11 +88,18 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
     obeyed = interrupts.times_obeyed()
     left, stopped, unfinished = iter(items), threading.Event(), threading.Event()
 
+    def ended() -> bool:
+        # A signal that is obeyed no longer waits: what is done inside of what it ended is to end, too.
+        return stopped.is_set() or interrupts.waiting() or interrupts.times_obeyed() != obeyed
+
+    def help_taking() -> None:
+        with interrupts.ending_with(ended):
+            take()
+
     def take() -> None:
         try:
             for item in left:  # shared: taking the next one is one step of the interpreter
-                # A signal that is obeyed no longer waits: what is done inside of what it ended is to end, too.
-                if stopped.is_set() or interrupts.waiting() or interrupts.times_obeyed() != obeyed:
+                if ended():
                     unfinished.set()
                     return
                 work(item)
@@ -101,7 +108,7 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
             raise
 
     pool = _others(available_cores() - 1) if threads > 1 else None
-    others = [pool.submit(take) for _ in range(threads - 1)] if pool else []
+    others = [pool.submit(carried(help_taking)) for _ in range(threads - 1)] if pool else []
     try:
         take()
     finally:  # those that have not begun have nothing to do: where all threads wait like this one, none would begin
@@ -111,6 +118,7 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
         except BaseException:  # a signal while waiting: the others end with what they are at
             stopped.set()
             raise
+    interrupts.check()
     for other in begun:
         other.result()
     interrupts.check()
@@ -143,33 +151,6 @@ def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alo
     return made
 
 
-_forked = False  # whether an ancestor of this process had used JAX when it forked
-
-
-def refuse_after_fork() -> None:
-    """Raise a RuntimeError with what to do instead, in a process that was forked after JAX was used."""
-    if _forked:
-        raise RuntimeError(
-            "this process was forked after JAX was used, and JAX would hang in it: start workers with "
-            "multiprocessing.get_context('spawn'), or fork them before the first call"
-        )
-
-
-def _look_back() -> None:
-    global _forked
-    _forked = _forked or _jax_runs()
-
-
-def _jax_runs() -> bool:
-    """Whether JAX has started its threads. It is loaded by others too, and being loaded alone does no harm."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None:
-        return False
-    # Not public: where it has gone, what is loaded counts as used.
-    return getattr(bridge, "backends_are_initialized", lambda: True)()
-
-
 if hasattr(os, "register_at_fork"):  # a child has the pool, and what threads hold, without the threads
     os.register_at_fork(after_in_child=_others.cache_clear)
     os.register_at_fork(after_in_child=_one_blas_thread.__init__)
-    os.register_at_fork(after_in_child=_look_back)

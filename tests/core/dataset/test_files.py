@@ -4,6 +4,7 @@ import io
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.core.dataset import files
-from asymptotix.core.dataset.checksums import checksums
+from asymptotix.core.dataset.checksums import checksums, seal
 from asymptotix.core.problem import Outcome, Problem
 from asymptotix.core.result import load
 from asymptotix.core.specification import describe, differences
@@ -113,6 +114,32 @@ def test_a_copy_made_by_xarray_is_still_known_to_be_whole(saved, tmp_path):
     before = load(saved)
     opened(saved).assign_attrs(history="copied").to_netcdf(tmp_path / "copy.nc", engine="h5netcdf")
     assert load(tmp_path / "copy.nc").ds.identical(before.ds)
+
+
+def test_a_compressed_copy_is_loaded(saved, tmp_path):
+    before, ds = load(saved), opened(saved)
+    arrays = [name for name in ds.data_vars if ds[name].dtype.kind == "f" and ds[name].ndim]
+    packed = {name: {"zlib": True, "complevel": 9} for name in arrays}
+    ds.to_netcdf(tmp_path / "copy.nc", engine="h5netcdf", encoding=packed)
+    assert load(tmp_path / "copy.nc").ds.identical(before.ds)
+
+
+def test_a_small_file_that_claims_gigabytes_is_refused_before_they_are_allocated(saved, tmp_path):
+    """Its variable was never written: 3.2 GB of the fill value."""
+    import h5py
+
+    path = tmp_path / "large.nc"
+    path.write_bytes(saved.read_bytes()[: -len(seal(b""))])
+    with h5py.File(path, "a") as file:
+        file.create_dataset("large", (20_000, 20_000), "f8", chunks=(1000, 1000), compression="gzip")
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    said = str(refused(path, "claim to hold 3.2 GB, more than compression can explain"))
+    _, peak = tracemalloc.get_traced_memory()  # NumPy's arrays are in it
+    tracemalloc.stop()
+    assert peak < 1e8
+    assert "xarray.open_dataset" in said
+    assert "\n" not in said
 
 
 def test_missing_checksums_are_damage(saved, change):

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from xarray.backends import H5NetCDFStore
 
 from ..definitions.observable import with_attributes
 from ..problem import Algorithm, Problem, definitions
-from ..specification import build, decode, describe, differences, encode, value_at, with_fields
+from ..specification import build, decode, describe, differences, encode, value_at, weakly_known, with_fields
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
@@ -36,6 +37,10 @@ MOST_CHARACTERS = 2**24
 MOST_LEVELS = 64
 #: Characters of an error that are shown: it may quote what it does not like, and that may be long.
 MOST_WORDS = 1000
+#: How many bytes one byte of a file may stand for: deflate, HDF5's compression, makes at most 1032 of one.
+MOST_PER_BYTE = 1100
+#: Bytes that any file may unpack to.
+ALWAYS_UNPACKED = 2**26
 
 
 @dataclass(frozen=True)
@@ -131,10 +136,16 @@ def opened(path: str | os.PathLike) -> xr.Dataset:
         raise ValueError(f"{path} is damaged: its bytes are not those that were written")
     try:
         return _opened(data)
+    except _TooLarge as error:
+        raise ValueError(f"{path} {error}") from None
     except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
         raise ValueError(
             f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
         ) from error
+
+
+class _TooLarge(ValueError):
+    """A file that claims more than its bytes can hold."""
 
 
 @contextmanager
@@ -167,8 +178,21 @@ def _opened(data: bytes | memoryview) -> xr.Dataset:
 
     with h5py.File(io.BytesIO(data), "r") as file:  # h5netcdf prints a traceback of its own where this raises
         dict(file.attrs)
+        _refuse_more_than_it_holds(file, len(data))
     with xr.open_dataset(io.BytesIO(data), engine="h5netcdf") as opened:
         return opened.load()
+
+
+def _refuse_more_than_it_holds(file: Any, length: int) -> None:
+    """Refuse a file whose variables were never written: HDF5 makes them of nothing, however large they are."""
+    import h5py
+
+    claimed = sum(int(item.nbytes) for item in file.values() if isinstance(item, h5py.Dataset))
+    if claimed > max(ALWAYS_UNPACKED, MOST_PER_BYTE * length):
+        raise _TooLarge(
+            f"is not loaded: its {length / 1e3:.3g} kB claim to hold {claimed / 1e9:.3g} GB, more than compression can "
+            "explain. If you trust the file, xarray.open_dataset(path, engine='h5netcdf') opens it without loading it"
+        )
 
 
 def _parsed(path: str | os.PathLike, ds: xr.Dataset) -> dict[str, Any]:
@@ -225,6 +249,12 @@ def _problem(described: Any, arrays: Mapping[str, np.ndarray], given: Problem | 
         found = differences(saved, describe(given))
         if fixed := [path for path in found if path.rpartition(".")[2] not in free]:
             raise ValueError(f"the problem given differs from the one saved in {', '.join(fixed)}")
+        if weak := weakly_known(saved):
+            warnings.warn(
+                f"the file was written by an earlier version, which kept few values of {', '.join(weak)}: a"
+                " function that differs in rare places only is not told apart from it",
+                stacklevel=2,
+            )
         return with_fields(given, **{path.rpartition(".")[2]: value_at(saved, path) for path in found})
     problem = build(described, arrays=arrays)
     if not isinstance(problem, Problem):

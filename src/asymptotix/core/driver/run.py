@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...numerics import interrupts
-from ...numerics.threads import refuse_after_fork
+from ...numerics.precision import own_settings, refuse_after_fork
 from ..dataset.assemble import assemble
 from ..dataset.provenance import provenance
 from ..dataset.rows import Rows
@@ -102,7 +102,7 @@ def run(
 ) -> Result:
     """Do the work and return the result. Warnings name the line that called the verb."""
     refuse_after_fork()
-    with interrupts.deferred():
+    with interrupts.deferred(), own_settings():
         table = _Table(work, resume, None if checkpoint is None else Checkpoint(checkpoint))
         try:
             with as_progress(progress, len(table.outcomes), work.description) as bar:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...numerics import checks
+from ...numerics.precision import own_settings
 from ..dataset.rows import Rows
 from ..grid import MOST_POINTS, Block, expand, index_rows
 from ..problem import Algorithm, Outcome, Problem
@@ -16,6 +17,7 @@ from ..progress import Progress
 from .run import Work
 
 
+@own_settings()
 def theory_work(problem: Problem, *, start: Any, tolerance: float, fixed: Any, controls: Mapping[str, Any]) -> Work:
     """Of :func:`asymptotix.solve`."""
     _check_problem(problem)
@@ -73,6 +75,7 @@ class _PointsToSolve:
             yield chosen[i], outcome
 
 
+@own_settings()
 def experiment_work(
     problem: Problem, algorithm: Algorithm, *, seeds: Any, dim: Any, controls: Mapping[str, Any]
 ) -> Work:
@@ -157,6 +160,7 @@ def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], 
     yield from ((points, seeds) for seeds, points in together.items())
 
 
+@own_settings()
 def threshold_work(problem: Problem, *, which: Any, tolerance: float, fields: Mapping[str, Any]) -> Work:
     """Of :func:`asymptotix.thresholds`."""
     _check_problem(problem)
