@@ -36,8 +36,18 @@ class Bowl(asx.Problem):
         return (*found, Status.NOT_VALID, "replica symmetry is unstable") if self.doubtful else found
 
 
+@dataclass(frozen=True)
+class WithErrors(Bowl):
+    """A bowl whose derivatives say how well they are known."""
+
+    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> Derivative:  # type: ignore[override]
+        value, derivative = super().gradient(observable, field, alpha=alpha, tolerance=tolerance)
+        return Derivative(value, derivative, value_error=1e-4, derivative_error=1e-3)
+
+
 def gradient(problem: Any = Bowl(2.0), observable: Any = "test_error", field: Any = "depth", **options: Any):  # noqa: B008
-    return asx.gradient(problem, observable, field, **({"alpha": 1.0} | options))
+    given: dict[str, Any] = {"alpha": 1.0} | options
+    return asx.gradient(problem, observable, field, **given)
 
 
 def optimum(problem: Any = Bowl(), **options: Any):  # noqa: B008
@@ -158,3 +168,32 @@ def test_an_interrupt_keeps_the_optima_that_are_found(monkeypatch):
     assert np.isnan(found.at.values[1:]).all()
     assert found.status.values[2] is Status.NOT_REACHED
     assert 4.0 not in calls
+
+
+def test_a_derivative_and_an_optimum_show_their_errors():
+    found = asx.gradient(WithErrors(2.0), "test_error", "depth", alpha=1.0)
+    assert (found.value_error, found.derivative_error) == (1e-4, 1e-3)
+    assert "derivative_error=0.001" in repr(found)
+    assert "status=CONVERGED" in repr(found)
+    best = asx.optimum(WithErrors(), "test_error", "depth", bounds=(0.01, 10.0), alpha=1.0, tolerance=0.01)
+    # the slope of log(x/c)^2 in the logarithm grows by two, and its error is 1e-3 x
+    assert best.at_error == pytest.approx(0.5 * (0.5 * 5e-4 + 0.3 * 0.01), rel=0.2)
+    assert best.value_error == 1e-4
+    for name in ("at", "at_error", "value", "value_error", "status", "words"):
+        assert f"{name}=" in repr(best)
+
+
+def test_a_tolerance_that_errors_forbid_is_not_met():
+    with pytest.warns(asx.ConvergenceWarning, match="beyond the tolerance of 0.01%"):
+        best = asx.optimum(WithErrors(), "test_error", "depth", bounds=(0.01, 10.0), alpha=1.0, tolerance=1e-4)
+    assert best.status is Status.INACCURATE
+    assert abs(best.at - 0.5) <= best.at_error
+
+
+def test_progress_of_an_optimum_names_where_it_looks(monkeypatch, capfd):
+    from asymptotix.core import progress
+
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    optimum(progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert any("depth = 0.01: looking" in line for line in lines)

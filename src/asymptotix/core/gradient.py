@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +11,20 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
-from scipy.optimize import root_scalar
 
 from ..numerics import checks, interrupts
+from ..numerics.precision import own_settings
+from .optima.minimum_search import Look, Minimum, MinimumSearch
 from .problem import Problem
+from .progress import Progress, Say, as_progress, quietly, under
 from .result import ConvergenceWarning
 from .specification import with_fields
 from .status import Status
+
+#: Numerical errors of values asked for while a minimum is looked for, and where its place is to be known better.
+_COARSE, _FINE = 1e-3, 1e-4
+
+ProgressOption = Progress | bool | None
 
 
 class _ValueAndDerivative(NamedTuple):
@@ -24,42 +32,95 @@ class _ValueAndDerivative(NamedTuple):
     derivative: float
 
 
-class _Minimum(NamedTuple):
+class _PlaceAndValue(NamedTuple):
     at: Any  # a number, or an array of them on a grid
     value: Any
     inside: Any
 
 
 class Derivative(_ValueAndDerivative):
-    """The pair (value of an observable, its derivative); ``status`` and ``words`` say how their point ended."""
+    """The pair (value of an observable, its derivative), with the errors of both and the status of the point.
 
-    def __new__(cls, value: float, derivative: float, status: Status = Status.CONVERGED, words: str = "") -> Self:
+    ``value_error`` and ``derivative_error`` are numerical errors, nan where the theory does not say; ``status`` and
+    ``words`` say how the point ended.
+    """
+
+    def __new__(
+        cls,
+        value: float,
+        derivative: float,
+        status: Status = Status.CONVERGED,
+        words: str = "",
+        *,
+        value_error: float = np.nan,
+        derivative_error: float = np.nan,
+    ) -> Self:
         found = super().__new__(cls, value, derivative)
         found.status, found.words = status, words
+        found.value_error, found.derivative_error = value_error, derivative_error
         return found
 
     status: Status
     words: str
+    value_error: float
+    derivative_error: float
+
+    def __repr__(self) -> str:
+        return _shown(self, ("value", "value_error", "derivative", "derivative_error", "status", "words"))
 
 
-class Optimum(_Minimum):
+class Optimum(_PlaceAndValue):
     """Where an observable is least: (the parameter, the value there, whether the minimum is inside the bounds).
 
-    ``status`` and ``words`` say whether every point that was looked at converged; a minimum at a bound is
-    ``Status.AT_BOUND``. On a grid of controls all five are arrays of xarray along it.
+    ``at_error`` and ``value_error`` are their errors; ``at_error`` is inf where the place is not known. ``status`` and
+    ``words`` say whether the tolerance was met and the points that were looked at converged; a minimum at a bound is
+    ``Status.AT_BOUND``. On a grid of controls all seven are arrays of xarray along it.
     """
 
-    def __new__(cls, at: Any, value: Any, inside: Any, status: Any = Status.CONVERGED, words: Any = "") -> Self:
+    def __new__(
+        cls,
+        at: Any,
+        value: Any,
+        inside: Any,
+        status: Any = Status.CONVERGED,
+        words: Any = "",
+        *,
+        at_error: Any = np.nan,
+        value_error: Any = np.nan,
+    ) -> Self:
         found = super().__new__(cls, at, value, inside)
         found.status, found.words = status, words
+        found.at_error, found.value_error = at_error, value_error
         return found
 
     status: Any
     words: Any
+    at_error: Any
+    value_error: Any
+
+    def __repr__(self) -> str:
+        return _shown(self, ("at", "at_error", "value", "value_error", "inside", "status", "words"))
+
+
+def _shown(found: Any, names: Sequence[str]) -> str:
+    """All attributes of a result that is a tuple of a few of them only."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, xr.DataArray):
+            value = [getattr(one, "name", one) for one in value.values.ravel().tolist()]
+        return value.name if isinstance(value, Status) else repr(value)
+
+    return f"{type(found).__name__}({', '.join(f'{name}={text(getattr(found, name))}' for name in names)})"
 
 
 def gradient(
-    problem: Problem, observable: str, field: str, *, tolerance: float = 1e-3, **controls: float
+    problem: Problem,
+    observable: str,
+    field: str,
+    *,
+    tolerance: float = 1e-3,
+    progress: ProgressOption = None,
+    **controls: float,
 ) -> Derivative:
     """Derivative of an observable with respect to a field of the description or a control, through the fixed point.
 
@@ -73,14 +134,16 @@ def gradient(
         Name of a numeric field, "weight_decay" say, or of a control.
     tolerance : float
         Numerical error asked for in the value, as in :func:`solve`.
+    progress
+        As for :func:`solve`.
     **controls : float
         The point, ``alpha=1.0``.
 
     Returns
     -------
     Derivative
-        With the status that :func:`solve` gives at this point. Where that is not "converged" a ConvergenceWarning says
-        why: the theory need not hold there.
+        The pair (value, derivative), with the errors of both and the status that :func:`solve` gives at this point.
+        Where that is not "converged" a ConvergenceWarning says why: the theory need not hold there.
 
     Examples
     --------
@@ -91,8 +154,9 @@ def gradient(
     """
     point = _checked_point(problem, observable, field, controls)
     tolerance = checks.positive("tolerance", tolerance)
-    with interrupts.deferred():
-        found = _derivative(problem, observable, field, tolerance, point)
+    with interrupts.deferred(), own_settings(), as_progress(progress, 1, f"derivative by {field}") as shown:
+        found = _derivative(problem, observable, field, tolerance, point, shown.message)
+        shown.advance()
     if not found.status.converged:
         warnings.warn(f"the derivative is not to be trusted: {found.words}", ConvergenceWarning, stacklevel=2)
     return found
@@ -105,6 +169,7 @@ def optimum(
     *,
     bounds: tuple[float, float],
     tolerance: float = 1e-3,
+    progress: ProgressOption = None,
     **controls: ArrayLike,
 ) -> Optimum:
     """The value of a positive field at which an observable is least, as a root of its derivative in the logarithm.
@@ -114,18 +179,20 @@ def optimum(
     problem, observable, field
         As for :func:`gradient`; ``field`` is one of the description.
     bounds : pair of float
-        Positive, ascending. If the derivative does not change from negative to positive between them, the better end is
-        returned.
+        Positive, ascending. Where the derivatives at the bounds do not enclose a minimum, as where the observable is
+        flat there, it is looked for at places between; if none is as low as the better end, that is returned.
     tolerance : float
-        Relative, of the field; below one.
+        Relative, of the field; below one. Where it is not met the status says so: "inaccurate".
+    progress
+        As for :func:`solve`.
     **controls : float or 1-D grid
         ``alpha=1.0``, or ``alpha=[0.5, 1.0, 2.0]``: the optimum at every point. Grids multiply.
 
     Returns
     -------
     Optimum
-        On a grid ``at``, ``value``, ``inside``, ``status`` and ``words`` are arrays with the controls as coordinates.
-        An interrupt leaves the points that it came before without a number, under ``Status.NOT_REACHED``.
+        On a grid its attributes are arrays with the controls as coordinates. An interrupt leaves the points that it
+        came before without a number, under ``Status.NOT_REACHED``.
 
     Examples
     --------
@@ -142,22 +209,66 @@ def optimum(
     low, high = _checked_bounds(bounds)
     if not checks.positive("tolerance", tolerance) < 1:
         raise ValueError(f"tolerance must be below one, being relative, got {tolerance}")
+    count = int(np.prod([max(values.size, 1) for values in grid.values()]))
+    with interrupts.deferred(), own_settings(), as_progress(progress, count, f"{field} of least {observable}") as shown:
 
-    def at(point: Mapping[str, float]) -> Optimum:
-        return _Search(problem, observable, field, point).between(low, high, tolerance)
+        def at(point: Mapping[str, float]) -> Optimum:
+            search = search_over(problem, observable, field, point, shown.message)
+            found = as_optimum(search.between(float(np.log(low)), float(np.log(high)), tolerance), (low, high))
+            shown.advance()
+            return found
 
-    if not any(values.ndim for values in grid.values()):
-        with interrupts.deferred():
-            found = at({name: float(value) for name, value in grid.items()})
-        judged = [found]
-    else:
-        judged = _at_every_point(at, grid)
-        found = _stacked(judged, grid)
-    if doubtful := [one for one in judged if not one.status.converged]:
-        count = f"at {len(doubtful)} of {len(judged)} points, first " if found is not judged[0] else ""
-        text = f"the optimum is not to be trusted{': ' if not count else ' ' + count}{doubtful[0].words}"
-        warnings.warn(text, ConvergenceWarning, stacklevel=2)
+        if not any(values.ndim for values in grid.values()):
+            judged = [found := at({name: float(value) for name, value in grid.items()})]
+        else:
+            judged = _at_every_point(at, grid)
+            found = _stacked(judged, grid)
+    warn_of_doubts(judged, on_grid=found is not judged[0])
     return found
+
+
+def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
+    """Warn of optima that are not to be trusted."""
+    if doubtful := [one for one in judged if not one.status.converged]:
+        grave = [one for one in doubtful if one.status is not Status.INACCURATE]
+        first = (grave or doubtful)[0]
+        verdict = "not to be trusted" if grave else "not as accurate as asked"
+        count = f" at {len(doubtful)} of {len(judged)} points, first" if on_grid else ":"
+        text = f"the optimum is {verdict}{count} {first.words}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)
+
+
+def search_over(
+    problem: Problem, observable: str, field: str, point: Mapping[str, float], say: Say = quietly
+) -> MinimumSearch:
+    """The search over the logarithm of a field, by the derivatives of the problem."""
+
+    def look(log_value: float, fine: bool) -> Look:
+        value = float(np.exp(log_value))
+        changed, heading = with_fields(problem, **{field: value}), under(f"{field} = {value:.5g}", say)
+        heading("looking")
+        tolerance = _FINE if fine else _COARSE
+        try:
+            found = _derivative(changed, observable, field, tolerance, point, heading)
+        except (FloatingPointError, ValueError) as error:  # no solution, or none that depends on the field
+            words = f"{field} = {value:.4g}: {error}"
+            return Look(log_value, np.nan, np.nan, status=Status.FAILED, words=words)
+        slope, slope_error = value * found.derivative, value * found.derivative_error
+        return Look(log_value, found.value, slope, found.value_error, slope_error, found.status, found.words)
+
+    return MinimumSearch(look, lambda log_value: f"{np.exp(log_value):g}")
+
+
+def as_optimum(found: Minimum, bounds: tuple[float, float] | None = None) -> Optimum:
+    """Optimum in the field itself, from a search over its logarithm; a bound is returned to the last digit."""
+    at = float(np.exp(found.here.at))
+    if bounds is not None and not found.inside:
+        at = min(bounds, key=lambda bound: abs(bound / at - 1))
+    error = at * found.error if found.error < 1 else np.inf
+    words = found.words or ("" if found.status is Status.CONVERGED else found.status.sentence)
+    return Optimum(
+        at, found.here.value, found.inside, found.status, words, at_error=error, value_error=found.here.value_error
+    )
 
 
 def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[str, np.ndarray]) -> list[Optimum]:
@@ -165,16 +276,15 @@ def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[
     points = itertools.product(*(np.atleast_1d(values).tolist() for values in grid.values()))
     judged: list[Optimum] = []
     interrupted = False
-    with interrupts.deferred():
-        for point in points:
-            try:
-                found = None if interrupted else at(dict(zip(grid, point, strict=True)))
-            except KeyboardInterrupt:
-                if interrupts.insisting():
-                    raise
-                found, interrupted = None, True
-            missing = Status.NOT_REACHED
-            judged.append(found or Optimum(np.nan, np.nan, False, missing, missing.sentence))
+    for point in points:
+        try:
+            found = None if interrupted else at(dict(zip(grid, point, strict=True)))
+        except KeyboardInterrupt:
+            if interrupts.insisting():
+                raise
+            found, interrupted = None, True
+        missing = Status.NOT_REACHED
+        judged.append(found or Optimum(np.nan, np.nan, False, missing, missing.sentence))
     return judged
 
 
@@ -194,50 +304,17 @@ def _stacked(judged: Sequence[Optimum], grid: Mapping[str, np.ndarray]) -> Optim
         along([one.inside for one in judged], bool),
         along([one.status for one in judged], object),
         along([one.words for one in judged], object),
+        at_error=along([one.at_error for one in judged], float),
+        value_error=along([one.value_error for one in judged], float),
     )
 
 
-class _Search:
-    """Looks for a root of a derivative, and remembers the worst that was said of a point on the way."""
-
-    def __init__(self, problem: Problem, observable: str, field: str, point: Mapping[str, float]) -> None:
-        self.problem, self.observable, self.field, self.point = problem, observable, field, point
-        self.worst: Derivative | None = None
-
-    def at(self, log_value: float) -> Derivative:
-        interrupts.check()
-        changed = with_fields(self.problem, **{self.field: float(np.exp(log_value))})
-        found = _derivative(changed, self.observable, self.field, 1e-3, self.point)
-        if not found.status.converged:
-            self.worst = self.worst or found
-        return found
-
-    def between(self, low: float, high: float, tolerance: float) -> Optimum:
-        ends = self.at(np.log(low)), self.at(np.log(high))
-        best = int(ends[1].value < ends[0].value)
-        if not ends[0].derivative < 0 < ends[1].derivative:
-            side = f"not {('below', 'above')[best]} {(low, high)[best]:g}"
-            words = f"the derivative does not change sign upwards between the bounds: the least value is {side}"
-            return self._judged((low, high)[best], ends[best].value, Status.AT_BOUND, words, inside=False)
-        span = (np.log(low), np.log(high))
-        root = float(root_scalar(lambda v: self.at(v).derivative, bracket=span, xtol=tolerance).root)
-        value = self.at(root).value
-        if value > ends[best].value:
-            words = f"a minimum of {value:.4g} lies between the bounds, but an end is lower"
-            return self._judged((low, high)[best], ends[best].value, Status.AT_BOUND, words, inside=False)
-        return self._judged(float(np.exp(root)), value, Status.CONVERGED, "", inside=True)
-
-    def _judged(self, at: float, value: float, status: Status, words: str, *, inside: bool) -> Optimum:
-        if self.worst is not None:
-            status, words = self.worst.status, "; ".join(part for part in (self.worst.words, words) if part)
-        return Optimum(at, value, inside, status, words or status.sentence)
-
-
 def _derivative(
-    problem: Problem, observable: str, field: str, tolerance: float, point: Mapping[str, float]
+    problem: Problem, observable: str, field: str, tolerance: float, point: Mapping[str, float], say: Say = quietly
 ) -> Derivative:
     implementation = getattr(problem, "gradient")  # noqa: B009 (not every problem has one)
-    found = implementation(observable, field, tolerance=tolerance, **point)
+    listens = {"say": say} if "say" in inspect.signature(implementation).parameters else {}
+    found = implementation(observable, field, tolerance=tolerance, **listens, **point)
     return found if isinstance(found, Derivative) else Derivative(*found)
 
 
