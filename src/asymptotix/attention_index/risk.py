@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,16 @@ import numpy as np
 from ..core.definitions.observable import Observable
 from ..core.gradient import Derivative
 from ..core.problem import Outcome, Problem
-from ..core.specification import condensed, fixed_points, numeric_fields, with_fields
+from ..core.progress import Say, quietly
+from ..core.specification import (
+    SAMPLE_LENGTH,
+    condensed,
+    far_points,
+    fixed_points,
+    numeric_fields,
+    program_digest,
+    with_fields,
+)
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
@@ -96,10 +105,16 @@ class RiskMinimization(Problem):
     not depend on the others of a call, unless it is continued.
 
     *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss,
-    estimation_error and rank: absolute where the number is below one, relative above. More nodes are tried where it is
-    not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
+    estimation_error and rank: relative to the number or to its natural size, whichever is larger. That size is Q_0 for
+    estimation_error, one for a rank and for the built-in losses of a softmax, Q_0' for the linear channel, and for a
+    loss of your own what it changes by between h = 0 and an h as large as the target's. More nodes are tried where it
+    is not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
     replicon of one or more and jumps of the proximal map on a thousandth of the data are "not valid". Of a learner
     narrower than its rank the status says "narrow: heuristic".
+
+    *Units*. Nothing depends on them: the loss times c with weight_decay times c; a penalty times c with weight_decay
+    over c; eigenvalues of the target times s with noise times s^2, both temperatures over s and weight_decay over s
+    ("factorized") or s^2 ("full"); beta and weight_decay times c, S then over c, for "factorized".
 
     The equations, each with the function that computes it, are in docs/theory/attention_index.md.
 
@@ -159,7 +174,8 @@ class RiskMinimization(Problem):
         if callable(self.loss):
             try_loss(self.loss, self.model)
         if self.penalty is not None:
-            try_penalty(self.penalty, positive=self.parameterization == "factorized")
+            size = float(np.sqrt(self.model.signal or self.model.noisy_signal))
+            try_penalty(self.penalty, positive=self.parameterization == "factorized", size=size)
 
     @cached_property
     def theory(self) -> TrainingTheory:
@@ -170,21 +186,42 @@ class RiskMinimization(Problem):
 
     def function_values(self, field: str) -> np.ndarray | None:
         """Loss or penalty at fixed points, as a target and a learner give them: what a file knows them by."""
-        import jax.numpy as jnp
-
         T = self.model.tokens
+        found = self._own_at(field, fixed_points(16) if field == "penalty" else fixed_points(2, 8, T, T))
+        return None if found is None else condensed(found)
+
+    def function_sample(self, field: str) -> np.ndarray | None:
+        """Loss or penalty at many fixed points, some of them far out."""
+        T = self.model.tokens
+        points = far_points(SAMPLE_LENGTH) if field == "penalty" else fixed_points(2, SAMPLE_LENGTH, T, T)
+        if field == "loss":
+            points[:, 1::2] *= 2
+        found = self._own_at(field, points)
+        return None if found is None else condensed(found, SAMPLE_LENGTH)
+
+    def function_code(self, field: str) -> str | None:
+        T, function = self.model.tokens, getattr(self, field)
+        if not callable(function):
+            return None
         with double_precision():
-            if field == "penalty" and self.penalty is not None:
-                t = fixed_points(16)
-                t = np.abs(t) if self.parameterization == "factorized" else t
-                return condensed([self.penalty(jnp.asarray(x)) for x in t])
-            if not callable(self.loss):
-                return None
-            y, h = fixed_points(2, 8, T, T)
-            y, h = (0.5 * (x + x.swapaxes(-1, -2)) for x in (y, h))
+            return program_digest(function, *([()] if field == "penalty" else [(T, T), (T, T)]))
+
+    def _own_at(self, field: str, points: np.ndarray) -> np.ndarray | None:
+        """The user's own penalty at t (n,), or loss at logits (2, n, T, T); None where it is a built-in one."""
+        import jax
+
+        function = getattr(self, field)
+        if not callable(function):
+            return None
+        if field == "penalty":
+            given: Any = (np.abs(points) if self.parameterization == "factorized" else points,)
+        else:
+            y, h = (0.5 * (x + x.swapaxes(-1, -2)) for x in points)
             if self.model.activation == "softmax":
                 y = np.exp(y) / np.exp(y).sum(axis=-1, keepdims=True)
-            return condensed([self.loss(jnp.asarray(a), jnp.asarray(b)) for a, b in zip(y, h, strict=True)])
+            given = (y, h)
+        with double_precision():
+            return np.asarray(jax.vmap(function)(*given))
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys((*OUTLIER_THRESHOLDS, "outlier_eigenvalue", "outlier_overlap"), ("spike",))
@@ -230,16 +267,25 @@ class RiskMinimization(Problem):
     def trace(self, *, iterations: int, damping: float, **controls: float) -> Mapping[str, np.ndarray]:
         return self.theory.trace(iterations=iterations, damping=damping, **controls)
 
-    def gradient(self, observable: str, field: str, *, alpha: float, tolerance: float) -> Derivative:
+    def gradient(
+        self, observable: str, field: str, *, alpha: float, tolerance: float, say: Say = quietly
+    ) -> Derivative:
         """Value and derivative of an observable with respect to a numeric field or to alpha, and their status."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)
 
+        @cache
         def shifted(theta: float) -> tuple[TrainingTheory, float]:
-            return (self.theory, theta) if field == "alpha" else (with_fields(self, **{field: theta}).theory, alpha)
+            if field == "alpha":
+                return self.theory, theta
+            theory = with_fields(self, **{field: theta}).theory
+            self.theory.equations.share_nodes_with(theory.equations)
+            return theory, alpha
 
-        return value_and_derivative(self.theory, alpha, observable, theta=at, shifted=shifted, tolerance=tolerance)
+        return value_and_derivative(
+            self.theory, alpha, observable, theta=at, shifted=shifted, tolerance=tolerance, say=say
+        )
 
     def _differentiable(self, field: str) -> float:
         """The value of a numeric field with respect to which a derivative exists."""

@@ -57,7 +57,7 @@ def test_what_is_no_loss_is_refused(loss, message):
         (lambda t: t**2 * (t - 1) ** 2, "factorized", "penalty must be convex"),
         (lambda t: jnp.where(t > 1, t, 0.0), "factorized", "penalty must be convex.*between t = 0.9.* and 1"),
         (lambda t: -t, "factorized", "penalty must grow towards large"),
-        (lambda t: t, "full", "penalty must grow towards large .* t = -30"),
+        (lambda t: t, "full", "penalty must grow towards large .* t = -"),
         (lambda t: 0.0 * t, "factorized", "penalty must grow"),
     ],
 )

@@ -135,14 +135,15 @@ def test_replicon_against_reference():
 
 
 def test_squared_response_by_two_rules():
-    from asymptotix.attention_index.theory.spectral_estimate import NuclearNorm, _squared_difference
+    from asymptotix.attention_index.theory.spectral_estimate import NuclearNorm, SpectralPenalty
 
     target, delta, eps = asx.MarchenkoPastur(0.5), 0.6, 0.15
     convolution = target.convolution(delta)
     # The divergence, a double integral of the same kind, is known as a single one.
     x, w, h = convolution.nodes(eps)
     assert abs(convolution.moments(eps).divergence - 2 * (w * (x - eps)) @ h) < 1e-12
-    found = _squared_difference(target, delta, eps, lambda x: np.maximum(x - eps, 0))
+    own = SpectralPenalty(lambda t: 0.5 * eps * t, lambda t: np.full_like(t, 0.5 * eps), np.zeros_like)
+    found = own.squared_response(target, 1.0, delta**2, 1.0)
     # mass^2 from pairs above the cut; from mixed pairs (x-eps)^2 int_{y<eps} mu/(x-y)^2, here on a fine uniform rule.
     ends = convolution.edges
     y = np.linspace(ends[0, 0], eps, 400_001)

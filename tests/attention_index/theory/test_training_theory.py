@@ -214,6 +214,6 @@ def test_threads_share_nothing_that_changes():
         thread.start()
     for thread in threads:
         thread.join()
-    for alpha, (outcome, parameters) in expected.items():
+    for alpha, (outcome, parameters, _) in expected.items():
         assert found[alpha].parameters == parameters
         assert found[alpha].outcome.values == outcome.values

@@ -24,6 +24,7 @@ from ...core.status import Status
 from ...numerics import checks
 from ...numerics.compiled import one_by_one
 from ...numerics.memory import refuse_beyond_memory
+from ...numerics.precision import single_precision
 from .. import streams
 from ..model import AttentionIndex
 from ..risk import RiskMinimization
@@ -128,6 +129,7 @@ class Adam(AlgorithmOnSamples):
         needed = 4 * (8 * dim * columns + pairs * (dim**2 + 2 * runs.samples) + self.steps)
         refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
 
+    @single_precision()
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Runs of equal size share their compiled programs, and on an accelerator every step of them."""
         training = _training(problem)

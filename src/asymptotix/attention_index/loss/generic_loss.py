@@ -25,7 +25,9 @@ from .visible_directions import pair_weights, symmetric
 class GenericMap(ProximalMap):
     """Proximal map of ``loss``, which may be known to be ``convex``, in all L coordinates of the pre-activation."""
 
-    def __init__(self, tokens: int, loss: Callable, teacher: Callable, convex: bool = False) -> None:
+    def __init__(
+        self, tokens: int, loss: Callable, teacher: Callable, convex: bool = False, length: float = 1.0
+    ) -> None:
         self.tokens, self._convex = tokens, convex
         self._matrix = symmetric(tokens, np.diag(pair_weights(tokens)))
         self.visible_directions = self._matrix.shape[1]
@@ -41,7 +43,7 @@ class GenericMap(ProximalMap):
             shape = jax.eval_shape(loss, y, entries)
             if getattr(shape, "shape", None) != ():
                 raise ValueError(f"loss must return a scalar for y = teacher(R) and h, got {shape}")
-        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max())
+        self._newton = BatchedNewton(coordinate_loss, lambda step: jnp.abs(self._matrix @ step).max() / length)
 
     def _preactivation(self, r: jax.Array) -> jax.Array:
         return jnp.reshape(self._matrix @ r, (self.tokens, self.tokens))
@@ -73,9 +75,9 @@ class GenericMap(ProximalMap):
 
 
 @functools.lru_cache(maxsize=8)
-def _kept_map(tokens: int, loss: Callable, teacher: Callable, convex: bool) -> GenericMap:
+def _kept_map(tokens: int, loss: Callable, teacher: Callable, convex: bool, length: float) -> GenericMap:
     """Kept for other nodes and other problems with the same functions: compilation takes longer than most averages."""
-    return GenericMap(tokens, loss, teacher, convex)
+    return GenericMap(tokens, loss, teacher, convex, length)
 
 
 class GenericLoss(NodeAverage):
@@ -86,12 +88,14 @@ class GenericLoss(NodeAverage):
     tokens : int
         T.
     loss : callable
-        JAX function of y and of the symmetric h (T, T), with a scalar value, twice differentiable in h. It should not
-        change its shape over distances much below one in h, or the descents may leap over minima.
+        JAX function of y and of the symmetric h (T, T), with a scalar value of order one, twice differentiable in h. It
+        should not change its shape over distances in h much below ``length``, or the descents may leap over minima.
     teacher : callable
         JAX function of the target's symmetric pre-activation R (T, T).
     convex : bool
         Whether the loss is known to be convex in h: there is one minimum to be found then.
+    length : float
+        Longest step of a descent in an entry of h.
     count : int
         Scrambled Sobol nodes, a power of two.
     seed : int
@@ -120,6 +124,7 @@ class GenericLoss(NodeAverage):
         teacher: Callable,
         *,
         convex: bool = False,
+        length: float = 1.0,
         count: int = 2**12,
         seed: int = 0,
     ) -> None:
@@ -128,5 +133,5 @@ class GenericLoss(NodeAverage):
                 raise TypeError(f"{name} must be a JAX function, got {function!r}")
         hashable = all(getattr(function, "__hash__", None) for function in (loss, teacher))
         make = _kept_map if hashable else GenericMap
-        proximal = make(int(checks.integer("tokens", tokens, 1)), loss, teacher, convex)
+        proximal = make(int(checks.integer("tokens", tokens, 1)), loss, teacher, convex, length)
         super().__init__(proximal, *sobol_nodes(count, proximal.visible_directions, seed))

@@ -33,3 +33,17 @@ def _softmax(beta: float) -> Callable[[Any], Any]:
 def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
     """-sum_ab y_ab log softmax(beta h)_ab: convex in h, so the proximal map never jumps."""
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))
+
+
+def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
+    """A loss in another unit; one function for one loss and unit, where the loss can be hashed."""
+    try:
+        hash(loss)
+    except TypeError:
+        return _in_unit.__wrapped__(loss, unit)
+    return _in_unit(loss, unit)
+
+
+@functools.lru_cache(maxsize=64)
+def _in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
+    return loss if unit == 1 else lambda y, h: loss(y, h) / unit

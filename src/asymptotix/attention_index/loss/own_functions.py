@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,19 +24,120 @@ _TRIALS = 16
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)])
 #: Share of the largest slope or curvature that counts as rounding.
 _ROUNDING = 1e-9
+#: Halvings that end an interval of four percent at neighbouring numbers, and one around zero below 1e-26.
+_HALVINGS = 60
+#: Change of a slope over neighbouring numbers, relative to its size, that is a jump: a million roundings.
+_JUMP = 1e-9
+#: How far from a kink its sides begin, relative to its place, and at zero.
+_ASIDE, _TINY = 1e-13, 1e-30
 
 
 def try_loss(loss: Callable[..., Any], model: AttentionIndex) -> bool:
     """Whether a loss is convex in h as far as trials tell; raises where it is no loss at all.
 
-    It is tried on symmetric Gaussian matrices h of the size T and on outputs y of a target of that kind.
+    It is tried on symmetric Gaussian matrices h of the size T, as large as the target's, and on outputs y of a target
+    of that kind.
     """
-    return _once(_loss_trial, loss, model.tokens, model.activation, model.teacher_beta)
+    return _loss_trial_on(loss, model).convex
 
 
-def try_penalty(penalty: Callable[..., Any], *, positive: bool) -> None:
-    """Raise where a penalty r(t) is no convex function that grows: at t >= 0, or everywhere unless ``positive``."""
-    _once(_penalty_trial, penalty, positive)
+def unit_of_loss(loss: Callable[..., Any], model: AttentionIndex) -> float:
+    """The power of two next to what a loss changes by between h = 0 and an h as large as the target's.
+
+    A loss in this unit is of order one, whatever the unit in which the user has written it.
+    """
+    return _loss_trial_on(loss, model).unit
+
+
+def try_penalty(penalty: Callable[..., Any], *, positive: bool, size: float = 1.0) -> None:
+    """Raise where a penalty r(t) is no convex function that grows: at t >= 0, or everywhere unless ``positive``.
+
+    ``size`` is that of the target's eigenvalues.
+    """
+    _once(_penalty_trial, penalty, positive, size)
+
+
+class LossTrial(NamedTuple):
+    """Properties of a loss that its trials show."""
+
+    convex: bool
+    unit: float
+
+
+def _loss_trial_on(loss: Callable[..., Any], model: AttentionIndex) -> LossTrial:
+    size = float(2.0 ** np.round(0.5 * np.log2(model.noisy_signal)))  # in steps: no trial for every noise of a sweep
+    return _once(_loss_trial, loss, model.tokens, model.activation, model.teacher_beta, size)
+
+
+class PenaltyFunctions(NamedTuple):
+    """A penalty r(t), r'(t) and r''(t), elementwise in double precision, and where r is not smooth."""
+
+    value: Callable[[np.ndarray], np.ndarray]
+    slope: Callable[[np.ndarray], np.ndarray]
+    curvature: Callable[[np.ndarray], np.ndarray]
+    kinks: tuple[tuple[float, float, float], ...]
+    """(t, r' before, r' after), ascending: where r' jumps, and with equal slopes where r'' does."""
+
+
+def penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
+    """The penalty, compiled once."""
+    return _once(_penalty_functions, penalty)
+
+
+@functools.lru_cache(maxsize=32)
+def _penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
+    slope = jax.grad(penalty)
+
+    def in_double(f: Callable[..., Any]) -> Callable[[np.ndarray], np.ndarray]:
+        elementwise = compiled(jax.vmap(f))
+
+        @double_precision()
+        def evaluate(t: np.ndarray) -> np.ndarray:
+            return np.asarray(elementwise(np.asarray(t, float)))
+
+        return evaluate
+
+    value, slopes, curvature = in_double(penalty), in_double(slope), in_double(jax.grad(slope))
+    return PenaltyFunctions(value, slopes, curvature, _kinks(slopes, curvature))
+
+
+def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.ndarray], np.ndarray]) -> tuple:
+    """Jumps of r' and of r'', by bisection towards them from intervals between nine decades below one and nine above.
+
+    One is found per interval, of which neighbours differ by four percent.
+    """
+    side = np.geomspace(1e-9, 1e9, 9 * 2 * 60 + 1)
+    grid = np.concatenate([-side[::-1], [0.0], side])
+    ends = np.maximum(abs(grid[1:]), abs(grid[:-1]))
+    slopes = np.maximum(abs(slope(grid))[1:], abs(slope(grid))[:-1])
+    found: dict[float, tuple[float, float, float]] = {}
+    # far out a slope may be constant but for rounding: a jump of the curvature counts where it would move the slope;
+    # a jump of the slope is the one to keep where there are both
+    for f, least in ((curvature, slopes / ends), (slope, slopes)):
+        low, high = _narrowed(f, grid)
+        jump, size = abs(f(high) - f(low)), abs(f(grid))
+        sizes = np.maximum(np.maximum(size[1:], size[:-1]), least)
+        for k in np.flatnonzero(jump > _JUMP * np.maximum(sizes, np.finfo(float).tiny)):
+            t = 0.0 if low[k] <= 0 <= high[k] else float(high[k])
+            aside = max(_ASIDE * abs(t), _TINY)  # at the kink itself JAX may give the mean of both slopes
+            before, at, after = (float(side) for side in slope(np.array([t - aside, t, t + aside])))
+            for known in [other for other in found if abs(other - t) <= 2 * aside]:  # from the interval beside it
+                del found[known]
+            found[t] = (t, before, after) if f is slope else (t, at, at)
+    return tuple(found[t] for t in sorted(found))
+
+
+def _narrowed(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every interval of a grid halved down to neighbouring numbers, towards the half in which f changes more."""
+    low, high = grid[:-1].copy(), grid[1:].copy()
+    left, right = f(low), f(high)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        at = f(middle)
+        first = abs(at - left) >= abs(right - at)
+        low, left = np.where(first, low, middle), np.where(first, left, at)
+        high, right = np.where(first, middle, high), np.where(first, at, right)
+    return low, high
 
 
 def _once(trial: Callable[..., Any], function: Callable[..., Any], *others: Any) -> Any:
@@ -49,10 +150,10 @@ def _once(trial: Callable[..., Any], function: Callable[..., Any], *others: Any)
 
 
 @functools.lru_cache(maxsize=64)
-def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: float) -> bool:
+def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: float, size: float) -> LossTrial:
     teacher = teacher_output(AttentionIndex(tokens, activation=activation, beta=beta))
     first, second = np.triu_indices(tokens)
-    R, h = np.random.default_rng(TRIAL_MATRICES).standard_normal((2, _TRIALS, len(first)))
+    R, h = size * np.random.default_rng(TRIAL_MATRICES).standard_normal((2, _TRIALS, len(first)))
 
     def symmetric(entries: Any) -> Any:
         upper = jnp.zeros((tokens, tokens)).at[first, second].set(entries)
@@ -62,15 +163,18 @@ def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: fl
         return loss(teacher(symmetric(r)), symmetric(entries))
 
     what = f"a JAX function loss(y, h) of two arrays of shape ({tokens}, {tokens}) that returns a number"
-    _, slope, curvature = _tried("loss", what, loss, of_entries, R, h)
+    value, slope, curvature = _tried("loss", what, loss, of_entries, R, h)
     if not abs(slope).max() > 0:
         raise ValueError(f"loss must depend on h, got {loss!r}, which does not")
-    return bool(np.linalg.eigvalsh(curvature).min() >= -_ROUNDING * abs(curvature).max())
+    at_zero, *_ = _tried("loss", what, loss, of_entries, R, 0 * h)
+    change = float(abs(value - at_zero).mean()) or float(abs(slope).mean()) * size
+    convex = bool(np.linalg.eigvalsh(curvature).min() >= -_ROUNDING * abs(curvature).max())
+    return LossTrial(convex, float(2.0 ** np.round(np.log2(change))))
 
 
 @functools.lru_cache(maxsize=64)
-def _penalty_trial(penalty: Callable[..., Any], positive: bool) -> None:
-    t = _SIZES if positive else np.concatenate([-_SIZES[:0:-1], _SIZES])
+def _penalty_trial(penalty: Callable[..., Any], positive: bool, size: float) -> None:
+    t = size * (_SIZES if positive else np.concatenate([-_SIZES[:0:-1], _SIZES]))
     what = "a JAX function r(t) of one number that returns a number"
     value, slope, _ = _tried("penalty", what, penalty, lambda _, x: penalty(x[0]), 0 * t[:, None], t[:, None])
     slope = slope[:, 0]
@@ -84,7 +188,7 @@ def _penalty_trial(penalty: Callable[..., Any], positive: bool) -> None:
             f"t = {left:.3g} and {right:.3g}: slopes {slope[falls[0]]:.3g} and {slope[falls[0] + 1]:.3g}"
         )
     if not slope[-1] > 0 or not (positive or slope[0] < 0):
-        side = "t = 30" if not slope[-1] > 0 else "t = -30"
+        side = f"t = {t[-1]:g}" if not slope[-1] > 0 else f"t = {t[0]:g}"
         raise ValueError(f"penalty must grow towards large |t|, got {penalty!r}, which does not at {side}")
 
 

@@ -21,7 +21,7 @@ from ..theory.interpolation_and_recovery import (
     interpolation_width,
     recovery_ratio,
 )
-from ..theory.training_equations import Training, decay_of_matrix, is_factorized
+from ..theory.training_equations import Training, is_factorized, relative_decay
 from ..theory.training_theory import TrainingTheory
 from ..theory.two_equations import least_norm
 from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
@@ -43,7 +43,7 @@ def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
     problem = theory.problem
     if problem.penalty is not None:
         raise NotImplementedError("outliers are covered for the built-in penalties, not for one of your own")
-    vanishing = decay_of_matrix(problem) <= COUNTS_AS_ZERO and problem.loss == "squared"
+    vanishing = relative_decay(problem) <= COUNTS_AS_ZERO and problem.loss == "squared"
     target = problem.model.target
     # what many samples leave of the noise decides nothing but which directions a narrow learner keeps
     never = kept_above(problem, _LITTLE * float(np.min(target.spikes)), 0.0)

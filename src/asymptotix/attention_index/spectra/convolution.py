@@ -165,10 +165,10 @@ class Convolution(abc.ABC):
         x, weight, g = self._resolved(panels, order).flat()
         return x, weight, g.real
 
-    def nodes_cut_at(self, cut: float) -> tuple[Array, Array, ComplexArray]:
-        """Quadrature rule of the whole law for functions with a kink or a jump at ``cut``, which no panel contains.
+    def nodes_cut_at(self, *cuts: float) -> tuple[Array, Array, ComplexArray]:
+        """Quadrature rule of the whole law for functions with a kink or a jump at every cut, which no panel contains.
 
-        The law is integrated once; for every further cut one panel is replaced by its two parts.
+        The law is integrated once; for further cuts a panel is replaced by its parts.
 
         Returns
         -------
@@ -176,13 +176,17 @@ class Convolution(abc.ABC):
             As of :meth:`nodes`, with g(x + i0) itself.
         """
         whole = self._whole
-        at = cut if np.isinf(cut) else self._coordinate(cut)
-        hit = (whole.panels[:, 0] < at) & (at < whole.panels[:, 1])
+        places = np.array([cut if np.isinf(cut) else self._coordinate(cut) for cut in cuts])
+        inside = (whole.panels[:, :1] < places) & (places < whole.panels[:, 1:])
+        hit = inside.any(axis=1)
         if not hit.any():
             return whole.flat()
-        ((low, high),) = whole.panels[hit]
-        parts = self._resolved(np.array([[low, at], [at, high]]), None)
-        return PanelRule(*(np.concatenate([old[~hit], new]) for old, new in zip(whole, parts, strict=True))).flat()
+        parts = []
+        for (low, high), within in zip(whole.panels[hit], inside[hit], strict=True):
+            ends = np.unique([low, *places[within], high])
+            parts.append(np.stack([ends[:-1], ends[1:]], axis=1))
+        new = self._resolved(np.concatenate(parts), None)
+        return PanelRule(*(np.concatenate([old[~hit], cut]) for old, cut in zip(whole, new, strict=True))).flat()
 
     def moments(self, eps: float) -> SpectralMoments:
         """J and its derivatives at the threshold ``eps``."""

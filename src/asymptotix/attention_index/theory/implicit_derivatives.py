@@ -6,20 +6,36 @@ With the map x -> G(x, theta), the fixed point x(theta) and an observable O(x, t
 
 The map is smooth on fixed nodes, so its partial derivatives are taken by central differences, with an error of the
 order of the square of the step; what would be expensive and noisy, to solve again at a shifted theta, is avoided.
+
+The derivative is taken on all the sets of nodes from which a number of :func:`solve` comes. Its error is their spread,
+and with it what a step of twice the length changes; where the proximal map jumps also what a step does that is long
+enough to meet jumps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from ...core.gradient import Derivative
-from .training_observables import OBSERVABLES, doubted, observables
-from .training_theory import TrainingTheory
+from ...core.problem import Outcome
+from ...core.progress import Say, quietly
+from ...core.status import Status
+from .state_evolution import TrainingEvolution, TrainingSolution
+from .training_observables import OBSERVABLES, doubted, mean_and_error, nothing_learned_values, observable_of
+from .training_theory import Branch, TrainingTheory
 
-_STEP = 3e-4
-_RESIDUAL = 1e-10
+#: Step in a variable, and relative to theta, and one that is long enough for the proximal map to jump on some samples.
+_STEP, _LONG_STEP = 3e-4, 3e-2
+#: Relative rounding of the map and of an observable; a difference over a step magnifies it.
+_ROUNDING = 1e-13
+#: What is left of the iteration shows in the derivative about so many times as strongly.
+_AMPLIFIED = 10.0
+
+#: Theory and alpha at another value of the parameter.
+Shifted = Callable[[float], tuple[TrainingTheory, float]]
 
 
 def value_and_derivative(
@@ -28,10 +44,11 @@ def value_and_derivative(
     observable: str,
     *,
     theta: float,
-    shifted: Callable[[float], tuple[TrainingTheory, float]],
+    shifted: Shifted,
     tolerance: float,
+    say: Say = quietly,
 ) -> Derivative:
-    """Value of an observable and its derivative with respect to a parameter, with the status of the point.
+    """Value of an observable and its derivative with respect to a parameter, with errors and the status of the point.
 
     Parameters
     ----------
@@ -45,35 +62,113 @@ def value_and_derivative(
         Theory and alpha at another value of the parameter, which may be alpha itself.
     tolerance
         Numerical error that is asked for, of the value.
+    say
+        Is told where the work is.
     """
     if observable not in OBSERVABLES:
         raise ValueError(f"observable must be one of {', '.join(OBSERVABLES)}, got {observable!r}")
-    nodes = theory.equations.fine_nodes(tolerance)
-    outcome, start = theory.solve(alpha, theory.starts("uninformed"), tolerance)
-    if start is None and not outcome.converged:
-        raise FloatingPointError(f"no fixed point to differentiate at alpha={alpha:g}: {outcome.sentence}")
-    if start is None:
-        raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.sentence}")
-    here = theory.equations.evolution(nodes)
-    found = here.solve(alpha, start, tolerance=_RESIDUAL)
-    x = here.variables(found.parameters)
+    found = theory.solve(alpha, theory.starts("uninformed"), tolerance, say)
+    outcome = found.outcome
+    if found.parameters is not None and found.branch is not None:
+        try:
+            derivative = _through_the_fixed_point(found.branch, observable, theta, shifted, say)
+        except FloatingPointError as error:
+            words = f"no derivative: a step of {_STEP:g} leaves the solutions ({error})"
+            return _judged(doubted(outcome, Status.FAILED, words), observable, np.nan, np.nan)
+        return _judged(outcome, observable, *derivative)
+    if not outcome.converged:
+        return _judged(outcome, observable, np.nan, np.nan)
+    if outcome.values["q"] == 0 and theory.problem.weight_decay > 0:
+        return _judged(outcome, observable, *_at_nothing(theory, alpha, observable, theta, shifted, tolerance))
+    raise ValueError(f"nothing to differentiate at alpha={alpha:g}: {outcome.sentence}")
 
-    def map_and_observable(x: np.ndarray, theta: float) -> np.ndarray:
-        there, alpha_there = shifted(theta)
-        evolution = there.equations.evolution(nodes)
-        state = evolution.at(alpha_there, x, near=found.points)
-        values = observables(there.problem, alpha_there, state, evolution)
-        return np.append(evolution.image(state), values[observable])
 
-    def central(move: np.ndarray, step: float) -> np.ndarray:
-        ahead = map_and_observable(x + move, theta + step)
-        return ahead - map_and_observable(x - move, theta - step)
+def _judged(outcome: Outcome, observable: str, derivative: float, error: float) -> Derivative:
+    value, value_error = (float(outcome.values.get(name, np.nan)) for name in (observable, f"{observable}_err"))
+    return Derivative(
+        value, float(derivative), outcome.how, outcome.sentence, value_error=value_error, derivative_error=float(error)
+    )
 
-    by_x = np.stack([central(_STEP * unit, 0.0) / (2 * _STEP) for unit in np.eye(len(x))], axis=1)
+
+def _through_the_fixed_point(
+    branch: Branch, observable: str, theta: float, shifted: Shifted, say: Say
+) -> tuple[float, float]:
+    """The derivative on all nodes of a branch, and its error."""
+    rows = []
+    for position, (solution, evolution) in enumerate(zip(branch.solutions, branch.evolutions, strict=True), start=1):
+        say(f"derivative on nodes {position} of {len(branch.solutions)}")
+        rows.append(_Differences(solution, evolution, observable, theta, shifted).derivative(_STEP))
+    derivative, spread = mean_and_error([row.derivative for row in rows])
+    first = _Differences(branch.solutions[0], branch.evolutions[0], observable, theta, shifted)
+    longer = [first.derivative(2 * _STEP)]
+    if np.any(branch.solutions[0].several):
+        longer.append(first.derivative(_LONG_STEP, jumps=True))
+    by_step = max(abs(other.derivative - rows[0].derivative) for other in longer)
+    settled = _AMPLIFIED * branch.solutions[0].residual * abs(derivative)
+    return derivative, float(np.hypot(spread, by_step)) + settled + max(row.rounding for row in rows)
+
+
+class _Row(NamedTuple):
+    """A derivative, and what rounding may leave in it."""
+
+    derivative: float
+    rounding: float
+
+
+class _Differences:
+    """Differences of the map and of an observable around one fixed point, on its nodes."""
+
+    def __init__(
+        self,
+        solution: TrainingSolution,
+        evolution: TrainingEvolution,
+        observable: str,
+        theta: float,
+        shifted: Shifted,
+    ) -> None:
+        self.solution, self.evolution, self.observable = solution, evolution, observable
+        self.theta, self.shifted = theta, shifted
+        self.x = evolution.variables(solution.parameters)
+
+    def derivative(self, step: float, *, jumps: bool = False) -> _Row:
+        """dO/dtheta from differences over this step; with ``jumps`` samples may change their minimum on the way."""
+        by_x = [self._central(step * unit, 0.0, jumps) / (2 * step) for unit in np.eye(len(self.x))]
+        G = np.stack(by_x, axis=1)
+        by_theta = self._central(np.zeros_like(self.x), step * abs(self.theta), jumps) / (2 * step * abs(self.theta))
+        response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of O to a push on the map
+        derivative = by_theta[-1] + response @ by_theta[:-1]
+        size = abs(self._map_and_observable(self.x, self.theta, jumps)[-1])
+        rounding = _ROUNDING / (step * abs(self.theta)) * (size + float(abs(response).sum()))
+        return _Row(float(derivative), rounding)
+
+    def _central(self, move: np.ndarray, step: float, jumps: bool) -> np.ndarray:
+        ahead = self._map_and_observable(self.x + move, self.theta + step, jumps)
+        return ahead - self._map_and_observable(self.x - move, self.theta - step, jumps)
+
+    def _map_and_observable(self, x: np.ndarray, theta: float, jumps: bool) -> np.ndarray:
+        theory, alpha = self.shifted(theta)
+        evolution = theory.equations.evolution(self.evolution.nodes)
+        several = self.solution.several if jumps else False
+        state = evolution.at(alpha, x, near=self.solution.points, multi_start=several)
+        value = observable_of(theory.problem, alpha, state, evolution, self.observable)
+        return np.append(evolution.image(state), value)
+
+
+def _at_nothing(
+    theory: TrainingTheory, alpha: float, observable: str, theta: float, shifted: Shifted, tolerance: float
+) -> tuple[float, float]:
+    """The derivative where S = 0 stays so: of what the data alone decide."""
+    count = theory.equations.node_counts(tolerance)[-1]
     step = _STEP * abs(theta)
-    by_theta = central(np.zeros_like(x), step) / (2 * step)
-    moved = np.linalg.solve(np.eye(len(x)) - by_x[:-1], by_theta[:-1])
-    value, derivative = map_and_observable(x, theta)[-1], by_theta[-1] + by_x[-1] @ moved
-    if not found.converged:
-        outcome = doubted(outcome, found.status, found.words)
-    return Derivative(float(value), float(derivative), outcome.how, outcome.sentence)
+
+    def slope(position: int, step: float) -> float:
+        values = []
+        for moved in (theta + step, theta - step):
+            there, alpha_there = shifted(moved)
+            evolution = there.equations.replicas(count)[position]
+            values.append(nothing_learned_values(there.problem, alpha_there, evolution)[observable])
+        return (values[0] - values[1]) / (2 * step)
+
+    rows = [slope(position, step) for position in range(len(theory.equations.replicas(count)))]
+    derivative, spread = mean_and_error(rows)
+    return derivative, float(np.hypot(spread, slope(0, 2 * step) - rows[0]))

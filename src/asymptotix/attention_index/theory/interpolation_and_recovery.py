@@ -21,6 +21,8 @@ from ..targets.target import Target
 
 #: How often a bracket is widened before an equation counts as one that numbers do not resolve.
 MOST_DOUBLINGS = 100
+#: Width of a field, in units of the noise, that stands for infinity: its square is as large as doubles resolve.
+_DIVERGED = 1e8
 
 
 def bracketed_root(
@@ -48,7 +50,12 @@ def interpolation(target: Target, noise: float, directions: int) -> float:
 
 
 def interpolation_width(target: Target, noisy_signal: float) -> float:
-    """The delta of :func:`interpolation`; the left side of its equation increases with delta."""
+    """The delta of :func:`interpolation`; the left side of its equation increases with delta.
+
+    Of a target of zeros it diverges, and stands for that: rounding would decide where a search ends.
+    """
+    if target.mean_square == 0:
+        return _DIVERGED * float(np.sqrt(noisy_signal))
 
     def excess(delta: float) -> float:
         moments = target.convolution(delta).moments(0.0)
@@ -60,7 +67,7 @@ def interpolation_width(target: Target, noisy_signal: float) -> float:
             break
         high *= 2
     low = 0.5 * high
-    while excess(low) > 0 and low > 1e-5:
+    while excess(low) > 0 and low > 1e-5 * np.sqrt(noisy_signal):
         low *= 0.5
     return bracketed_root(excess, low, high, "the equation of interpolation")
 

@@ -28,7 +28,7 @@ Equations sc-error, sc-narrow of docs/theory/scaling.md.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +39,16 @@ from ..targets.target import Target
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
 
+#: m over Q_0 between which its average goes over from one form to the other.
+_HALF = 0.4, 0.6
 #: Share of the width by which a bulk may exceed it and still count as fitting in.
 _FITS = 1e-6
 #: Entries of a table over pairs of eigenvalues that are held at a time.
 _BLOCK = 2**21
+#: Distance of two eigenvalues, relative to the length of the support, at which a quotient is a derivative.
+_SAME = 1e-9
+#: Halvings after which a double is known, from a bracket ten orders of magnitude too long.
+_BISECTIONS = 90
 #: Error of the cut of a narrow learner, relative to the largest eigenvalue.
 _CLOSE = 1e-15
 
@@ -111,11 +117,19 @@ def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArra
         q = float(weight @ t**2)
         return Overlaps(0.0, q, float(weight @ (t * g.real)), q)
     m = float(weight @ (t * best))
-    if m > 0.5 * signal:  # from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only
-        m = signal - float(weight @ (left + best * (best - t)))
+    # Close to Q_0 from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only; from one
+    # to the other smoothly, or the iteration might be thrown to and fro between them.
+    share = _smooth_step((m / signal - _HALF[0]) / (_HALF[1] - _HALF[0]))
+    m += share * (signal - float(weight @ (left + best * (best - t))) - m)
     along = m / signal
     apart = float(weight @ (along**2 * left + (t - along * best) ** 2))
     return Overlaps(m, apart + m**2 / signal, float(weight @ (t * g.real)), apart)
+
+
+def _smooth_step(x: float) -> float:
+    """From 0 at zero to 1 at one, with a continuous slope."""
+    x = min(max(x, 0.0), 1.0)
+    return x * x * (3 - 2 * x)
 
 
 class NuclearNorm(Penalty):
@@ -220,42 +234,79 @@ class SquaredNorm(Penalty):
         return 1 / (Sigmahat + 4 * self.strength) ** 2
 
 
+class Kink(NamedTuple):
+    """A place t at which r'(t) or r''(t) jumps, with r' on its two sides."""
+
+    t: float
+    before: float
+    after: float
+
+
 class SpectralPenalty(Penalty):
     """A penalty given by its own r, convex, on all symmetric matrices or on the positive semi-definite ones.
 
+    Where r' jumps, t(x) stays at the kink for an interval of x, and nodes of the spectrum are cut at its ends: shares
+    of eigenvalues, such as the rank, are integrals then and no counts of nodes.
+
     Parameters
     ----------
-    function : callable
-        r(t), elementwise on a NumPy array; away from t = 0 it should be smooth.
-    derivative : callable
-        r'(t), likewise.
+    function, derivative, curvature : callable
+        r(t), r'(t) and r''(t), elementwise on a NumPy array.
     positive : bool
         Whether S is confined to the positive semi-definite cone.
+    kinks : sequence of Kink
+        Where r is not smooth, ascending.
     """
 
-    def __init__(self, function: Elementwise, derivative: Elementwise, *, positive: bool = True) -> None:
-        self.function, self.derivative, self.positive = function, derivative, positive
+    def __init__(
+        self,
+        function: Elementwise,
+        derivative: Elementwise,
+        curvature: Elementwise,
+        *,
+        positive: bool = True,
+        kinks: Sequence[Kink] = (),
+    ) -> None:
+        self.function, self.derivative, self.curvature, self.positive = function, derivative, curvature, positive
+        if positive:  # the cone ends at zero as if r' came from minus infinity there
+            at_zero = [kink.after for kink in kinks if kink.t == 0] or [float(derivative(np.zeros(1))[0])]
+            kinks = [Kink(0.0, -np.inf, at_zero[0]), *(kink for kink in kinks if kink.t > 0)]
+        self.kinks = tuple(kinks)
+
+    def plateaus(self, mhat: float, Sigmahat: float) -> Array:
+        """Intervals of x on which t(x) stays at a kink, (kinks, 2)."""
+        ends = [[2 * kink.before + Sigmahat * kink.t, 2 * kink.after + Sigmahat * kink.t] for kink in self.kinks]
+        return np.reshape(ends, (-1, 2)) / mhat
 
     def denoise(self, x: np.ndarray, mhat: float, Sigmahat: float) -> np.ndarray:
-        """t(x), where r'(t) + Sigmahat t/2 = mhat x/2, by bisection: the left side increases."""
-        pull = 0.5 * mhat * np.asarray(x, float)
-        reach = 2 * (abs(pull) + abs(float(self.derivative(np.zeros(1))[0])) + 1e-12) / Sigmahat
-        low, high = (np.zeros_like(pull) if self.positive else -reach), reach.copy()
-        for _ in range(90):
+        """t(x), where r'(t) + Sigmahat t/2 = mhat x/2, by bisection between the kinks: the left side increases."""
+        x = np.asarray(x, float)
+        pull, plateaus = 0.5 * mhat * x, self.plateaus(mhat, Sigmahat)
+        low, high = self._brackets(x, pull, plateaus, Sigmahat)
+        for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
             above = self.derivative(middle) + 0.5 * Sigmahat * middle > pull
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         found = 0.5 * (low + high)
-        return np.where(found < 1e-15 * reach, 0.0, found) if self.positive else found
+        for kink, (first, last) in zip(self.kinks, plateaus, strict=True):
+            found = np.where((first <= x) & (x <= last), kink.t, found)
+        return found
 
-    def _cut(self, mhat: float) -> float:
-        """Eigenvalue of the field below which the estimate is zero."""
-        return 2 * float(self.derivative(np.zeros(1))[0]) / mhat if self.positive else -np.inf
+    def _brackets(self, x: Array, pull: Array, plateaus: Array, Sigmahat: float) -> tuple[Array, Array]:
+        """Neighbouring kinks between which t(x) is, or a bound beyond the outermost."""
+        slopes = [slope for kink in self.kinks for slope in (kink.before, kink.after) if np.isfinite(slope)]
+        steepest = max(map(abs, [*slopes, float(self.derivative(np.zeros(1))[0])]))
+        reach = 2 * (abs(pull) + steepest) / Sigmahat + max((abs(kink.t) for kink in self.kinks), default=0.0)
+        low, high = -reach, reach.copy()
+        for kink, (first, last) in zip(self.kinks, plateaus, strict=True):
+            low = np.where(x > last, np.maximum(low, kink.t), low)
+            high = np.where(x < first, np.minimum(high, kink.t), high)
+        return low, high
 
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
-        delta, cut = np.sqrt(qhat) / mhat, self._cut(mhat)
-        x, weight, _ = nodes = target.convolution(delta).nodes_cut_at(cut)
-        t = np.where(x > cut, self.denoise(x, mhat, Sigmahat), 0.0)
+        delta = np.sqrt(qhat) / mhat
+        x, weight, _ = nodes = target.convolution(delta).nodes_cut_at(*self._cuts(mhat, Sigmahat))
+        t = self.denoise(x, mhat, Sigmahat)
         found = overlaps(target.mean_square, delta, nodes, t)
         penalty = float(weight @ self.function(t))
         return MatrixEstimate(
@@ -264,28 +315,28 @@ class SpectralPenalty(Penalty):
             Sigma=2 / mhat * found.response,
             penalty=penalty,
             envelope=penalty + 0.25 * Sigmahat * found.q - 0.5 * mhat * float(weight @ (t * x)),
-            rank=float(weight @ (abs(t) > 1e-12 * abs(t).max())),
+            rank=float(weight[t != 0].sum()),
             apart=found.apart,
         )
+
+    def _cuts(self, mhat: float, Sigmahat: float) -> list[float]:
+        """Where t(x) is not smooth."""
+        ends = self.plateaus(mhat, Sigmahat)
+        return [float(end) for end in np.unique(ends[np.isfinite(ends)])]
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return np.nan, np.nan
 
     def squared_response(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> float:
-        cut = self._cut(mhat)
-        found = _squared_difference(
-            target, np.sqrt(qhat) / mhat, cut, lambda x: self.denoise(x, mhat, Sigmahat) * (x > cut)
-        )
-        return found / mhat**2
-
-
-def _squared_difference(target: Target, delta: float, cut: float, function: Elementwise) -> float:
-    """E [(f(x) - f(y))/(x - y)]^2 over two independent draws from mu_delta; f has a kink at ``cut``."""
-    x, w, _ = target.convolution(delta).nodes_cut_at(cut)
-    f = function(x)
-    difference = x[:, None] - x[None, :]
-    close = abs(difference) < 1e-9 * max(1.0, float(np.ptp(x)))
-    step = 1e-6 * max(1.0, float(np.ptp(x)))
-    slope = (function(x + step * (x > cut)) - f) / step
-    ratio = np.where(close, slope[:, None], (f[:, None] - f[None, :]) / np.where(close, 1.0, difference))
-    return float(w @ ratio**2 @ w)
+        x, w, _ = target.convolution(np.sqrt(qhat) / mhat).nodes_cut_at(*self._cuts(mhat, Sigmahat))
+        t = self.denoise(x, mhat, Sigmahat)
+        slope = 0.5 * mhat / (self.curvature(t) + 0.5 * Sigmahat)
+        for first, last in self.plateaus(mhat, Sigmahat):
+            slope = np.where((first <= x) & (x <= last), 0.0, slope)
+        total = 0.0
+        for part in np.array_split(np.arange(len(x)), 1 + len(x) ** 2 // _BLOCK):
+            difference = x[part, None] - x
+            close = abs(difference) < _SAME * np.ptp(x)
+            ratio = np.where(close, slope[part, None], (t[part, None] - t) / np.where(close, 1.0, difference))
+            total += float(w[part] @ ratio**2 @ w)
+        return total / mhat**2

@@ -31,12 +31,13 @@ from ...core.status import Status
 from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
 from ...numerics.linear_algebra import from_logit
 from ..loss.loss_average import LossAverage, LossAverages, Pull
+from ..loss.quadrature_nodes import LossNodes
 from ..targets.target import Target
 from .spectral_estimate import MatrixEstimate, Penalty
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
-#: Range of delta = sqrt(qhat)/mhat, the noise in the field relative to its signal, that is ever of use.
+#: Range of delta = sqrt(qhat)/mhat, the noise in the field, that is ever of use, in units of the target's eigenvalues.
 _WIDTHS = 1e-10, 1e5
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
 #: Lengths of the differences that stand for derivatives: of a smooth map, and of one with jumps to be averaged over.
@@ -83,17 +84,17 @@ class OrderParameters(_ThreeNumbers):
     @classmethod
     def uninformed(cls, signal: float) -> OrderParameters:
         """A learner that knows next to nothing: S is a thousandth of S_0 in size, with a cosine of a thousandth."""
-        return cls(1e-6 * signal, 1e-6 * signal, 1.0)
+        return cls(1e-6 * signal, 1e-6 * signal, signal)
 
     @classmethod
     def partly_informed(cls, signal: float) -> OrderParameters:
         """A learner that knows about two thirds of the target: a cosine of 0.78, nine tenths of its size."""
-        return cls(0.7 * signal, 0.8 * signal, 1.0)
+        return cls(0.7 * signal, 0.8 * signal, signal)
 
     @classmethod
     def informed(cls, signal: float, scale: float = 1.0) -> OrderParameters:
         """A learner that is ``scale`` times the target, but for a cosine of 0.999."""
-        return cls(0.999 * scale * signal, scale**2 * signal, 0.1 * scale**2)
+        return cls(0.999 * scale * signal, scale**2 * signal, 0.1 * scale**2 * signal)
 
 
 class Fields(NamedTuple):
@@ -169,6 +170,10 @@ class TrainingEvolution:
         Q_0', which the loss side sees; the matrix side has Q_0 of the target.
     least_error : callable
         The test error of the best multiple of the target on the nodes of this loss.
+    nodes : LossNodes or None
+        Which nodes these are, so that another problem can be put on the same ones.
+    unit : float
+        Unit in which loss and penalty are. Order parameters and fields are those of the loss in this unit.
     """
 
     def __init__(
@@ -178,9 +183,11 @@ class TrainingEvolution:
         target: Target,
         noisy_signal: float,
         least_error: Callable[[], float] = lambda: np.nan,
+        nodes: LossNodes | None = None,
+        unit: float = 1.0,
     ) -> None:
         self.loss, self.penalty, self.target, self.noisy_signal = loss, penalty, target, noisy_signal
-        self.least_error = least_error
+        self.least_error, self.nodes, self.unit = least_error, nodes, unit
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -228,7 +235,8 @@ class TrainingEvolution:
         fields = self.fields(alpha, parameters, averages)
         if not (fields.mhat > 0 and fields.Sigmahat > 0):
             raise FloatingPointError(f"the data exert no field on S at {_words(parameters)}: {_words(fields)}")
-        if not _WIDTHS[0] < np.sqrt(fields.qhat) / fields.mhat < _WIDTHS[1]:
+        width = np.sqrt(fields.qhat / self.noisy_signal) / fields.mhat
+        if not _WIDTHS[0] < width < _WIDTHS[1]:
             raise FloatingPointError(f"the iteration runs away: {_words(parameters)}, {_words(fields)}")
         estimate = self.penalty.estimate(self.target, *fields)
         if not (estimate.q > 0 and estimate.Sigma > 0):
@@ -282,7 +290,7 @@ class TrainingEvolution:
 
     def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> TrainingSolution:
         """Fixed point reached from ``start`` (uninformed), checked from several starts of the proximal map."""
-        first = OrderParameters.uninformed(self.target.mean_square) if start is None else start
+        first = OrderParameters.uninformed(self.target.mean_square or self.noisy_signal) if start is None else start
         # Close to the end the lowest minima are those to stay with; from further away they are a start like another.
         points = self.at(alpha, self.variables(first), multi_start=True).points
         return self._checked(alpha, self.follow(alpha, first, tolerance=tolerance, near=points), None, tolerance)
@@ -361,7 +369,7 @@ class TrainingEvolution:
 
         found = fixed_point(
             step, self.variables(start), tolerance=tolerance, max_steps=_STEPS if several is False else _CHECKED_STEPS,
-            anderson=4, max_move=1.0, stop=arrived,
+            anderson=4, max_move=1.0, stop=arrived, names=("log q", "logit of the cosine", "log Sigma"),
         )  # fmt: skip
         # The last step is the one at the end, unless an extrapolation from there was undone.
         at_end = last is not None and last.residual == found.residual
@@ -479,7 +487,7 @@ class TrainingEvolution:
 
     def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
         """Loss side, fields and estimate at S = 0, where the response vanishes."""
-        nothing = OrderParameters(0.0, 0.0, self.loss.least_response)
+        nothing = OrderParameters(0.0, 0.0, self.loss.least_response * self.noisy_signal)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
         if not mhat > 0:

@@ -7,6 +7,7 @@ than the squared one fall under the generic setting of Appendix B.1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..loss.quadrature_nodes import LossNodes
 from ..model import AttentionIndex
 from ..streams import NODE_SCRAMBLINGS
 from .prediction import best_multiple
-from .spectral_estimate import Elementwise, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
+from .spectral_estimate import Elementwise, Kink, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
 from .state_evolution import TrainingEvolution
 
 #: Gauss-Hermite orders of the fine nodes; the others tell the numerical error of the first.
@@ -55,6 +56,18 @@ def is_factorized(problem: Training) -> bool:
     return problem.parameterization == "factorized"
 
 
+def power_of_two(size: float) -> float:
+    """The power of two next to a size: units that change in steps keep what is compiled for them."""
+    return float(2.0 ** np.round(np.log2(size)))
+
+
+def relative_decay(problem: Training) -> float:
+    """:func:`decay_of_matrix` in units of the problem's own: the penalty of an S like the target over the loss."""
+    size = problem.model.noisy_signal
+    loss = size if problem.model.activation == "linear" else 1.0
+    return decay_of_matrix(problem) * (float(np.sqrt(size)) if is_factorized(problem) else size) / loss
+
+
 def decay_of_matrix(problem: Training) -> float:
     """Strength of the penalty as one on S: weight_decay |W|_F^2 = sqrt(width_ratio) weight_decay d Tr S."""
     scale = np.sqrt(problem.width_ratio) if is_factorized(problem) else 1.0
@@ -70,14 +83,23 @@ class TrainingEquations:
         self._least_errors: dict[LossNodes | None, float] = {}
         self._best_multiple: float | None = None  # on few nodes
 
+    @cached_property
+    def unit(self) -> float:
+        """Unit of the loss, a power of two: the equations have the loss and the penalty in it, results do not."""
+        if not callable(self.problem.loss):
+            return 1.0
+        from ..loss.own_functions import unit_of_loss
+
+        return unit_of_loss(self.problem.loss, self.model)
+
     @property
     def penalty(self) -> Penalty:
         """The penalty on the spectrum, with its strength."""
         if self.problem.penalty is not None:
-            return _user_penalty(self.problem.penalty, self.problem.weight_decay, is_factorized(self.problem))
-        if is_factorized(self.problem):
-            return NuclearNorm(decay_of_matrix(self.problem), self.problem.width_ratio)
-        return SquaredNorm(decay_of_matrix(self.problem))
+            strength = self.problem.weight_decay / self.unit
+            return _user_penalty(self.problem.penalty, strength, is_factorized(self.problem))
+        strength = decay_of_matrix(self.problem) / self.unit
+        return NuclearNorm(strength, self.problem.width_ratio) if is_factorized(self.problem) else SquaredNorm(strength)
 
     @property
     def in_closed_form(self) -> bool:
@@ -113,7 +135,28 @@ class TrainingEquations:
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
         loss, model = self._losses[nodes], self.model
-        return TrainingEvolution(loss, self.penalty, model.target, model.noisy_signal, lambda: self._least_error(nodes))
+        least = lambda: self._least_error(nodes)  # noqa: E731 (a search, made only where it is asked for)
+        return TrainingEvolution(loss, self.penalty, model.target, model.noisy_signal, least, nodes, self.unit)
+
+    def share_nodes_with(self, other: TrainingEquations) -> None:
+        """Let another problem, whose loss is the same function, use these nodes and what is kept on them."""
+        mine, theirs = self._loss_key, other._loss_key
+        if mine == theirs:
+            other._losses = self._losses
+            if self.model.noisy_signal == other.model.noisy_signal and self.model.signal == other.model.signal:
+                other._least_errors, other._best_multiple = self._least_errors, self._best_multiple
+
+    @property
+    def _loss_key(self) -> tuple[Any, ...]:
+        """Parameters on which a loss on nodes depends."""
+        model, own = self.model, (self.problem.loss, self.unit, self._length)
+        return model.tokens, model.activation, model.beta, model.teacher_beta, *own
+
+    @property
+    def _length(self) -> float:
+        """Distance in the pre-activation over which a loss of the user's own may change its shape, a power of two."""
+        model = self.model
+        return power_of_two(float(np.sqrt(model.noisy_signal)) if model.activation == "linear" else 1 / model.beta)
 
     def _least_error(self, nodes: LossNodes | None) -> float:
         if nodes not in self._least_errors:
@@ -135,11 +178,14 @@ class TrainingEquations:
         if nodes.count is None:
             raise ValueError(f"nodes of order={nodes.order} are for the squared loss: give count and seed")
         from ..loss.generic_loss import GenericLoss
-        from ..loss.losses import cross_entropy, teacher_output
+        from ..loss.losses import cross_entropy, in_unit, teacher_output
 
-        own = loss if callable(loss) else cross_entropy(model.beta)
+        own = in_unit(loss, self.unit) if callable(loss) else cross_entropy(model.beta)
         convex = not callable(loss)  # of a loss of the user's own trials cannot tell for certain
-        return GenericLoss(model.tokens, own, teacher_output(model), convex=convex, count=nodes.count, seed=nodes.seed)
+        return GenericLoss(
+            model.tokens, own, teacher_output(model), convex=convex, length=self._length, count=nodes.count,
+            seed=nodes.seed,
+        )  # fmt: skip
 
     def scouts(self) -> TrainingEvolution:
         """On the fewest nodes that tell one branch of fixed points from another."""
@@ -182,18 +228,15 @@ class TrainingEquations:
 
 
 def _user_penalty(function: Callable[..., Any], strength: float, positive: bool) -> SpectralPenalty:
-    import jax
+    """The penalty strength r(t); what is compiled for r serves at all strengths."""
+    from ..loss.own_functions import penalty_functions
 
-    from ...numerics.precision import double_precision
+    own = penalty_functions(function)
 
-    elementwise = jax.jit(jax.vmap(lambda t: strength * function(t)))
-    slope = jax.jit(jax.vmap(jax.grad(lambda t: strength * function(t))))
+    def times(f: Elementwise) -> Elementwise:
+        return lambda t: strength * f(t)
 
-    def in_double(f: Callable[..., Any]) -> Elementwise:
-        @double_precision()
-        def evaluate(t: np.ndarray) -> np.ndarray:
-            return np.asarray(f(np.asarray(t, float)))
-
-        return evaluate
-
-    return SpectralPenalty(in_double(elementwise), in_double(slope), positive=positive)
+    kinks = [Kink(t, strength * before, strength * after) for t, before, after in own.kinks]
+    return SpectralPenalty(
+        times(own.value), times(own.slope), times(own.curvature), positive=positive, kinks=kinks
+    )

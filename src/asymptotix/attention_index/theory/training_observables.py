@@ -8,12 +8,13 @@ Equation ai-errors of docs/theory/attention_index.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...core.problem import Outcome
 from ...core.status import Status
+from ..loss.own_functions import unit_of_loss
 from ..streams import NODE_SCRAMBLINGS
 from .prediction import ROUNDING, error_of_scramblings
 from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
@@ -24,6 +25,11 @@ OBSERVABLES = (
     "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat",
     "qhat", "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
+#: How the observables grow with the unit of the loss, the weight decay in the same unit; others do not.
+POWERS = {
+    "test_error": 1, "train_error": 1, "train_loss": 1, "excess_error": 1, "potential": 1,
+    "Sigma": -1, "mhat": 1, "qhat": 2, "Sigmahat": 1,
+}  # fmt: skip
 #: The observables that the tolerance is for.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
 #: Relative error of what is found without nodes.
@@ -38,20 +44,45 @@ def observables(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
 ) -> dict[str, float]:
     """All that is read off a solution."""
+    return {name: observable_of(problem, alpha, solution, evolution, name) for name in OBSERVABLES}
+
+
+def observable_of(
+    problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
+) -> float:
+    """One number of a solution; some, such as the excess error and the replicon, take as long as an iteration."""
+    return _of_solution(problem, alpha, solution, evolution, name) * evolution.unit ** POWERS.get(name, 0)
+
+
+def _of_solution(
+    problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
+) -> float:
+    """The number with the loss in the unit of the equations."""
+    if name == "excess_error":
+        return _excess_error(problem, solution, evolution)
+    if name == "replicon":
+        return evolution.replicon(alpha, solution)
+    if name in ("eps", "scale"):
+        mhat, _, Sigmahat = solution.fields
+        return evolution.penalty.cut_and_scale(mhat, Sigmahat)[name == "scale"]
+    return _at_once(problem, alpha, solution, evolution)[name]
+
+
+def _at_once(
+    problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
+) -> dict[str, float]:
+    """Observables that take no time."""
     (m, q, Sigma), (mhat, qhat, Sigmahat) = solution.parameters, solution.fields
     averages, penalty = solution.averages, solution.estimate.penalty
-    eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
     return {
         "test_error": averages.test,
         "train_error": averages.train,
         "train_loss": alpha * averages.train + penalty,
-        "excess_error": _excess_error(problem, solution, evolution),
         "estimation_error": _distance(problem, solution, evolution),
         "rank": solution.estimate.rank,
         "m": m, "q": q, "Sigma": Sigma, "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
-        "delta": np.sqrt(qhat) / mhat, "eps": eps, "scale": scale,
+        "delta": np.sqrt(qhat) / mhat,
         "potential": solution.potential(alpha),
-        "replicon": evolution.replicon(alpha, solution),
         "jump_weight": averages.jump_weight,
     }  # fmt: skip
 
@@ -102,16 +133,17 @@ def training_outcome(
 
 
 def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    if len(rows) == len(NODE_SCRAMBLINGS):
-        values = {name: float(column.mean()) for name, column in table.items()}
-        return values, {name: error_of_scramblings(column) for name, column in table.items()}
-    values = {name: float(column[0]) for name, column in table.items()}
-    spread = {
-        name: float(abs(column - column[0]).max()) if np.isfinite(column).all() else 0.0
-        for name, column in table.items()
-    }
-    return values, spread
+    found = {name: mean_and_error([row[name] for row in rows]) for name in rows[0]}
+    return {name: value for name, (value, _) in found.items()}, {name: error for name, (_, error) in found.items()}
+
+
+def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
+    """The mean over scramblings and its error, or the number on the first of several rules and how far others are."""
+    numbers = np.array(column)
+    if len(numbers) == len(NODE_SCRAMBLINGS):
+        return float(numbers.mean()), error_of_scramblings(numbers)
+    spread = float(abs(numbers - numbers[0]).max()) if np.isfinite(numbers).all() else 0.0
+    return float(numbers[0]), spread
 
 
 def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outcome:
@@ -130,16 +162,16 @@ def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outco
 def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     """The verdict on any outcome of training: is the tolerance met, is there an error beyond reason?
 
-    The tolerance is for test_error, train_error, train_loss, estimation_error and rank: absolute where they are below
-    one, relative above. Of all numbers an error must not exceed the number itself; of a small excess_error it may,
-    which is a remark.
+    The tolerance is for test_error, train_error, train_loss, estimation_error and rank: relative to what they are, and
+    where that is little to the :func:`natural_size` of the problem. Of all numbers an error must not exceed the number
+    itself; of a small excess_error it may, which is a remark.
     """
     values = outcome.values
     known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}
     vague = [name for name, (size, error) in known.items() if error > size and name != "excess_error"]
     if "excess_error" in known and known["excess_error"][1] > known["excess_error"][0]:
         outcome = doubted(outcome, None, f"{outcome.sentence}: {_known('excess_error', values)}")
-    loose = [name for name in PROMISED if known[name][1] > tolerance * max(1.0, known[name][0])]
+    loose = [name for name in PROMISED if known[name][1] > tolerance * max(natural_size(problem, name), known[name][0])]
     if vague:
         outcome = doubted(outcome, Status.INACCURATE, f"inaccurate: {_known(vague[0], values)}")
     elif loose:
@@ -151,10 +183,23 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     return outcome
 
 
-def beyond(outcome: Outcome, tolerance: float) -> float:
+def beyond(problem: Training, outcome: Outcome, tolerance: float) -> float:
     """The largest error of what the tolerance is for, in units of it."""
     values = outcome.values
-    return max(values[f"{name}_err"] / (tolerance * max(1.0, abs(values[name]))) for name in PROMISED)
+    sizes = {name: max(natural_size(problem, name), abs(values[name])) for name in PROMISED}
+    return max(values[f"{name}_err"] / (tolerance * sizes[name]) for name in PROMISED)
+
+
+def natural_size(problem: Training, name: str) -> float:
+    """The size of an observable where nothing is learned, or about that: the unit of the loss, Q_0, one for a share."""
+    model = problem.model
+    if name == "rank":
+        return 1.0
+    if name == "estimation_error":
+        return model.signal or model.noisy_signal
+    if callable(problem.loss):
+        return unit_of_loss(problem.loss, model)
+    return model.noisy_signal if model.activation == "linear" else 1.0
 
 
 def _known(name: str, values: Mapping[str, float]) -> str:
@@ -176,22 +221,29 @@ def _gravity(status: Status) -> int:
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
     """S = 0: the penalty outweighs all that the data say."""
     found, errors = _mean_and_spread([_at_nothing(alpha, evolution) for evolution in evolutions])
-    values = with_rounding(dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal} | found)
+    values = with_rounding(nothing_learned_values(problem, alpha, evolutions[0]) | found)
     share = max(_NO_RESPONSE * evolutions[0].loss.least_response, _CLOSED)
     values |= {f"{name}_err": max(error, share * abs(found[name])) for name, error in errors.items()}
     return Outcome(values, Status.CONVERGED, words="converged: the penalty keeps S at zero")
+
+
+def nothing_learned_values(problem: Training, alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
+    """All observables at S = 0 on one set of nodes."""
+    nothing = dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal}
+    return nothing | _at_nothing(alpha, evolution)
 
 
 def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
     """What is not zero at S = 0: errors, and the field, to which single directions of the target may respond."""
     averages, (mhat, qhat, Sigmahat), _ = evolution.from_nothing(alpha)
     eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
-    return {
+    found = {
         "test_error": averages.test, "train_error": averages.test, "train_loss": alpha * averages.test,
         "excess_error": averages.test - evolution.least_error(), "potential": alpha * averages.test,
         "mhat": mhat, "qhat": qhat, "Sigmahat": Sigmahat,
         "delta": np.sqrt(qhat) / mhat, "eps": eps, "scale": scale,
     }  # fmt: skip
+    return {name: value * evolution.unit ** POWERS.get(name, 0) for name, value in found.items()}
 
 
 def with_rounding(values: Mapping[str, float]) -> dict[str, float]:

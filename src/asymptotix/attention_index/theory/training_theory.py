@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.problem import Outcome
+from ...core.progress import Say, quietly
 from ...core.status import Status
 from ...numerics import checks
 from ...numerics.iteration import QuasiNewton
@@ -61,6 +62,8 @@ class Found(NamedTuple):
 
     outcome: Outcome
     parameters: OrderParameters | None
+    branch: Branch | None = None
+    """The fixed points on all sets of nodes; none where there is no such point."""
 
 
 class Approach(NamedTuple):
@@ -93,6 +96,11 @@ class Branch:
     def potential(self) -> float:
         return float(np.mean([solution.potential(self.alpha) for solution in self.solutions]))
 
+    @property
+    def training_loss(self) -> float:
+        """The potential in the unit of the user's loss."""
+        return self.potential * self.evolutions[0].unit
+
     def same_as(self, other: Branch) -> bool:
         variables = self.evolutions[0].variables
         return _together(variables(self.parameters), variables(other.parameters))
@@ -124,18 +132,20 @@ class TrainingTheory:
         checks.positive("start", Sigma)
         if not abs(m) < np.sqrt(q * Q0):
             raise ValueError(f"start must be (m, q, Sigma) with |m| < sqrt(q Q_0), got m={m}, q={q}")
-        return (OrderParameters(float(m), float(q), float(Sigma)),)
+        return (OrderParameters(float(m), float(q), float(Sigma) * self.equations.unit),)
 
-    def solve(self, alpha: float, starts: Sequence[OrderParameters], tolerance: float) -> Found:
-        """What is learned at one alpha."""
+    def solve(
+        self, alpha: float, starts: Sequence[OrderParameters], tolerance: float, say: Say = quietly
+    ) -> Found:
+        """What is learned at one alpha; ``say`` is told where the work is."""
         if self.equations.in_two_equations:
             return self._in_two_equations(alpha, tolerance)
         if interpolates(self.problem, alpha):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
         try:
-            found = self._judged(alpha, *self._ends(alpha, starts), tolerance)
+            found = self._judged(alpha, *self._ends(alpha, starts), tolerance, say)
         except FloatingPointError as error:
-            found = self._from_nothing(alpha, tolerance, str(error))
+            found = self._from_nothing(alpha, tolerance, str(error), say)
         stuck = found.outcome.how in (Status.FAILED, Status.NOT_CONVERGED)
         if stuck and interpolates(self.problem, alpha, below=NEARLY_ZERO):
             return Found(interpolating_outcome(self.problem, alpha, tolerance), None)
@@ -158,7 +168,8 @@ class TrainingTheory:
             return Found(interpolating_outcome(problem, alpha, tolerance, law), None)
         parameters = OrderParameters(law.m, law.q, law.divergence / Sigmahat, law.apart)
         solution = evolution.at(alpha, evolution.variables(parameters))
-        return Found(training_outcome(problem, alpha, [solution], [evolution], tolerance), parameters)
+        outcome = training_outcome(problem, alpha, [solution], [evolution], tolerance)
+        return Found(outcome, parameters, Branch(alpha, [solution], [evolution]))
 
     # -- from few nodes to many --------------------------------------------------------------------------------
 
@@ -185,7 +196,9 @@ class TrainingTheory:
             ends.append(scouts.follow(alpha, near, tolerance=tolerance))
         return scouts, ends
 
-    def _judged(self, alpha: float, scouts: TrainingEvolution, ends: list[Iterate], tolerance: float) -> Found:
+    def _judged(
+        self, alpha: float, scouts: TrainingEvolution, ends: list[Iterate], tolerance: float, say: Say
+    ) -> Found:
         """The numbers of the lowest of the branches on which the dynamics settle, and what to think of them."""
         settled = [end for end in ends if end.converged] or ends[:1]
         nearby = [self._approach(alpha, scouts, end) for end in settled]
@@ -193,21 +206,23 @@ class TrainingTheory:
         for count in counts:
             if count is not None and count < needed and count != counts[-1]:
                 continue
-            found = [self._branch(alpha, near, count) for near in nearby]
+            say("on all nodes" if count is None else f"on {count} nodes")
+            found = [self._branch(alpha, near, count, say) for near in nearby]
             nearby = [near.closer(there) for near, there in zip(nearby, found, strict=True)]
             branches = [found[0], *(other for other in found[1:] if not other.same_as(found[0]))]
             lowest, *others = sorted(branches, key=lambda branch: branch.potential)
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
             if outcome.how is not Status.INACCURATE or count is None:
                 break
-            needed = count * beyond(outcome, tolerance)  # an error falls with their number, or not quite as fast
+            # an error falls with their number, or not quite as fast
+            needed = count * beyond(self.problem, outcome, tolerance)
         for other in others:
             outcome = doubted(outcome, None, _second_branch(lowest, other))
         for end in (end for end in ends if not any(end is other for other in settled)):
             unsettled = scouts.complete(alpha, end)
             if unsettled.potential(alpha) < (1 - _LOWER) * lowest.potential:
                 outcome = doubted(outcome, Status.NOT_VALID, _unsettled(unsettled, lowest))
-        return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None)
+        return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None, lowest)
 
     def _approach(self, alpha: float, scouts: TrainingEvolution, end: Iterate) -> Approach:
         """Follow the dynamics on few nodes from where they ended on the fewest."""
@@ -220,19 +235,21 @@ class TrainingTheory:
         checked = few.at(alpha, few.variables(end.parameters), near=end.points, multi_start=True)
         return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY * JUMPS)
 
-    def _branch(self, alpha: float, near: Approach, count: int | None) -> Branch:
+    def _branch(self, alpha: float, near: Approach, count: int | None, say: Say) -> Branch:
         """The fixed point on the nodes from which the numbers are."""
         equations, evolutions = self.equations, self.equations.replicas(count)
         if equations.in_closed_form:
             solutions = [evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_CLOSED_RESIDUAL)]
             return Branch(alpha, solutions, evolutions)
         if equations.on_two_token_nodes and not near.jumps:
-            return self._on_two_token_nodes(alpha, near, evolutions)
+            return self._on_two_token_nodes(alpha, near, evolutions, say)
         if equations.on_two_token_nodes:
             evolutions = equations.randomised()
-        return Branch(alpha, _scrambled(evolutions, alpha, near), evolutions)
+        return Branch(alpha, _scrambled(evolutions, alpha, near, say), evolutions)
 
-    def _on_two_token_nodes(self, alpha: float, near: Approach, evolutions: list[TrainingEvolution]) -> Branch:
+    def _on_two_token_nodes(
+        self, alpha: float, near: Approach, evolutions: list[TrainingEvolution], say: Say
+    ) -> Branch:
         """On nodes that rely on smoothness, unless there are jumps."""
         most_jumps = _HOPELESS * JUMPS
         fine = evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_RESIDUAL, most_jumps=most_jumps)
@@ -241,7 +258,7 @@ class TrainingTheory:
             # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
             evolutions = self.equations.randomised()
             near = Approach(fine.parameters, near.newton, jumps=True)
-            return Branch(alpha, _scrambled(evolutions, alpha, near), evolutions)
+            return Branch(alpha, _scrambled(evolutions, alpha, near, say), evolutions)
         if jumps > _SMOOTH:
             # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
@@ -251,7 +268,7 @@ class TrainingTheory:
         ]
         return Branch(alpha, [fine, *others], evolutions)
 
-    def _from_nothing(self, alpha: float, tolerance: float, reason: str) -> Found:
+    def _from_nothing(self, alpha: float, tolerance: float, reason: str, say: Say) -> Found:
         """The point where the usual starts fail: S is zero or small, and is approached from there."""
         if self.problem.weight_decay == 0:
             words = "close to interpolation the proximal map jumps and the theory at vanishing weight decay is unproven"
@@ -263,7 +280,7 @@ class TrainingTheory:
                 count = self.equations.node_counts(tolerance)[-1]
                 return Found(nothing_learned(self.problem, alpha, self.equations.replicas(count)), None)
             near = few.cautiously(alpha, OrderParameters.of_estimate(estimate), tolerance=_FOLLOWED)
-            return self._judged(alpha, few, [near], tolerance)
+            return self._judged(alpha, few, [near], tolerance, say)
         except FloatingPointError:
             return Found(Outcome({}, Status.FAILED, words=f"failed: {reason}"), None)
 
@@ -276,7 +293,9 @@ class TrainingTheory:
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Dynamics of undamped matrix message passing from S = 0: m, q, V = Sigma and Lambda = Sigmahat."""
         count = self.equations.node_counts(_TRACE_TOLERANCE)[0]
-        return message_passing_trace(self.equations.replicas(count)[0], alpha, iterations)
+        unit = self.equations.unit
+        found = dict(message_passing_trace(self.equations.replicas(count)[0], alpha, iterations))
+        return found | {"V": found["V"] / unit, "Lambda": found["Lambda"] * unit}
 
 
 def _together(x: np.ndarray, y: np.ndarray) -> bool:
@@ -284,24 +303,31 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(abs(x - y).max() < _APART)
 
 
-def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach) -> list[TrainingSolution]:
+def _scrambled(
+    evolutions: list[TrainingEvolution], alpha: float, near: Approach, say: Say
+) -> list[TrainingSolution]:
     """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
     newton = near.newton
+    count = len(evolutions)
     first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)
     start = first.parameters if first.converged else near.parameters
-    others = [other.beside(alpha, start, newton, tolerance=_MEAN_RESIDUAL, look=True) for other in evolutions[1:]]
-    return [first, *others]
+    solutions = [first]
+    for position, other in enumerate(evolutions[1:], start=2):
+        say(f"randomisation {position} of {count} of the nodes")
+        solutions.append(other.beside(alpha, start, newton, tolerance=_MEAN_RESIDUAL, look=True))
+    return solutions
 
 
 def _second_branch(lowest: Branch, other: Branch) -> str:
     return (
-        f"two branches: this one, of training loss {lowest.potential:.4g}, is the minimiser; the other has "
-        f"{other.potential:.4g} at m = {other.parameters.m:.4g}, q = {other.parameters.q:.4g}"
+        f"two branches: this one, of training loss {lowest.training_loss:.4g}, is the minimiser; the other has "
+        f"{other.training_loss:.4g} at m = {other.parameters.m:.4g}, q = {other.parameters.q:.4g}"
     )
 
 
 def _unsettled(end: TrainingSolution, lowest: Branch) -> str:
+    unit = lowest.evolutions[0].unit
     return (
-        f"unproven: another start leads to a lower training loss, {end.potential(lowest.alpha):.4g} in the place of "
-        f"{lowest.potential:.4g}, but does not settle there (q = {end.parameters.q:.4g})"
+        f"unproven: another start leads to a lower training loss, {end.potential(lowest.alpha) * unit:.4g} in the "
+        f"place of {lowest.training_loss:.4g}, but does not settle there (q = {end.parameters.q:.4g})"
     )

@@ -15,16 +15,17 @@ from ...core.status import Status
 from .interpolation_and_recovery import exact_recovery, exact_recovery_full, interpolation
 from .prediction import excess_error, prediction_error
 from .state_evolution import OrderParameters
-from .training_equations import Training, decay_of_matrix, is_factorized
+from .training_equations import Training, decay_of_matrix, is_factorized, relative_decay
 from .training_observables import judged, narrow_remark, with_rounding
 from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
-#: Weight decay of S that is as good as none, and the largest for which the limit stands in where the iteration fails.
-COUNTS_AS_ZERO, NEARLY_ZERO = 1e-12, 1e-6
+#: Weight decay of S, in units of the target's, that is as good as none, and the largest for which the limit stands in
+#: where the iteration fails.
+COUNTS_AS_ZERO, NEARLY_ZERO = 2e-12, 2e-6
 #: Noise relative to the signal below which interpolation is known by its limit only.
 _LITTLE_NOISE = 1e-11
-#: Weight decay of S below which the end point at vanishing weight decay is a good start.
-_SMALL_DECAY = 3e-3
+#: Weight decay of S, in units of the target's, below which the end point at vanishing weight decay is a good start.
+_SMALL_DECAY = 4e-3
 
 
 class TrainingThresholds(NamedTuple):
@@ -62,7 +63,7 @@ def threshold_outcome(problem: Training, tolerance: float) -> Outcome:
 
 def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZERO) -> bool:
     """Whether weight decay vanishes, or is ``below`` a bound, and all data are fitted: at any alpha without noise."""
-    if decay_of_matrix(problem) > below or problem.loss != "squared" or problem.penalty is not None:
+    if relative_decay(problem) > below or problem.loss != "squared" or problem.penalty is not None:
         return False
     if is_factorized(problem) and problem.width_ratio < 1 - problem.model.target.zero_mass:
         return _interpolator(problem, alpha).eps > 0  # fewer columns fit fewer data
@@ -100,7 +101,7 @@ def _as_limit(problem: Training, outcome: Outcome) -> Outcome:
 
     At alpha = 0.1 of the figures' model q is off by 1.3e-2, 1.5e-4 and 2e-6 of itself at 1e-6, 1e-9 and 1e-12.
     """
-    decay = decay_of_matrix(problem)
+    decay = relative_decay(problem)
     if decay == 0:
         return outcome
     share, values = 30 * float(np.sqrt(decay)), dict(outcome.values)
@@ -143,7 +144,7 @@ def _exact(problem: Training) -> Outcome:
 def interpolating_start(problem: Training, alpha: float) -> OrderParameters | None:
     """The end point at vanishing weight decay, where the present one is small and the data can be fitted."""
     model, decay = problem.model, decay_of_matrix(problem)
-    if problem.penalty is not None or not (is_factorized(problem) and 0 < decay < _SMALL_DECAY):
+    if problem.penalty is not None or not (is_factorized(problem) and 0 < relative_decay(problem) < _SMALL_DECAY):
         return None
     if model.noise == 0 or alpha > 0.9 * interpolation(model.target, model.noise, model.visible_directions):
         return None
