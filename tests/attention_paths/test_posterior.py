@@ -1,6 +1,7 @@
 """The posterior at finite width as users see it: limits, predictions, scores, bad input."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,44 @@ def test_scores_of_heads():
     found = asx.head_scores(theory)
     assert found.dims == ("width", "layer", "head")
     assert float(found.max()) == 1
+
+
+@pytest.mark.parametrize("column", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (1, 2), (-3, 5), (0.0, 1e-9)])
+def test_labels_of_two_classes_that_signs_do_not_tell_apart_are_refused(low, high, column):
+    """With 0 and 1 for -1 and +1 the accuracy was 0.44 in place of 0.87."""
+    problem, _ = small_problem()
+    labels = np.where(problem.labels > 0, high, low)
+    said = f"labels must be -1 and +1 for two classes, got {low:g} and {high:g}: use np.where(labels == {high:g}"
+    said = re.escape(said)
+    with pytest.raises(ValueError, match=said):
+        replaced(problem, labels=labels[:, None] if column else labels)
+    as_numbers = replaced(problem, labels=labels - 0.5 * (low + high))  # what the message says for regression
+    assert as_numbers.labels.min() == -as_numbers.labels.max()
+
+
+def test_labels_that_are_numbers_to_fit_or_one_hot_are_accepted():
+    problem, _ = small_problem()
+    one_hot = np.stack([problem.labels > 0, problem.labels < 0], axis=1).astype(float)
+    for labels in (one_hot, 3.0 * problem.labels, np.arange(40.0), np.ones(40)):
+        np.testing.assert_array_equal(replaced(problem, labels=labels).labels, labels)
+    two_examples = replaced(problem, inputs=np.asarray(problem.inputs)[:2], labels=[0.3, 1.7])  # no evidence of classes
+    assert two_examples.labels.tolist() == [0.3, 1.7]
+
+
+@pytest.mark.parametrize("words", [["cat", "dog"] * 20, [True, False] * 20, np.array(["cat", "dog"] * 20)])
+def test_labels_that_are_no_numbers_take_one_line(words):
+    with pytest.raises(TypeError, match=r"labels must be real numbers, got 40 entries, ('cat', 'dog'|True, False), \."):
+        replaced(small_problem()[0], labels=words)
+
+
+def test_labels_to_evaluate_on_are_those_learned_from():
+    problem, new = small_problem()
+    theory = asx.solve(problem, width=20.0, progress=False)
+    for labels in (np.arange(300) % 2, np.zeros(300), np.full(300, 2.0)):
+        with pytest.raises(ValueError, match=r"labels must be -1 or 1, like those learned from, got [02]"):
+            theory.evaluate(new, labels)
+    assert theory.evaluate(new, np.ones(300)).accuracy.notnull().all()
 
 
 def test_evaluate_and_save(tmp_path):

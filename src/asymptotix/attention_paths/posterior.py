@@ -28,7 +28,7 @@ from ..numerics.memory import refuse_beyond_memory
 from . import posterior_readouts
 from .heads import path_names
 from .network.attended_inputs import AttendedInputs, Inputs, tokens_of
-from .network.given_arrays import labels_of_examples
+from .network.given_arrays import labels_of_examples, refuse_other_classes
 from .network.path_network import AttentionPaths
 from .path_definitions import PATH_DEFINITIONS
 from .pruning import Heads
@@ -53,6 +53,8 @@ class PathPosterior(Problem):
     network : AttentionPaths
     inputs : array (examples, tokens, features) or AttendedInputs
     labels : array (examples,) or (examples, outputs)
+        Two classes are -1 and +1: other two values are refused unless they are opposite, because the prior of the
+        outputs has mean zero and the sign of an output is its class. More values than two are numbers to be fitted.
         With an axis for outputs, C readouts share the network below them and U acts on pairs (path, output).
     temperature : float
     prior_variance : float or tuple of float
@@ -108,6 +110,7 @@ class PathPosterior(Problem):
         examples = len(tokens_of(self.inputs))
         self.network.check(self.inputs)
         object.__setattr__(self, "labels", labels_of_examples(self.labels, examples))
+        refuse_other_classes(self.labels)
         object.__setattr__(self, "temperature", temperature)
         object.__setattr__(self, "prior_variance", variances[0] if np.ndim(self.prior_variance) == 0 else variances)
         object.__setattr__(self, "width_ratios", ratios)
@@ -262,7 +265,7 @@ class PathPosterior(Problem):
         """Accuracy, mean squared error of the mean and mean variance, for every point of the result.
 
         A prediction is right where it has the label's sign, or with two outputs or more where its largest output is
-        the label's largest. `without` as for `predict`.
+        the label's largest. Where two labels were learned from, ``labels`` are of these. `without` as for `predict`.
         """
         return posterior_readouts.evaluate(self, result, inputs, labels, without)
 

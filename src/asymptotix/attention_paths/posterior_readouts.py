@@ -17,7 +17,7 @@ from ..core.result import Result
 from ..numerics import checks
 from .heads import found_order_parameter
 from .network.attended_inputs import Inputs, in_chunks, tokens_of
-from .network.given_arrays import labels_of_examples
+from .network.given_arrays import labels_of_examples, require_same_classes
 from .network.path_network import AttentionPaths
 from .predictors.draws_average import DrawsPredictor
 from .predictors.gaussian_process import NoPrediction, Predictor
@@ -101,6 +101,7 @@ def evaluate(
     if labels.shape[1:] != outputs:
         wanted = f"(examples, {outputs[0]})" if outputs else "(examples,)"
         raise ValueError(f"labels must have shape {wanted} like those learned from, got {labels.shape}")
+    require_same_classes(labels, problem.labels)
     mean, variance = predict(problem, result, inputs, without)
     over = ("example", "output")[: labels.ndim]
     target = xr.DataArray(labels, dims=over)

@@ -84,7 +84,7 @@ def check_predictions(problem: asx.PathPosterior, runs: asx.Result) -> None:
             expected = means.mean(0), variances.mean(0) + means.var(0)
         np.testing.assert_allclose(mean[chain], expected[0], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(variance[chain], expected[1], rtol=1e-9, atol=1e-12)
-    assert runs.evaluate(new, np.ones(4)).accuracy.dims == ("seed",)
+    assert runs.evaluate(new, np.full(4, 2.0)).accuracy.dims == ("seed",)
     assert runs.alignment(3).shape == (2, 3)
 
 

@@ -85,6 +85,8 @@ def test_evaluation(found):
     assert float(score.test_error) == pytest.approx(np.mean((f - y) ** 2))
     with pytest.raises(ValueError, match=r"labels must have shape \(24\)"):
         found.evaluate(x, y[:3])
+    with pytest.raises(ValueError, match=r"labels must be \+1 or -1, got 0"):
+        found.evaluate(x, (y + 1) / 2)
     with pytest.raises(ValueError, match="inputs must have 6 features"):
         found.predict(x[..., :4])
 

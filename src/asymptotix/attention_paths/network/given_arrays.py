@@ -45,6 +45,42 @@ def labels_of_examples(given: Any, examples: int) -> np.ndarray:
     return labels
 
 
+def require_signs(name: str, labels: np.ndarray) -> None:
+    """Refuse labels other than +1 and -1."""
+    if wrong := sorted(set(np.unique(labels)) - {-1.0, 1.0}):
+        raise ValueError(f"{name} must be +1 or -1, got {', '.join(f'{y:g}' for y in wrong[:5])}")
+
+
+def refuse_other_classes(labels: np.ndarray) -> None:
+    """Refuse the labels of two classes, such as 0 and 1, whose signs do not tell the classes apart.
+
+    Two examples are no evidence of classes. Several outputs are told apart by the largest, whatever the labels are.
+    """
+    classes = _two_classes(labels)
+    if classes is not None and classes[0] != -classes[1]:
+        low, high = classes
+        raise ValueError(
+            f"labels must be -1 and +1 for two classes, got {low:g} and {high:g}: use np.where(labels == {high:g}, 1.0,"
+            f" -1.0), or, to fit these two values as numbers, labels - {0.5 * (low + high):g}, because the prior of"
+            " the outputs has mean 0"
+        )
+
+
+def require_same_classes(labels: np.ndarray, learned: np.ndarray) -> None:
+    """Refuse labels that are neither of the two that were learned from, where there are two."""
+    classes = _two_classes(learned)
+    if classes is not None and (other := sorted(set(np.unique(labels).tolist()) - set(classes))):
+        low, high = classes
+        raise ValueError(f"labels must be {low:g} or {high:g}, like those learned from, got {other[0]:g}")
+
+
+def _two_classes(labels: np.ndarray) -> tuple[float, float] | None:
+    """The two values that the labels of one output have; None where they have more or fewer."""
+    if labels.size != len(labels) or len(labels) < 3 or len(values := np.unique(labels)) != 2:
+        return None
+    return float(values[0]), float(values[1])
+
+
 def kind_of(x: Any) -> str:
     return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"{type(x).__name__}"
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.progress import Progress
 from ...numerics import interrupts
+from ...numerics.precision import carried
 from ...numerics.threads import one_blas_thread
 from .finished_chain import FinishedChain
 
@@ -64,19 +65,19 @@ def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
     The chains work in threads even where there is one, so that an interrupt reaches the waiting thread only and finds
     every chain between two blocks. None begins another while a signal to stop is waiting.
     """
-    total = sum(chain.goal for chain in chains)
+    total, advance = sum(chain.goal for chain in chains), carried(_advance)
     pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
     try:
         with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
             bar.advance(sum(chain.iterations for chain in chains))
             left = [chain for chain in chains if not isinstance(chain, FinishedChain) and not chain.finished]
-            running: dict[Future[int], Chain] = {pool.submit(_advance, chain): chain for chain in left}
+            running: dict[Future[int], Chain] = {pool.submit(advance, chain): chain for chain in left}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     chain = running.pop(future)
                     bar.advance(future.result(), f"energy {chain.energy:.4g}")
                     if not chain.finished:
-                        running[pool.submit(_advance, chain)] = chain
+                        running[pool.submit(advance, chain)] = chain
     finally:
         _settle(pool)
 

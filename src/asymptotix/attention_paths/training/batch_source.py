@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import checks
-from ..network.given_arrays import checked_tokens
+from ..network.given_arrays import checked_tokens, require_signs
 
 #: A batch from constants and a key: what is compiled. The constants are arguments of it, because a data set that is
 #: part of a program is copied into it, and looked at by the compiler.
@@ -82,12 +82,6 @@ def checked_pair(name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     if not np.isfinite(inputs).all():
         raise ValueError(f"inputs of {name} must fit single precision, got entries beyond 3e38")
     return inputs, labels.astype(np.float32)
-
-
-def require_signs(name: str, labels: np.ndarray) -> None:
-    """Refuse labels other than +1 and -1."""
-    if wrong := sorted(set(np.unique(labels)) - {-1.0, 1.0}):
-        raise ValueError(f"{name} must be +1 or -1, got {', '.join(f'{y:g}' for y in wrong[:5])}")
 
 
 def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:

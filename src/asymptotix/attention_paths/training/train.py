@@ -17,7 +17,7 @@ from ...core.progress import Progress, as_progress
 from ...core.result import ConvergenceWarning
 from ...numerics import checks, interrupts
 from ...numerics.memory import refuse_beyond_memory
-from ...numerics.threads import refuse_after_fork
+from ...numerics.precision import refuse_after_fork, single_precision
 from .. import streams
 from ..network.path_network import AttentionPaths
 from .adam_steps import (
@@ -147,7 +147,7 @@ def train(
         raise TypeError(f"network must be an AttentionPaths, got {checks.named(network)}")
     if network.query_key is not None:
         raise ValueError("network must have no query_key, which is learned: give layers, heads and readout")
-    with interrupts.deferred(), jax.enable_x64(False):
+    with interrupts.deferred(), single_precision():
         source = batch_source(data, checks.integer("batch", batch, 1))
         pair = None if validation is None else checked_pair("validation", validation)
         settings = _settings(

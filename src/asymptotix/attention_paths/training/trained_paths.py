@@ -16,7 +16,7 @@ import xarray as xr
 from ...numerics import checks
 from ..heads import empirical_order_parameter
 from ..network.attended_inputs import in_chunks
-from ..network.given_arrays import checked_tokens
+from ..network.given_arrays import checked_tokens, require_signs
 from ..network.path_network import AttentionPaths
 from ..network.weights import Weights
 from .array_file import read_arrays, write_arrays
@@ -121,7 +121,7 @@ class TrainedPaths:
         ----------
         inputs : array (examples, T, N0)
         labels : array (examples,)
-            Of which the sign is the class.
+            +1 or -1, as in training.
 
         Returns
         -------
@@ -129,6 +129,7 @@ class TrainedPaths:
             ``accuracy``, the share of outputs with the sign of their label, and ``test_error``, the mean of (f - y)^2.
         """
         y = checks.array_of_shape("labels", labels, (len(checked_tokens("inputs", inputs)),))
+        require_signs("labels", y)
         f = self.predict(inputs)
         return xr.Dataset({"accuracy": np.mean(np.sign(f) == np.sign(y)), "test_error": np.mean((f - y) ** 2)})
 
