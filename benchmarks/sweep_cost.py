@@ -98,7 +98,7 @@ def large_store(folder: Path, count: int = 10_000) -> None:
     part = SweepPart("solve", PROBLEM, grid)
     store = SweepStore(folder / "large", create=True)
     store.keep_part("theory", part)
-    chunks = missing_chunks("theory", part, (), lambda _: 1)
+    chunks = list(missing_chunks("theory", part, (), lambda _: 1))
     store.add_to_plan(chunks)
     first = chunk_bytes(chunks[0].name, chunks[0].compute(store.part("theory")))
     for chunk in chunks:

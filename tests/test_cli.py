@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -255,6 +256,44 @@ def test_a_function_is_named_by_its_module(toml, tmp_path):
     assert_one_sentence(run("solve", other, "--allow-imports"), "'my_links:number'", "holds 3")
     other = toml(LINK, replace=("product", "nothing"))
     assert_one_sentence(run("solve", other, "--allow-imports"), "'my_links:nothing'", "none of that name")
+
+
+@pytest.mark.parametrize("named", ["builtins:exit", "builtins:input", "os:abort", "idlelib.idle:main", "antigravity:x"])
+def test_a_function_of_the_standard_library_is_refused(toml, named):
+    """``builtins:exit`` ended the program without a message, and ``builtins:input`` waited for the terminal."""
+    parts = [f"'{named}'", "standard library", "imports = [...]", "beside the file"]
+    assert_one_sentence(run("solve", toml(LINK, replace=("my_links:product", named))), *parts)
+    imported = toml(f'imports = ["{named.partition(":")[0]}"]\n' + LINK, replace=("my_links:product", named))
+    if "antigravity" not in named and "idlelib" not in named:  # these do something when they are imported
+        assert_one_sentence(run("solve", imported), *parts)
+
+
+def test_a_function_of_an_installed_module_needs_imports(toml):
+    file = toml(LINK, replace=("my_links:product", "jax.numpy:prod"))
+    assert_one_sentence(run("solve", file), "'jax.numpy:prod' must be imported", "imports = ['jax.numpy']")
+    for named in ("jax", "jax.numpy"):
+        file = toml(f'imports = ["{named}"]\n' + LINK, replace=("my_links:product", "jax.numpy:prod"))
+        problem, _ = cli.read_problem(file, "solve")
+        assert isinstance(problem, BayesOptimal)
+        assert isinstance(problem.model, MultiIndex)
+        assert problem.model.link is jnp.prod
+
+
+@pytest.mark.parametrize("place", ["key", "section", "field", "type", "grid", "text"])
+def test_escapes_in_a_file_do_not_reach_the_terminal(toml, place):
+    """ESC [2J clears it; a file may come from anywhere."""
+    key = '"\\u001b[2Jfoo"'
+    text = {
+        "key": f"{key} = 1\n" + TOY,
+        "section": TOY.replace("[solve]", f"[{key}]"),
+        "field": TOY.replace("noise = 0.5", f"{key} = 0.5"),
+        "type": TOY.replace('"ToyLearning"', key),
+        "grid": TOY.replace("num = 4", f"num = 4, {key} = 1"),
+        "text": TOY.replace("noise = 0.5", f"noise = {key}"),
+    }[place]
+    result = run("solve", toml(text))
+    assert_one_sentence(result, "x1b[2Jfoo")
+    assert "\x1b" not in result.stderr
 
 
 # ------------------------------------------------------------------------- files of results

@@ -1,5 +1,6 @@
 """Claims hold while their owner lives, whatever clocks say, and one of several gets a dead one."""
 
+import errno
 import json
 import os
 import subprocess
@@ -204,6 +205,66 @@ class TestOneWins:
                 thread.join()
             assert sum(lease is not None and lease.is_held() for lease in won) <= 1
             path.unlink(missing_ok=True)
+
+
+def without_links(monkeypatch, number=errno.EPERM):
+    """A file system that has no hard links."""
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+class TestWithoutHardLinks:
+    """exFAT, SMB and many FUSE mounts."""
+
+    @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+    def test_a_claim_is_held_and_let_go(self, path, clock, monkeypatch, number):
+        without_links(monkeypatch, number)
+        with claimed(path) as lease:
+            assert lease.is_held()
+            assert Watch().claim(path) is None
+        assert not path.exists()
+
+    def test_one_of_many_gets_a_claim(self, path, monkeypatch):
+        without_links(monkeypatch)
+        for _ in range(30):
+            barrier, won = threading.Barrier(4), []
+
+            def contend(barrier=barrier, won=won):
+                barrier.wait()
+                won.append(Watch().claim(path))
+
+            threads = [threading.Thread(target=contend) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            (lease,) = [one for one in won if one is not None]
+            assert lease.is_held()
+            lease.release()
+
+    def test_who_decided_too_late_gives_it_back(self, path, clock, monkeypatch):
+        without_links(monkeypatch)
+        foreign(path)
+        assert not leases._removed(path, {"token": "dead"})
+        assert (read_claim(path) or {})["token"] == "theirs"
+
+    def test_a_full_disk_leaves_no_empty_claim(self, path, monkeypatch):
+        without_links(monkeypatch)
+
+        def full(_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "read_bytes", full)
+        with pytest.raises(OSError, match="cannot be claimed: No space left"):
+            Lease(path).create()
+        assert not path.exists()
+
+    def test_a_sweep(self, tmp_path, monkeypatch):
+        without_links(monkeypatch)
+        assert asx.sweep(PROBLEM, over={"alpha": ALPHAS}, store=tmp_path / "store", chunk=2).finished
 
 
 class TestSignsOfLife:

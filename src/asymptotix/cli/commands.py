@@ -78,8 +78,8 @@ An interrupt (Ctrl-C, or the SIGTERM of a cluster) keeps what is finished, and `
 `--resume curve.nc` goes on from there, on a wider grid too.
 A file written by `--out` opens with `asymptotix.load("curve.nc")` and with xarray; `--out curve.csv` writes a table.
 In a problem an array is `inputs = {{ npz = "data.npz", array = "inputs" }}`, a function `link = "module:function"`.
-A problem type of another package is found after `imports = ["its_module"]` on the first line. A module that lies beside
-the TOML file needs `--allow-imports`, because it is run.
+A problem type or a function of another package is found after `imports = ["its_module"]` on the first line. A module
+that lies beside the TOML file needs `--allow-imports`, because it is run.
 """
 
 app = typer.Typer(
@@ -102,7 +102,7 @@ Resume = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
 ]
 AllowImports = Annotated[
-    bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that its `imports` name.")
+    bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that it names.")
 ]
 
 

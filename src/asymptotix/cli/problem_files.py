@@ -10,7 +10,7 @@ import re
 import sys
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +26,24 @@ def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple
     """Read the problem of a TOML file and the section of one verb, its grids expanded.
 
     An array is ``{ npz = "data.npz", array = "inputs" }``, its path counted from the TOML file, and a function is
-    ``"module:function"``. Modules that it imports are run. Those of the environment are the user's own; one beside the
-    file came with it and needs ``allow_imports``.
+    ``"module:function"`` of a module that ``imports`` names, or that lies beside the file; never one of Python's
+    standard library. Modules that it imports are run. Those of the environment are the user's own; one beside the file
+    came with it and needs ``allow_imports``.
     """
     document = _toml(file)
     _no_other_names(document, SECTIONS, f"section or key of {file}")
     if "problem" not in document:
         raise ValueError(f"{file} has no section [problem]; `asymptotix --help` shows a whole file")
     if verb not in document and verb != "thresholds":
-        there = ", ".join(f"[{name}]" for name in document)
+        there = ", ".join(f"[{_printable(name)}]" for name in document)
         raise ValueError(f"{file} has no section [{verb}] that says where to {verb}; it has {there}")
     if not isinstance(section := document.get(verb, {}), dict):
         raise ValueError(f"{verb} of {file} must be a section [{verb}], got {section!r}")
     from ..core.specification import build
 
-    _import_modules(document.get("imports", []), file, allow_imports)
-    problem = build(_resolved(document["problem"], file, allow_imports))
+    imports = document.get("imports", [])
+    _import_modules(imports, file, allow_imports)
+    problem = build(_resolved(document["problem"], file, imports, allow_imports))
     return problem, {name: _value(f"{verb}.{name}", value) for name, value in section.items()}
 
 
@@ -54,27 +56,38 @@ def _toml(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not valid TOML: {error}") from error
 
 
-def _resolved(value: Any, file: Path, allow_imports: bool) -> Any:
+def _resolved(value: Any, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
     """A description with its arrays read and its functions found."""
     if isinstance(value, list):
-        return [_resolved(item, file, allow_imports) for item in value]
+        return [_resolved(item, file, imports, allow_imports) for item in value]
     if isinstance(value, str) and FUNCTION.fullmatch(value):
-        return _function(value, file, allow_imports)
+        return _function(value, file, imports, allow_imports)
     if not isinstance(value, dict):
         return value
     if "npz" in value:
         return _array(value, file)
-    return {name: _resolved(item, file, allow_imports) for name, item in value.items()}
+    return {name: _resolved(item, file, imports, allow_imports) for name, item in value.items()}
 
 
-def _function(named: str, file: Path, allow_imports: bool) -> Any:
+def _function(named: str, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
     module, _, name = named.partition(":")
+    _check_module_of_function(named, module, file, imports)
     _import_modules([module], file, allow_imports)
     found = getattr(sys.modules[module], name, None)
     if not callable(found):
         there = "has none of that name" if found is None else f"holds {found!r} under that name"
         raise ValueError(f"{named!r} must name a function as module:function, but {module} {there}")
     return found
+
+
+def _check_module_of_function(named: str, module: str, file: Path, imports: Sequence[str]) -> None:
+    """Refuse a function that nobody wrote as one of a problem: ``builtins:exit`` would end the program."""
+    accepted = "accepted are functions of modules that are named by imports = [...] or lie beside the file"
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{named!r} must not be a function of Python's standard library; {accepted}")
+    is_named = any(module == name or module.startswith(f"{name}.") for name in imports)
+    if not is_named and _is_installed(module, file.resolve().parent):
+        raise ValueError(f"{named!r} must be imported: write imports = [{module!r}] above [problem]; {accepted}")
 
 
 def _array(given: Mapping[str, Any], file: Path) -> Any:
@@ -90,7 +103,7 @@ def _array(given: Mapping[str, Any], file: Path) -> Any:
         raise ValueError(f"{path} is no .npz file of arrays")
     with np.load(path, allow_pickle=False) as arrays:
         if given["array"] not in arrays:
-            raise ValueError(f"{path} has no array {given['array']!r}; it has {', '.join(arrays.files)}")
+            raise ValueError(f"{path} has no array {given['array']!r}; it has {_listed(arrays.files)}")
         return arrays[given["array"]]
 
 
@@ -160,4 +173,13 @@ def _value(name: str, value: Any) -> Any:
 
 def _no_other_names(given: Mapping[str, Any], accepted: Sequence[str], what: str) -> None:
     if unknown := [name for name in given if name not in accepted]:
-        raise ValueError(f"unknown {what}: {', '.join(unknown)}; accepted are {', '.join(accepted)}")
+        raise ValueError(f"unknown {what}: {_listed(unknown)}; accepted are {', '.join(accepted)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(_printable, names))
+
+
+def _printable(name: str) -> str:
+    """A name from a file, quoted where it holds anything but letters, digits and the like: a terminal obeys escapes."""
+    return name if re.fullmatch(r"[\w.-]+", name) else repr(name)

@@ -13,23 +13,31 @@ Item = TypeVar("Item")
 SizeOfChunks = Callable[[int | None], int]
 
 
-def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> list[SweepChunk]:
-    """The chunks of all points and runs that none of the ``covered`` units is.
+def missing_chunks(
+    name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks
+) -> Iterator[SweepChunk]:
+    """Yield the chunks of all points and runs that none of the ``covered`` units is.
 
     Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of
     an experiment is a block of seeds at one point and size; where blocks are larger than that, at several points.
     """
-    namer, found = Namer(part), []
+    namer = Namer(part)
     for fixed in part.lines():
         values = [None] if part.along is None else part.values_of(part.along)
-        # Where the entries of index change along it, chunks end: each has one set of them.
-        for _, same in itertools.groupby(values, key=lambda value, fixed=fixed: part.labels(fixed, value)):
-            own = list(same)
+        for own in _alike(part, fixed, values):
             for dim in part.dim:
                 for points, seeds in _blocks(part, fixed, own, dim, covered, size(dim)):
                     chunk = SweepChunk(name, fixed, tuple(v for v in points if v is not None), dim, seeds)
-                    found.append(namer.named(chunk))
-    return found
+                    yield namer.named(chunk)
+
+
+def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterator[Sequence]:
+    """Values in a row with one set of entries of ``index``: chunks end where it changes. Controls do not change it."""
+    if part.along not in part.fields:
+        yield values
+        return
+    for _, same in itertools.groupby(values, key=lambda value: part.labels(fixed, value)):
+        yield list(same)
 
 
 def _blocks(

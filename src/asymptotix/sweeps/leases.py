@@ -62,11 +62,11 @@ class Lease:
         return (read_claim(self.path) or {}).get("token") == self._token
 
     def create(self) -> bool:
-        """Create the claim; False where there is one. The file is whole when it appears, on NFS too: it is a link."""
+        """Create the claim; False where there is one."""
         temporary = self.path.with_name(f".{self._token}.claim")
         try:
             temporary.write_text(self._text())
-            os.link(temporary, self.path)
+            _place(temporary, self.path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -91,6 +91,28 @@ class Lease:
             {"token": self._token, "beat": self._beats, "machine": this_machine(), "process": os.getpid(),
              "begun": _begun(os.getpid()), "seconds": self._seconds}
         )  # fmt: skip
+
+
+def _place(written: Path, path: Path) -> None:
+    """Put a claim that is written into its place, or raise FileExistsError where there is one.
+
+    As a link the file is whole when it appears, on NFS too. Many file systems have no links (exFAT, SMB, FUSE): there
+    it appears empty and is then filled. Whoever reads it in between finds no claim and waits for a lease, as for any
+    file that is no claim.
+    """
+    try:
+        os.link(written, path)
+        return
+    except FileExistsError:
+        raise
+    except OSError:  # each file system without links has an error number of its own
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(written.read_bytes())
+    except BaseException:  # a full disk: an empty claim would be waited for
+        path.unlink(missing_ok=True)
+        raise
 
 
 _held: set[Lease] = set()
@@ -206,6 +228,6 @@ def _removed(path: Path, dead: dict[str, Any] | None) -> bool:
         return False
     if living := read_claim(aside) != dead:  # another removed the dead one meanwhile, and this is whose came after
         with contextlib.suppress(OSError):
-            os.link(aside, path)
+            _place(aside, path)
     aside.unlink(missing_ok=True)
     return not living

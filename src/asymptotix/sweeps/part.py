@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: Characters of a chunk's name: half of a SHA-256, which no two chunks share.
 NAME_LENGTH = 32
+#: Problems of a grid that are built before anything is written; of more those at its corners: each takes 0.2 seconds.
+MOST_PROBLEMS_CHECKED = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +106,51 @@ class SweepPart:
             yield dict(zip(others, values, strict=True))
 
     def at(self, fixed: Mapping[str, float]) -> Problem:
-        """The problem with the fields that a chunk holds fixed."""
-        return with_fields(self.problem, **{name: value for name, value in fixed.items() if name in self.fields})
+        """The problem with the fields that a chunk holds fixed; the last one is kept, for the next chunk has it too."""
+        fields = {name: value for name, value in fixed.items() if name in self.fields}
+        if self._last.get("fields") != fields:
+            self._last.update(fields=fields, problem=with_fields(self.problem, **fields))
+        return self._last["problem"]
+
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def points(self) -> int:
+        """How many points its grid has."""
+        return math.prod(np.size(values) for values in self.grid.values())
+
+    def corners(self) -> SweepPart:
+        """Return the same with the first and last value only of every field, where many problems would be built."""
+        ends = {name: values if np.ndim(values) == 0 else [values[0], values[-1]] for name, values in self.grid.items()}
+        few = math.prod(np.size(self.grid[name]) for name in self.fields) <= MOST_PROBLEMS_CHECKED
+        return self if few else replace(self, grid={**self.grid, **{name: ends[name] for name in self.fields}})
 
     def labels(self, fixed: Mapping[str, float], value: float | None) -> tuple[str, ...]:
         """The entries of ``index`` at a point: chunks have one set of them."""
         more = {} if self.along is None or value is None else {self.along: value}
-        return tuple(self.at({**fixed, **more}).index_labels())
+        fields = {name: value for name, value in {**fixed, **more}.items() if name in self.fields}
+        key = tuple(sorted(fields.items()))
+        if key not in self._labels:
+            self._labels[key] = tuple(self.at(fields).index_labels())
+        return self._labels[key]
+
+    @cached_property
+    def _labels(self) -> dict[tuple, tuple[str, ...]]:
+        """Entries of ``index`` by the fields of a problem: they do not depend on its controls."""
+        return {}
+
+    def has(self, one: tuple) -> bool:
+        """Whether a unit is one of its points or runs."""
+        *known, dim, seed = one
+        values, sizes, seeds = self._members
+        return dim in sizes and seed in seeds and all(value in values.get(name, ()) for name, value in known)
+
+    @cached_property
+    def _members(self) -> tuple[dict[str, set[float]], set[int | None], set[int | None]]:
+        values = {name: set(map(float, self.values_of(name))) for name in self.grid}
+        return values, set(self.dim), set(self.seeds) or {None}
 
     def described(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """As JSON and arrays: all but the grid, sizes and seeds, in which a sweep may grow."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -17,11 +20,21 @@ from .sweep_store import SweepStore
 CHUNK_SECONDS = 30.0
 MOST_IN_CHUNK = 10_000
 SECONDS_BETWEEN_LOOKS = 0.5
+#: Chunks that are planned between two looks at whether a signal to stop waits; a thousand take a tenth of a second.
+CHUNKS_BETWEEN_LOOKS = 1000
+#: Longest time that is planned before work begins; what is not planned by then is planned when that work is done.
+SECONDS_OF_PLANNING = 10.0
+#: Most chunks that are noted together: what is noted stays when planning is interrupted.
+MOST_NOTED_TOGETHER = 20_000
 PLANNING = "planning"
 
 
-def planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress) -> list[SweepChunk]:
+def planned(
+    store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress
+) -> tuple[list[SweepChunk], bool]:
     """Note a part, and return its chunks: those that were planned before, and new ones for what they leave out.
+
+    Returned is also whether these are all: a grid of 10^6 chunks takes minutes to plan and is planned in several calls.
 
     Raises
     ------
@@ -38,19 +51,43 @@ def planned(store: SweepStore, name: str, part: SweepPart, chunk: int | None, ba
         remove_left_behind(lease.path.parent, beside=lease.path)
         store.keep_part(name, part)
         store.keep_order(name, part)
-        wanted = set(_units(part))
-        known = [one for one in store.plan() if one.part == name]
+        read = _counted(store.each_planned(), "chunks of the plan read", bar)
+        known = [one for one in read if one.part == name]
         covered = {unit for one in known for unit in one.units(part.grid)}
-        if not wanted <= covered:
-            size = (lambda _: chunk) if chunk is not None else _Measured(store, name, part, covered, bar)
-            new = missing_chunks(name, part, covered, size)
-            store.add_to_plan(new)
-            known = [one for one in store.plan() if one.part == name]
-    return [one for one in known if not wanted.isdisjoint(one.units(part.grid))]
+        measured = _Measured(store, name, part, covered, bar)
+        new = missing_chunks(name, part, covered, measured if chunk is None else lambda _: chunk)
+        for some in _lots(_counted(new, "chunks planned", bar)):
+            store.add_to_plan(some)
+            known += some
+        complete = next(new, None) is None
+    known = [*measured.trials, *known]
+    wanted = [one for one in _counted(known, "chunks looked at", bar) if any(map(part.has, one.units(part.grid)))]
+    return wanted, complete
 
 
-def _units(part: SweepPart) -> list[tuple]:
-    return [unit for one in missing_chunks("", part, (), lambda _: MOST_IN_CHUNK) for unit in one.units(part.grid)]
+def _counted(chunks: Iterable[SweepChunk], what: str, bar: Progress) -> Iterator[SweepChunk]:
+    """The same chunks; says now and then how many there were, where a signal to stop is obeyed."""
+    for count, one in enumerate(chunks):
+        if count % CHUNKS_BETWEEN_LOOKS == 0:
+            bar.message(f"{count} {what}" if count else "planning")
+        yield one
+
+
+def _lots(chunks: Iterator[SweepChunk]) -> Iterator[list[SweepChunk]]:
+    """The chunks that are planned in time, in lists that are noted together. The first one may take long to measure."""
+    some: list[SweepChunk] = []
+    until = math.inf
+    for one in chunks:
+        until = min(until, time.monotonic() + SECONDS_OF_PLANNING)
+        some.append(one)
+        late = time.monotonic() > until
+        if late or len(some) == MOST_NOTED_TOGETHER:
+            yield some
+            some = []
+        if late:
+            return
+    if some:
+        yield some
 
 
 class _Measured:
@@ -62,12 +99,14 @@ class _Measured:
     def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple], bar: Progress) -> None:
         self._store, self._name, self._part, self._covered, self._bar = store, name, part, covered, bar
         self._known: dict[int | None, int] = {}
+        self.trials: list[SweepChunk] = []
 
     def __call__(self, dim: int | None) -> int:
         if dim not in self._known:
             single = missing_chunks(self._name, self._part, self._covered, lambda _: 1)
-            trials = [one for one in single if one.dim == dim][:2]
+            trials = list(itertools.islice((one for one in single if one.dim == dim), 2))
             self._store.add_to_plan(trials)
+            self.trials += trials
             seconds = CHUNK_SECONDS
             for trial in trials:
                 self._bar.message("measuring what a point takes")

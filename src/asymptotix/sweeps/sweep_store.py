@@ -34,6 +34,7 @@ from ..core.dataset.whole_file import write_whole
 from ..core.problem import Algorithm, Problem
 from ..core.result import Result
 from ..core.specification import build, decode, differences
+from ..numerics import interrupts
 from .chunk_file import chunk_bytes, is_whole
 from .part import SweepChunk, SweepPart, hashed
 
@@ -163,16 +164,21 @@ class SweepStore:
             return {}
 
     def plan(self) -> list[SweepChunk]:
-        """All chunks that were ever planned, in the order of their files, each once."""
-        found: dict[tuple[str, str], SweepChunk] = {}  # two parts may have chunks in common, which are computed once
+        """All chunks that were ever planned; see :meth:`each_planned`."""
+        return list(self.each_planned())
+
+    def each_planned(self) -> Iterator[SweepChunk]:
+        """Yield all chunks that were ever planned, in the order of their files, each once."""
+        found: set[tuple[str, str]] = set()  # two parts may have chunks in common, which are computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
             text = file.read_bytes()
             if _plan_hash(text) != file.stem.partition("-")[2]:
                 raise ValueError(f"{file} is damaged: remove it, and the next sweep plans what it held")
             for line in text.decode().splitlines():
                 chunk = SweepChunk.from_json(json.loads(line))
-                found.setdefault((chunk.part, chunk.name), chunk)
-        return list(found.values())
+                if (chunk.part, chunk.name) not in found:
+                    found.add((chunk.part, chunk.name))
+                    yield chunk
 
     def add_to_plan(self, chunks: Sequence[SweepChunk]) -> None:
         if not chunks:
@@ -240,8 +246,9 @@ class SweepStore:
     def set_aside_damaged(self, names: Iterable[str]) -> list[str]:
         """Move chunks that are not what was written for them out of the way; return their names."""
         found = []
-        for name in sorted(names):
-            if self.has(name) and self.contents(name) is None:
+        for name in sorted(self.done().intersection(names)):
+            interrupts.check()
+            if self.contents(name) is None:
                 with contextlib.suppress(FileNotFoundError):  # another driver was first
                     os.replace(self.chunk_path(name), self.path / "damaged" / f"{name}.nc")
                 found.append(name)

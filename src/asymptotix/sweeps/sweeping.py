@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core.driver.works import seed_list, sizes_of
+from ..core.grid import MOST_POINTS
 from ..core.problem import Algorithm, Problem
 from ..core.progress import Progress, as_progress
 from ..core.result import Result
@@ -29,6 +30,8 @@ from .standing import Reporter, Standing, standing
 from .sweep_store import SweepStore
 
 SECONDS_BETWEEN_LOOKS = 0.5
+#: Points of a grid beyond which an interrupt ends a sweep without its result: to collect 10^5 points takes seconds.
+MOST_COLLECTED_AT_AN_INTERRUPT = 20_000
 
 
 def sweep(
@@ -84,7 +87,8 @@ def sweep(
     -------
     Result
         As the verb's own. Points of chunks that failed have a status with the message; after an interrupt what is not
-        done is there without numbers.
+        done is there without numbers. On a grid of more than 20,000 points an interrupt raises KeyboardInterrupt
+        instead, because to collect them takes long.
 
     Raises
     ------
@@ -103,7 +107,7 @@ def sweep(
     """
     verb = "simulate" if algorithm is not None else "thresholds" if thresholds else "solve"
     own = _part(verb, problem, over, algorithm, dim, seeds, options)
-    own.work()  # what cannot be is said before anything is written
+    _check(own)
     name = _checked_name({"solve": "theory", "simulate": "experiment"}.get(verb, verb) if part is None else part)
     chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
     workers = as_executor(executor)
@@ -111,19 +115,34 @@ def sweep(
         kept = SweepStore(store, create=True)
         try:
             with as_progress(progress, None, f"sweep of {type(problem).__name__}") as bar:
-                wanted = planned(kept, name, own, chunk, bar)
-                if retry_failed:
-                    kept.forget_failures(one.name for one in wanted)
-                if damaged := kept.set_aside_damaged(one.name for one in wanted):
-                    warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
-                _work_through(kept, wanted, workers, (problem, algorithm), bar)
+                complete, seen, grows = False, set(), bar.total is None
+                while not complete:
+                    wanted, complete = planned(kept, name, own, chunk, bar)
+                    new = {one.name for one in wanted} - seen
+                    seen |= new
+                    if retry_failed:
+                        kept.forget_failures(new)
+                    if damaged := kept.set_aside_damaged(new):
+                        warnings.warn(_damaged(kept, damaged), RuntimeWarning, stacklevel=2)
+                    _work_through(kept, wanted, workers, (problem, algorithm), bar, grows)
         except KeyboardInterrupt:
-            if interrupts.insisting() or not any(one.part == name for one in kept.plan()):
+            if interrupts.insisting() or not any(one.part == name for one in kept.each_planned()):
                 raise
+            if own.points > MOST_COLLECTED_AT_AN_INTERRUPT:
+                raise KeyboardInterrupt(
+                    f"interrupted: what is done is in {kept.path}. The same call goes on; asymptotix.collect reads it"
+                ) from None
     result = collect(kept.path, part=name, problem=problem, algorithm=algorithm)
     if complaint := _complaint(kept, name):
         warnings.warn(complaint, RuntimeWarning, stacklevel=2)
     return result
+
+
+def _check(part: SweepPart) -> None:
+    """Raise for what cannot be, before anything is written."""
+    if part.points > MOST_POINTS:
+        raise ValueError(f"the grids of over must have at most {MOST_POINTS} points, got {part.points}")
+    part.corners().work()
 
 
 def _part(
@@ -176,13 +195,15 @@ def _work_through(
     workers: Executor,
     given: tuple[Problem, Algorithm | None],
     bar: Progress,
+    grows: bool,
 ) -> None:
     """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
     lines = {one.name: one.to_json() for one in wanted}
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended = (store.done() | store.failures()) & lines.keys()
     # What is there already is not counted: at its rate the rest would be done in no time.
-    bar.total = len(lines) - len(ended) if bar.total is None else bar.total
+    if grows:  # with every lot of a plan
+        bar.total = bar.done + len(lines) - len(ended)
     report, watch = Reporter(store, bar), Watch()  # here: workers may be too young to know that a claim never changes
     while left := [line for name, line in lines.items() if name not in ended]:
         interrupts.check()
