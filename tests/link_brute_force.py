@@ -20,6 +20,20 @@ def draw(channel: Any, V: np.ndarray, count: int, seed: int = 0) -> tuple[np.nda
     return Z, omega, channel.observe(Z)
 
 
+def outputs_of(channel: Any, Z: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """The outputs of the model itself (n, k) that are seen as the observation in units of the channel's own."""
+    outputs = channel.model_output(Z)
+    if not channel.noises:
+        return outputs
+    unit = np.sqrt(channel.model.own.noise / channel.model.noise)
+    return outputs + unit * (observation - channel.observe(Z, np.zeros((len(Z), channel.noises))))
+
+
+def in_own_units(channel: Any, found: Any, observation: np.ndarray) -> Any:
+    """A posterior with the density of the model's own output, as those by brute force have it."""
+    return found._replace(log_evidence=found.log_evidence - channel.log_output_volume(observation))
+
+
 def moments_of(log_weights: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Log of the total weight, mean and covariance of weighted points x (m, n)."""
     top = log_weights.max()

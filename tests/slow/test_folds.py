@@ -140,7 +140,7 @@ def test_one_index_beside_another_that_is_known_by_then() -> None:
     alone, _ = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]), 1))
     both, error = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]) + z[1] ** 2, 2), which=None)
     assert abs(both - alone) < 3 * error
-    assert error < 0.03 * alone  # a percent or two is what sixteen blocks leave
+    assert error < 0.04 * alone  # two or three percent is what sixteen blocks leave, itself known to a quarter
 
 
 def test_one_index_of_three_tokens() -> None:

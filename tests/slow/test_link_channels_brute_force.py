@@ -17,7 +17,18 @@ from asymptotix.sequence_index.channels.links.link_kind import link_kind
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score
 from asymptotix.sequence_index.models import rank_one as attention
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
-from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, on_grid, worst_error
+from asymptotix.sequence_index.models.observed_link import ObservedLink
+from link_brute_force import (
+    CORRELATED,
+    TWO_INDEX_PRIORS,
+    draw,
+    in_own_units,
+    log_normal,
+    moments_of,
+    on_grid,
+    outputs_of,
+    worst_error,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -59,10 +70,11 @@ def test_sign_of_a_product_of_two_indices() -> None:
     assert plane.outputs == 0
     assert not plane.stochastic
     for V in TWO_INDEX_PRIORS:
-        _, omega, y = draw(plane, V, 8)
-        expected = [quadrant_posterior(float(y[i, 0]), omega[i, :, 0], V) for i in range(8)]
+        Z, omega, y = draw(plane, V, 8)
+        outputs = outputs_of(plane, Z, y)[:, 0]
+        expected = [quadrant_posterior(float(outputs[i]), omega[i, :, 0], V) for i in range(8)]
         # The brute force is the limit: 160 nodes over up to 40 deviations.
-        assert worst_error(plane.posterior(y, omega, V), expected, V).max() < 1e-6
+        assert worst_error(in_own_units(plane, plane.posterior(y, omega, V), y), expected, V).max() < 1e-6
 
 
 def rotated(z):
@@ -80,15 +92,16 @@ def test_full_rank_is_a_sum_over_roots() -> None:
             z = np.stack([Z[i, :, 0], -Z[i, :, 0]])
             x = z - omega[i, :, 0]
             expected.append(moments_of(log_normal(x, V) - np.log(2 * (z**2).sum(1)), x))
-        assert worst_error(roots.posterior(y, omega, V), expected, V).max() < 1e-8
+        assert worst_error(in_own_units(roots, roots.posterior(y, omega, V), y), expected, V).max() < 1e-8
 
 
 def test_sign_with_noise_is_a_mixture_of_cut_gaussians() -> None:
     noisy, v = channel(sign, 1, 0.4), 0.3
-    _, omega, y = draw(noisy, np.array([[v]]), 40)
-    t, likely = omega[:, 0, 0] / np.sqrt(v), np.exp(-0.5 * (y[:, 0, None] - np.array([1.0, -1.0])) ** 2 / 0.4)
+    Z, omega, y = draw(noisy, np.array([[v]]), 40)
+    outputs = outputs_of(noisy, Z, y)
+    t, likely = omega[:, 0, 0] / np.sqrt(v), np.exp(-0.5 * (outputs - np.array([1.0, -1.0])) ** 2 / 0.4)
     evidence = likely[:, 0] * norm.cdf(t) + likely[:, 1] * norm.cdf(-t)
-    found = noisy.posterior(y, omega, np.array([[v]]))
+    found = in_own_units(noisy, noisy.posterior(y, omega, np.array([[v]])), y)
     shift = np.sqrt(v) * norm.pdf(t) * (likely[:, 0] - likely[:, 1]) / evidence
     # The jump lies inside a cell of the last level, 17/48/2^14 = 2e-5 deviations wide.
     np.testing.assert_allclose(found.log_evidence, np.log(evidence / np.sqrt(2 * np.pi * 0.4)), atol=2e-5)
@@ -105,10 +118,11 @@ def circle_posterior(y: float, omega: np.ndarray, V: np.ndarray):
 def test_curves_with_turning_points() -> None:
     curve = channel(radius, 2)
     for V in (0.7 * np.eye(2), CORRELATED, 0.02 * CORRELATED):
-        _, omega, y = draw(curve, V, 16)
-        y[:3] *= np.array([[1e-2], [1e-4], [1e-6]])  # small circles, which a grid of lines could miss
-        expected = [circle_posterior(float(y[i, 0]), omega[i, :, 0], V) for i in range(16)]
-        found = curve.posterior(y, omega, V)
+        Z, omega, _ = draw(curve, V, 16)
+        Z[:3] *= np.array([1e-1, 1e-2, 1e-3])[:, None, None]  # small circles, which a grid of lines could miss
+        y, outputs = curve.observe(Z), curve.model_output(Z)[:, 0]
+        expected = [circle_posterior(float(outputs[i]), omega[i, :, 0], V) for i in range(16)]
+        found = in_own_units(curve, curve.posterior(y, omega, V), y)
         # 384 lines either way: typical circles to a few 1e-6, those of a thousandth of the window to 1e-4.
         assert worst_error(found, expected, V).max() < 1e-4
         typical = Posterior(*(x[3:] for x in found[:3]))
@@ -123,9 +137,10 @@ def test_two_indices_with_noise() -> None:
         return -0.5 * (y - (z**2).sum(1)) ** 2 / noise - 0.5 * np.log(2 * np.pi * noise)
 
     for V in (0.7 * np.eye(2), 0.02 * CORRELATED):
-        _, omega, y = draw(noisy, V, 6)
-        expected = [on_grid(partial(log_likelihood, float(y[i, 0])), omega[i, :, 0], V, 900) for i in range(6)]
-        assert worst_error(noisy.posterior(y, omega, V), expected, V).max() < 1e-6
+        Z, omega, y = draw(noisy, V, 6)
+        outputs = outputs_of(noisy, Z, y)[:, 0]
+        expected = [on_grid(partial(log_likelihood, float(outputs[i])), omega[i, :, 0], V, 900) for i in range(6)]
+        assert worst_error(in_own_units(noisy, noisy.posterior(y, omega, V), y), expected, V).max() < 1e-6
 
 
 def test_noise_too_small_for_the_cells_is_refused() -> None:
@@ -136,10 +151,11 @@ def test_noise_too_small_for_the_cells_is_refused() -> None:
 
 
 def test_random_lines_of_a_sign_of_three_indices() -> None:
-    lines = LineChannel(MultiIndex(lambda z: jnp.sign(z[0] * z[1] * z[2]), 3))
+    lines = LineChannel(ObservedLink(MultiIndex(lambda z: jnp.sign(z[0] * z[1] * z[2]), 3)))
     for v in (0.7, 0.01):
-        _, omega, y = draw(lines, v * np.eye(3), 64)
-        found = lines.posterior(y, omega, v * np.eye(3))
+        Z, omega, observed = draw(lines, v * np.eye(3), 64)
+        y = outputs_of(lines, Z, observed)
+        found = lines.posterior(observed, omega, v * np.eye(3))
         # P(y) = (1 + y e_1 e_2 e_3)/2, e = 2 Phi(omega/sqrt v) - 1.
         e = 2 * ndtr(omega[:, :, 0] / np.sqrt(v)) - 1
         evidence = 0.5 * (1 + y[:, 0] * e.prod(1))
@@ -195,7 +211,8 @@ def test_fibre_of_two_layer_attention_against_its_own_channel() -> None:
 @pytest.mark.parametrize("noise", [0.5, 1e-3])
 def test_weighted_draws_with_noise_against_the_closed_form(noise: float) -> None:
     model = MultiIndex(lambda z: jnp.stack([z[0] - 0.5 * z[1], z[1] + z[2]]), 3, noise)
-    sampled, exact = NoisyFibreChannel(model, link_kind(model)), channel_of(model)
+    observed = ObservedLink(model)
+    sampled, exact = NoisyFibreChannel(observed, link_kind(observed)), channel_of(model)
     V = np.array([[0.5, 0.1, 0.0], [0.1, 0.3, 0.1], [0.0, 0.1, 0.2]])
     _, omega, y = draw(exact, V, 64)
     found, expected = sampled.posterior(y, omega, V), exact.posterior(y, omega, V)

@@ -25,11 +25,20 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 1e-3
 
 
-class Link(NamedTuple):
-    """A model and what the quadrature says of it."""
+@cache
+def made(how: Callable[[], MultiIndex | SequenceIndex]) -> MultiIndex | SequenceIndex:
+    return how()
 
-    model: MultiIndex | SequenceIndex
+
+class Link(NamedTuple):
+    """A model, made when first asked for, and what the quadrature says of it."""
+
+    how: Callable[[], MultiIndex | SequenceIndex]
     answer: Callable[..., by.Answer]
+
+    @property
+    def model(self) -> MultiIndex | SequenceIndex:
+        return made(self.how)
 
     @property
     def has_nodes(self) -> bool:
@@ -106,78 +115,87 @@ Z, NORMAL = by.square(), by.absolute()
 
 LINKS = {
     # one index
-    "square": Link(MultiIndex(lambda z: z[0] ** 2, 1), added(Z)),
-    "absolute value": Link(MultiIndex(lambda z: abs(z[0]), 1), added(NORMAL)),
-    "exponential of the square": Link(MultiIndex(lambda z: jnp.exp(z[0] ** 2), 1), added(Z)),
-    "cosine": Link(MultiIndex(lambda z: jnp.cos(z[0]), 1), by.cosine),
-    "cosine with noise": Link(MultiIndex(lambda z: jnp.cos(z[0]), 1, 0.1), partial(by.noisy_cosines, 1, 0.1)),
-    "square with noise": Link(MultiIndex(lambda z: z[0] ** 2, 1, 0.5), blurred(Z, 0.5, 90.0)),
-    "interval": Link(MultiIndex(lambda z: jnp.sign(z[0] ** 2 - 1), 1), partial(by.intervals, [1.0])),
+    "square": Link(lambda: MultiIndex(lambda z: z[0] ** 2, 1), added(Z)),
+    "absolute value": Link(lambda: MultiIndex(lambda z: abs(z[0]), 1), added(NORMAL)),
+    "exponential of the square": Link(lambda: MultiIndex(lambda z: jnp.exp(z[0] ** 2), 1), added(Z)),
+    "cosine": Link(lambda: MultiIndex(lambda z: jnp.cos(z[0]), 1), by.cosine),
+    "cosine with noise": Link(lambda: MultiIndex(lambda z: jnp.cos(z[0]), 1, 0.1), partial(by.noisy_cosines, 1, 0.1)),
+    "square with noise": Link(lambda: MultiIndex(lambda z: z[0] ** 2, 1, 0.5), blurred(Z, 0.5, 90.0)),
+    "interval": Link(lambda: MultiIndex(lambda z: jnp.sign(z[0] ** 2 - 1), 1), partial(by.intervals, [1.0])),
     "four intervals": Link(
-        MultiIndex(lambda z: (abs(z[0]) > jnp.array([0.5, 1.0, 2.0])).sum() * 1.0, 1),
+        lambda: MultiIndex(lambda z: (abs(z[0]) > jnp.array([0.5, 1.0, 2.0])).sum() * 1.0, 1),
         partial(by.intervals, [0.5, 1.0, 2.0]),
     ),
-    "not below one": Link(MultiIndex(lambda z: jnp.maximum(z[0] ** 2, 1.0), 1), by.not_below_one),
+    "not below one": Link(lambda: MultiIndex(lambda z: jnp.maximum(z[0] ** 2, 1.0), 1), by.not_below_one),
     # two indices
-    "product": Link(MultiIndex(lambda z: z[0] * z[1], 2), by.two_factors),
-    "difference of squares": Link(MultiIndex(squares(0.5, -0.5), 2), by.two_factors),
-    "size of the product": Link(MultiIndex(lambda z: abs(z[0] * z[1]), 2), multiplied(NORMAL, NORMAL)),
-    "product with noise": Link(MultiIndex(lambda z: z[0] * z[1], 2, 0.1), partial(by.two_noisy_factors, 0.1)),
-    "ratio": Link(MultiIndex(lambda z: z[0] / z[1], 2), by.ratio),
-    "circle": Link(MultiIndex(norm, 2), added(by.squared_radius(2))),
-    "exponential of the circle": Link(MultiIndex(lambda z: jnp.exp(norm(z)), 2), added(by.squared_radius(2))),
-    "ellipse": Link(MultiIndex(squares(1.0, 3.0), 2), added(Z, by.square(3.0))),
-    "diamond": Link(MultiIndex(lambda z: abs(z).sum(), 2), added(NORMAL, NORMAL)),
-    "largest of two": Link(MultiIndex(largest, 2), partial(by.without_noise, by.largest_of(2))),
-    "two cosines with noise": Link(MultiIndex(lambda z: jnp.cos(z).sum(), 2, 0.1), partial(by.noisy_cosines, 2, 0.1)),
-    "sign of the product": Link(MultiIndex(lambda z: jnp.sign(z[0] * z[1]), 2), by.sign_of_two_factors),
-    "disc": Link(MultiIndex(lambda z: jnp.sign(norm(z) - 2), 2), partial(by.ball, 2, 2.0)),
-    "shells of a circle": Link(MultiIndex(lambda z: jnp.floor(norm(z)), 2), partial(by.shells, 2, range(1, 60))),
+    "product": Link(lambda: MultiIndex(lambda z: z[0] * z[1], 2), by.two_factors),
+    "difference of squares": Link(lambda: MultiIndex(squares(0.5, -0.5), 2), by.two_factors),
+    "size of the product": Link(lambda: MultiIndex(lambda z: abs(z[0] * z[1]), 2), multiplied(NORMAL, NORMAL)),
+    "product with noise": Link(lambda: MultiIndex(lambda z: z[0] * z[1], 2, 0.1), partial(by.two_noisy_factors, 0.1)),
+    "ratio": Link(lambda: MultiIndex(lambda z: z[0] / z[1], 2), by.ratio),
+    "circle": Link(lambda: MultiIndex(norm, 2), added(by.squared_radius(2))),
+    "exponential of the circle": Link(lambda: MultiIndex(lambda z: jnp.exp(norm(z)), 2), added(by.squared_radius(2))),
+    "ellipse": Link(lambda: MultiIndex(squares(1.0, 3.0), 2), added(Z, by.square(3.0))),
+    "diamond": Link(lambda: MultiIndex(lambda z: abs(z).sum(), 2), added(NORMAL, NORMAL)),
+    "largest of two": Link(lambda: MultiIndex(largest, 2), partial(by.without_noise, by.largest_of(2))),
+    "two cosines with noise": Link(
+        lambda: MultiIndex(lambda z: jnp.cos(z).sum(), 2, 0.1), partial(by.noisy_cosines, 2, 0.1)
+    ),
+    "sign of the product": Link(lambda: MultiIndex(lambda z: jnp.sign(z[0] * z[1]), 2), by.sign_of_two_factors),
+    "disc": Link(lambda: MultiIndex(lambda z: jnp.sign(norm(z) - 2), 2), partial(by.ball, 2, 2.0)),
+    "shells of a circle": Link(
+        lambda: MultiIndex(lambda z: jnp.floor(norm(z)), 2), partial(by.shells, 2, range(1, 60))
+    ),
     # three indices
     "shells of a sphere": Link(
-        MultiIndex(lambda z: jnp.floor(norm(z) / 2 + 0.5), 3), partial(by.shells, 3, range(1, 60, 2))
+        lambda: MultiIndex(lambda z: jnp.floor(norm(z) / 2 + 0.5), 3), partial(by.shells, 3, range(1, 60, 2))
     ),
-    "octahedron": Link(MultiIndex(lambda z: abs(z).sum(), 3), added(NORMAL, NORMAL, NORMAL)),
-    "sphere": Link(MultiIndex(norm, 3), added(by.squared_radius(3))),
-    "sphere with noise": Link(MultiIndex(norm, 3, 0.1), blurred(by.squared_radius(3), 0.1, 90.0)),
-    "sphere with much noise": Link(MultiIndex(norm, 3, 0.5), blurred(by.squared_radius(3), 0.5, 90.0)),
-    "cone": Link(MultiIndex(squares(1.0, 1.0, -1.0), 3), subtracted(by.squared_radius(2), Z)),
-    "ellipsoid": Link(MultiIndex(squares(1.0, 0.5, 0.25), 3), added(Z, by.square(0.5), by.square(0.25))),
-    "three factors": Link(MultiIndex(lambda z: z[0] * z[1] * z[2], 3), multiplied(NORMAL, NORMAL, NORMAL)),
-    "how many of three": Link(MultiIndex(large_ones, 3), partial(by.how_many_large, 3, 0.7, float)),
+    "octahedron": Link(lambda: MultiIndex(lambda z: abs(z).sum(), 3), added(NORMAL, NORMAL, NORMAL)),
+    "sphere": Link(lambda: MultiIndex(norm, 3), added(by.squared_radius(3))),
+    "sphere with noise": Link(lambda: MultiIndex(norm, 3, 0.1), blurred(by.squared_radius(3), 0.1, 90.0)),
+    "sphere with much noise": Link(lambda: MultiIndex(norm, 3, 0.5), blurred(by.squared_radius(3), 0.5, 90.0)),
+    "cone": Link(lambda: MultiIndex(squares(1.0, 1.0, -1.0), 3), subtracted(by.squared_radius(2), Z)),
+    "ellipsoid": Link(lambda: MultiIndex(squares(1.0, 0.5, 0.25), 3), added(Z, by.square(0.5), by.square(0.25))),
+    "three factors": Link(lambda: MultiIndex(lambda z: z[0] * z[1] * z[2], 3), multiplied(NORMAL, NORMAL, NORMAL)),
+    "how many of three": Link(lambda: MultiIndex(large_ones, 3), partial(by.how_many_large, 3, 0.7, float)),
     "majority of three": Link(
-        MultiIndex(lambda z: jnp.sign(large_ones(z)), 3), partial(by.how_many_large, 3, 0.7, lambda k: float(k > 1))
+        lambda: MultiIndex(lambda z: jnp.sign(large_ones(z)), 3),
+        partial(by.how_many_large, 3, 0.7, lambda k: float(k > 1))
     ),
     # four indices
-    "sphere of four": Link(MultiIndex(norm, 4), added(by.squared_radius(4))),
-    "ellipsoid of four": Link(MultiIndex(squares(1.0, 2.0, 3.0, 4.0), 4), four_squares),
-    "two products": Link(MultiIndex(lambda z: z[0] * z[1] + z[2] * z[3], 4), subtracted(HALF(2), HALF(2))),
-    "largest of four": Link(MultiIndex(largest, 4), partial(by.without_noise, by.largest_of(4))),
-    "how many of four": Link(MultiIndex(large_ones, 4), partial(by.how_many_large, 4, 0.7, float)),
+    "sphere of four": Link(lambda: MultiIndex(norm, 4), added(by.squared_radius(4))),
+    "ellipsoid of four": Link(lambda: MultiIndex(squares(1.0, 2.0, 3.0, 4.0), 4), four_squares),
+    "two products": Link(lambda: MultiIndex(lambda z: z[0] * z[1] + z[2] * z[3], 4), subtracted(HALF(2), HALF(2))),
+    "largest of four": Link(lambda: MultiIndex(largest, 4), partial(by.without_noise, by.largest_of(4))),
+    "how many of four": Link(lambda: MultiIndex(large_ones, 4), partial(by.how_many_large, 4, 0.7, float)),
     # several tokens
-    "norm of three tokens": Link(SequenceIndex(norm, 1, 3), added(by.squared_radius(3))),
-    "sizes of three tokens": Link(SequenceIndex(lambda Z: abs(Z).sum(), 1, 3), added(NORMAL, NORMAL, NORMAL)),
-    "largest of three tokens": Link(SequenceIndex(largest, 1, 3), partial(by.without_noise, by.largest_of(3))),
+    "norm of three tokens": Link(lambda: SequenceIndex(norm, 1, 3), added(by.squared_radius(3))),
+    "sizes of three tokens": Link(lambda: SequenceIndex(lambda Z: abs(Z).sum(), 1, 3), added(NORMAL, NORMAL, NORMAL)),
+    "largest of three tokens": Link(lambda: SequenceIndex(largest, 1, 3), partial(by.without_noise, by.largest_of(3))),
     "cosines of three tokens with noise": Link(
-        SequenceIndex(lambda Z: jnp.cos(Z).sum(), 1, 3, 0.1), partial(by.noisy_cosines, 3, 0.1)
+        lambda: SequenceIndex(lambda Z: jnp.cos(Z).sum(), 1, 3, 0.1), partial(by.noisy_cosines, 3, 0.1)
     ),
-    "ball of three tokens": Link(SequenceIndex(lambda Z: jnp.sign(norm(Z) - 3), 1, 3), partial(by.ball, 3, 3.0)),
-    "two indices, two tokens": Link(SequenceIndex(norm, 2, 2), added(by.squared_radius(4))),
-    "inner product": Link(SequenceIndex(lambda Z: Z[0] @ Z[1], 2, 2), subtracted(HALF(2), HALF(2))),
+    "ball of three tokens": Link(
+        lambda: SequenceIndex(lambda Z: jnp.sign(norm(Z) - 3), 1, 3), partial(by.ball, 3, 3.0)
+    ),
+    "two indices, two tokens": Link(lambda: SequenceIndex(norm, 2, 2), added(by.squared_radius(4))),
+    "inner product": Link(lambda: SequenceIndex(lambda Z: Z[0] @ Z[1], 2, 2), subtracted(HALF(2), HALF(2))),
     "inner product with noise": Link(
-        SequenceIndex(lambda Z: Z[0] @ Z[1], 2, 2, 0.1), subtracted(HALF(2), HALF(2), 0.1, 45.0)
+        lambda: SequenceIndex(lambda Z: Z[0] @ Z[1], 2, 2, 0.1), subtracted(HALF(2), HALF(2), 0.1, 45.0)
     ),
     # several outputs
-    "two squares": Link(MultiIndex(lambda z: z**2, 2), partial(by.polynomial, 2, lambda z: by.diagonal(z**2 - 1))),
+    "two squares": Link(
+        lambda: MultiIndex(lambda z: z**2, 2), partial(by.polynomial, 2, lambda z: by.diagonal(z**2 - 1))
+    ),
     "up to the sign": Link(
-        MultiIndex(lambda z: jnp.stack([z[0] * z[1], z[0] ** 2 - z[1] ** 2]), 2), partial(by.revealed, 2)
+        lambda: MultiIndex(lambda z: jnp.stack([z[0] * z[1], z[0] ** 2 - z[1] ** 2]), 2), partial(by.revealed, 2)
     ),
     "two circles": Link(
-        MultiIndex(lambda z: jnp.stack([norm(z[:2]), norm(z[2:])]), 4),
+        lambda: MultiIndex(lambda z: jnp.stack([norm(z[:2]), norm(z[2:])]), 4),
         partial(by.polynomial, 4, lambda z: by.diagonal((z**2).reshape(-1, 2, 2).mean(2).repeat(2, 1) - 1)),
     ),
     "inner products of two tokens": Link(
-        SequenceIndex(lambda Z: jnp.stack([Z[:, 0] @ Z[:, 0], Z[:, 0] @ Z[:, 1], Z[:, 1] @ Z[:, 1]]), 2, 2),
+        lambda: SequenceIndex(lambda Z: jnp.stack([Z[:, 0] @ Z[:, 0], Z[:, 0] @ Z[:, 1], Z[:, 1] @ Z[:, 1]]), 2, 2),
         partial(by.gram, 2, 2),
     ),
 }

@@ -53,12 +53,18 @@ DEEP_CHANNEL_NORMALS = 29
 DEEP_CHANNEL_ROTATIONS = 31
 #: Index matrices at which a link is evaluated when a model is described.
 LINK_TRIAL = 0
+#: Indices of the outputs whose origin and unit are measured.
+LINK_UNITS = 26
+#: Indices (number, r) of the outputs whose volumes are averaged.
+OUTPUT_VOLUMES = 27
 #: Indices at which the kind of a link is examined.
 LINK_PROBES = 1
 #: Lines of indices along which jumps of a discrete link are counted.
 LINK_LINES = 25
 #: Index matrices at which it is looked for the index rows that an output depends on.
 LINK_DEPENDENCE = 7
+#: Index matrices at which it is looked for the tokens that an output depends on, and indices to compare tokens at.
+LINK_TOKENS = 28
 #: Index matrices at which it is looked for rows that may be exchanged.
 ROW_SYMMETRY = 9
 #: Index matrices at which it is tried whether a link is even.

@@ -6,6 +6,7 @@ Equation si-estimation of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import THRESHOLDS, Part, find_thresholds, find_thresholds_of_parts
 from .models.link import LinkModel
 from .models.link_parts import link_parts
+from .models.link_tokens import OneToken, one_token
 from .observables import PREDICTION_NODES, free_entropy, prediction_errors
 from .overlap_definitions import OVERLAP_DEFINITIONS
 
@@ -53,6 +55,23 @@ class SequenceIndexTheory:
         self.problem = problem
         self.channel = channel_of(problem.model)
         self.state_evolution = StateEvolution.of(self.channel, problem.side_information)
+
+    @cached_property
+    def _simplest(self) -> OneToken | None:
+        """The model with one token of which a sample is several samples, if there is one."""
+        model = self.problem.model
+        return one_token(model) if isinstance(model, LinkModel) else None
+
+    @cached_property
+    def curve_evolution(self) -> StateEvolution:
+        """The state evolution that takes least: alpha there is ``copies`` times as large."""
+        return self.state_evolution if self._simplest is None else self._evolution_of(self._simplest)
+
+    def _evolution_of(self, simplest: OneToken | None, fixed: Mapping[int, float] | None = None) -> StateEvolution:
+        channel = self.channel if simplest is None else channel_of(simplest.model)
+        evolution = StateEvolution.of(channel, self.problem.side_information, fixed)
+        evolution.copies = 1 if simplest is None else simplest.copies
+        return evolution
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return {
@@ -87,14 +106,12 @@ class SequenceIndexTheory:
         """Points in order of increasing alpha, each starting from the one before."""
         start = self._check_start(start)
         self._refuse_large()
-        evolution = self.state_evolution
-        if fixed:
-            evolution = StateEvolution.of(self.channel, self.problem.side_information, fixed)
+        evolution = self._evolution_of(self._simplest, fixed) if fixed else self.curve_evolution
         alphas = np.array([point["alpha"] for point in points])
         hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):
-            alpha = float(alphas[position])
-            progress.message(f"alpha = {alpha:.4g}")
+            progress.message(f"alpha = {alphas[position]:.4g}")
+            alpha = evolution.copies * float(alphas[position])
             solution = _solved(evolution, alpha, start, tolerance, hint)
             # From the edge of exact recovery nothing is to be followed.
             hint = solution if solution.settled and not solution.marginal else hint
@@ -157,7 +174,7 @@ class SequenceIndexTheory:
         if len(parts) > 1:
             return find_thresholds_of_parts(parts, tolerance=tolerance, progress=progress, which=which)
         return find_thresholds(
-            self.state_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
+            self.curve_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
         )
 
     def parts(self) -> list[Part]:
@@ -165,15 +182,16 @@ class SequenceIndexTheory:
         model = self.problem.model
         separate = link_parts(model) if isinstance(model, LinkModel) else []
         if len(separate) < 2:
-            return [Part(range(self.channel.indices), self.state_evolution)]
+            return [Part(range(self.channel.indices), self.curve_evolution)]
         # Parts that are the same function have one state evolution.
-        names = [np.asarray(part.model.function_values("link")).tobytes() for part in separate]
+        names = [np.asarray(part.model.function_sample("link")).tobytes() for part in separate]
         evolutions = {name: StateEvolution(channel_of(part.model)) for name, part in zip(names, separate, strict=True)}
         return [Part(part.rows, evolutions[name]) for name, part in zip(names, separate, strict=True)]
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
-        return {"overlap": self.state_evolution.trace(alpha, iterations, damping)[1:]}
+        evolution = self.curve_evolution
+        return {"overlap": evolution.trace(evolution.copies * alpha, iterations, damping)[1:]}
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""

@@ -200,8 +200,9 @@ def test_a_run_is_converged_where_its_last_iterations_stand_still(one_layer_runs
     late, _ = np.polyfit(np.arange(4), trace[:, -4:].T, 1)
     drift = np.where(slope * late > 0, np.minimum(abs(slope), abs(late)), 0)
     drifts = (7 * drift >= 1e-2) & (abs(slope) > 3 * np.sqrt(variance[0, 0]))
-    said = np.where(drifts, [f"still moving: a drift of {size:.1e} per iteration" for size in drift], "converged")
-    said = np.where(moving < 1e-2, said, [f"still moving by {size:.1e} per iteration" for size in moving])
+    begins = "not converged: the overlap still"
+    said = np.where(drifts, [f"{begins} drifts by {size:.1g} per iteration" for size in drift], "converged")
+    said = np.where(moving < 1e-2, said, [f"{begins} moves by {size:.1g} per iteration" for size in moving])
     found = one_layer_runs.status.values.ravel().astype(str)
     assert [words.startswith(start) for words, start in zip(found, said, strict=True)] == [True] * 4, found
     assert (one_layer_runs.converged.values.ravel() == (said == "converged")).all()
@@ -214,7 +215,7 @@ def test_runs_that_were_given_time_are_converged():
     assert runs.ok, runs.status.values
     short = simulate(BayesOptimal(ONE_LAYER), GAMP(iterations=15), alpha=0.45, dim=300, seeds=3, progress=False)
     assert not short.converged.any()
-    assert [str(words).startswith("still moving") for words in short.status.values] == [True] * 3
+    assert [str(words).startswith("not converged: the overlap still") for words in short.status.values] == [True] * 3
     away = abs(short.overlap - runs.overlap).values.ravel()
     assert np.median(away) > 1e-2  # they were further than the tolerance from where they went
 
@@ -250,7 +251,7 @@ def test_a_run_that_loses_samples_is_over_and_the_others_go_on(monkeypatch):
     def posterior(self, observation, omega, V, *rest, **named):
         found = original(self, observation, omega, V, *rest, **named)
         calls.append(len(omega))
-        if calls.count(64) == 3 and len(omega) == 64:  # two runs of 32 samples
+        if calls.count(64) == 5 and len(omega) == 64:  # two runs of 32 samples, after two posteriors that are timed
             found = found._replace(shift=jnp.asarray(found.shift).at[5].set(np.nan))
         return found
 

@@ -93,7 +93,8 @@ def test_runs_share_the_data_of_message_passing():
     assert difference.max() < 2 / np.sqrt(150)
     # Four iterations are not enough, and both say so.
     assert (slow.status_code.values == "not_converged").all()
-    assert [str(words).startswith("still moving by") for words in slow.status.values] == [True, True]
+    begins = "not converged: the overlap still moves by"
+    assert [str(words).startswith(begins) for words in slow.status.values] == [True, True]
     assert (fast.status_code.values == "not_converged").all()
     assert np.isfinite(slow.test_error.values).all()
 

@@ -204,7 +204,7 @@ def test_every_other_shape_gets_the_channel_of_a_link(model, kind, outputs):
     assert (channel.indices, channel.tokens) == (model.indices, model.tokens)
     Z = normals(model)
     if kind == "FibreChannel":
-        np.testing.assert_allclose(channel.observe(Z), attention_link.coordinates(Z, model), rtol=ROUNDING)
+        np.testing.assert_allclose(channel.model_output(Z), attention_link.coordinates(Z, model), rtol=ROUNDING)
     tokens = Z @ rank_one.ROTATION if kind == "TwoLayerChannel" else Z  # that channel turns the basis of its tokens
     np.testing.assert_allclose(channel.output(Z), attention_link.output(tokens, model), rtol=ROUNDING, atol=ROUNDING)
     assert (channel.groups is None) == (model.heads == 1)

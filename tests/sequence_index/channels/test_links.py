@@ -11,7 +11,16 @@ from scipy.stats import norm, truncnorm
 from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
 from asymptotix.sequence_index.channels.protocol import score
 from asymptotix.sequence_index.models.link import MultiIndex, SequenceIndex
-from link_brute_force import CORRELATED, TWO_INDEX_PRIORS, draw, log_normal, moments_of, worst_error
+from link_brute_force import (
+    CORRELATED,
+    TWO_INDEX_PRIORS,
+    draw,
+    in_own_units,
+    log_normal,
+    moments_of,
+    outputs_of,
+    worst_error,
+)
 
 NOT_A_FUNCTION: Any = 3
 
@@ -72,16 +81,18 @@ def expected_scalar(link, y: float, omega: float, v: float):
 def test_one_index_against_roots_and_cut_gaussians(link) -> None:
     for v in (0.7, 0.1, 0.01):
         V = np.array([[v]])
-        _, omega, y = draw(channel(link), V, 40)
-        expected = [expected_scalar(link, float(y[i, 0]), float(omega[i, 0, 0]), v) for i in range(40)]
+        own = channel(link)
+        Z, omega, y = draw(own, V, 40)
+        outputs = own.model_output(Z)[:, 0]
+        expected = [expected_scalar(link, float(outputs[i]), float(omega[i, 0, 0]), v) for i in range(40)]
         # Rounding: np.roots is good to 1e-12, scipy's truncated variance loses digits in the tail.
-        assert worst_error(channel(link).posterior(y, omega, V), expected, V).max() < 1e-8
+        assert worst_error(in_own_units(own, own.posterior(y, omega, V), y), expected, V).max() < 1e-8
 
 
 @pytest.mark.slow
 def test_far_tails_and_single_precision_are_no_trouble() -> None:
     omega, V = np.array([[[-3.0]], [[3.0]]]), np.array([[1e-4]])
-    found = channel(sign).posterior(np.ones((2, 1)), omega, V)
+    found = channel(sign).posterior(channel(sign).observe(np.ones((2, 1, 1))), omega, V)
     # 300 deviations away: an exponential of scale V/|omega| beyond the jump, up to V/omega^2 = 1e-5.
     np.testing.assert_allclose(found.shift[0, 0, 0], 3.0 + 1e-4 / 3, rtol=1e-9)
     np.testing.assert_allclose(found.covariance[0], (1e-4 / 3) ** 2, rtol=1e-4)
@@ -99,10 +110,10 @@ def test_linear_links_are_gaussian_conditioning() -> None:
     model = SequenceIndex(lambda Z: B @ Z.ravel() + 0.5, indices=2, tokens=2)
     V = np.kron(CORRELATED, np.eye(2))
     for noise in (0.0, 0.3):
-        linear = channel_of(SequenceIndex(model.link, 2, 2, noise))
-        _, omega, y = draw(linear, CORRELATED, 5)
-        found = linear.posterior(y, omega, CORRELATED)
-        flat = omega.reshape(5, 4)
+        linear = channel_of_link(SequenceIndex(model.link, 2, 2, noise))
+        Z, omega, observed = draw(linear, CORRELATED, 5)
+        found = in_own_units(linear, linear.posterior(observed, omega, CORRELATED), observed)
+        flat, y = omega.reshape(5, 4), outputs_of(linear, Z, observed)
         if noise:
             covariance = np.linalg.inv(np.linalg.inv(V) + B.T @ B / noise)
             mean = (np.linalg.solve(V, flat.T).T + (y - 0.5) @ B / noise) @ covariance - flat
@@ -130,10 +141,11 @@ def test_product_of_two_indices() -> None:
     assert curve.outputs == 1
     assert "level curve" in curve.description
     for V in TWO_INDEX_PRIORS:
-        _, omega, y = draw(curve, V, 16)
-        y[:3] *= np.array([[1e-2], [1e-4], [1e-6]])  # near the saddle, where the two branches nearly touch
-        expected = [product_posterior(float(y[i, 0]), omega[i, :, 0], V) for i in range(16)]
-        assert worst_error(curve.posterior(y, omega, V), expected, V).max() < 1e-6
+        Z, omega, _ = draw(curve, V, 16)
+        Z[:3] *= np.array([1e-1, 1e-2, 1e-3])[:, None, None]  # near the saddle, where the two branches nearly touch
+        y, outputs = curve.observe(Z), curve.model_output(Z)[:, 0]
+        expected = [product_posterior(float(outputs[i]), omega[i, :, 0], V) for i in range(16)]
+        assert worst_error(in_own_units(curve, curve.posterior(y, omega, V), y), expected, V).max() < 1e-6
 
 
 def noisy_cubic(y: float, omega: float, v: float, noise: float):
@@ -150,9 +162,10 @@ def test_one_index_with_noise() -> None:
     noisy = channel(cubic, 1, noise)
     for v in (0.7, 0.1, 0.01):
         V = np.array([[v]])
-        _, omega, y = draw(noisy, V, 16)
-        expected = [noisy_cubic(float(y[i, 0]), float(omega[i, 0, 0]), v, noise) for i in range(16)]
-        assert worst_error(noisy.posterior(y, omega, V), expected, V).max() < 1e-9
+        Z, omega, y = draw(noisy, V, 16)
+        outputs = outputs_of(noisy, Z, y)
+        expected = [noisy_cubic(float(outputs[i, 0]), float(omega[i, 0, 0]), v, noise) for i in range(16)]
+        assert worst_error(in_own_units(noisy, noisy.posterior(y, omega, V), y), expected, V).max() < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -187,12 +200,13 @@ def test_estimates_are_as_large_as_their_overlap_with_the_truth(link) -> None:
 def test_noise_of_a_sample_is_its_own() -> None:
     noisy = channel(square, 1, 0.25)
     Z = np.random.default_rng(0).standard_normal((20000, 1, 1))
-    noise = noisy.observe(Z)[:, 0] - Z[:, 0, 0] ** 2
+    silent, unit = noisy.observe(Z, np.zeros((20000, 1))), np.sqrt(0.25 / noisy.model.noise)
+    noise = unit * (noisy.observe(Z) - silent)[:, 0]
     np.testing.assert_array_equal(noisy.observe(Z[5:9]), noisy.observe(Z)[5:9])
     assert abs(noise.mean()) < 4 * 0.5 / np.sqrt(20000)
     assert abs(noise.var() / 0.25 - 1) < 4 * np.sqrt(2 / 20000)
     assert abs(np.corrcoef(noise, Z[:, 0, 0])[0, 1]) < 4 / np.sqrt(20000)
-    np.testing.assert_allclose(noisy.observe(Z[:3], np.ones((3, 1)))[:, 0], Z[:3, 0, 0] ** 2 + 0.5)
+    np.testing.assert_allclose(unit * (noisy.observe(Z[:3], np.ones((3, 1))) - silent[:3])[:, 0], 0.5)
     assert noisy.noises == 1
     assert channel(square).noises == 0
     np.testing.assert_allclose(noisy.output(Z)[:, 0], Z[:, 0, 0] ** 2)
@@ -251,7 +265,7 @@ def test_part_constant_links_have_a_fractional_number_of_outputs() -> None:
         (
             lambda: channel_of(MultiIndex(lambda z: jnp.floor(1e4 * z[0] * z[1]), 2)),
             NotImplementedError,
-            "values in 4096 draws.*noise=0.01",
+            "values in 65536 draws.*noise=0.01",
         ),
     ],
 )

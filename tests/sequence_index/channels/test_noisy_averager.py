@@ -6,20 +6,29 @@ import pytest
 
 from asymptotix import BayesOptimal, MultiIndex, solve
 from asymptotix.numerics.quadrature import error_of_mean
-from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
 from asymptotix.sequence_index.channels.links.one_index.noisy_averager import STEPS, NoisyAverager
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
+from asymptotix.sequence_index.models.observed_link import ObservedLink
 
 #: Smooth and steep, with jumps, constant on a half line, with many extrema.
 LINKS = {
-    "cubic": MultiIndex(lambda z: z[0] ** 3 - z[0], 1, 0.2),
-    "square": MultiIndex(lambda z: z[0] ** 2, 1, 0.01),
-    "sign": MultiIndex(lambda z: jnp.sign(z[0] - 0.3), 1, 0.3),
-    "rectifier": MultiIndex(lambda z: jnp.maximum(z[0], 0.0), 1, 0.05),
-    "sine": MultiIndex(lambda z: jnp.sin(5 * z[0]), 1, 0.01),
-    "steep": MultiIndex(lambda z: jnp.tanh(1000 * z[0]), 1, 0.01),
-    "singular": MultiIndex(lambda z: jnp.log(abs(z[0])), 1, 0.01),
+    "cubic": lambda: MultiIndex(lambda z: z[0] ** 3 - z[0], 1, 0.2),
+    "square": lambda: MultiIndex(lambda z: z[0] ** 2, 1, 0.01),
+    "sign": lambda: MultiIndex(lambda z: jnp.sign(z[0] - 0.3), 1, 0.3),
+    "rectifier": lambda: MultiIndex(lambda z: jnp.maximum(z[0], 0.0), 1, 0.05),
+    "sine": lambda: MultiIndex(lambda z: jnp.sin(5 * z[0]), 1, 0.01),
+    "steep": lambda: MultiIndex(lambda z: jnp.tanh(1000 * z[0]), 1, 0.01),
+    "singular": lambda: MultiIndex(lambda z: jnp.log(abs(z[0])), 1, 0.01),
 }
+
+
+class Plain(ObservedLink):
+    """A link of one index in its own units."""
+
+    def __init__(self, link, noise):
+        super().__init__(MultiIndex(link, 1, noise))
+        self._origin, self._unit, self.noise = np.zeros(1), np.ones(1), noise
 
 
 #: These are enough where time is short.
@@ -30,12 +39,12 @@ FEW = ("cubic", "sign")
     scope="module", params=[name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in LINKS]
 )
 def model(request):
-    return LINKS[request.param]
+    return LINKS[request.param]()
 
 
 @pytest.fixture(scope="module")
 def averager(model):
-    found = channel_of(model).exact_averager()
+    found = channel_of_link(model).exact()
     assert isinstance(found, NoisyAverager)
     return found
 
@@ -43,7 +52,7 @@ def averager(model):
 @pytest.mark.parametrize("v", [1.0, 0.6, 0.03, 1e-4])
 def test_a_linear_link_is_gaussian(v):
     noise = 0.4
-    found = NoisyAverager(MultiIndex(lambda z: z[0], 1, noise))(np.array([[v]]))
+    found = NoisyAverager(Plain(lambda z: z[0], noise))(np.array([[v]]))
     np.testing.assert_allclose(found.second_moment, 1 / (v + noise), rtol=1e-6)
     np.testing.assert_allclose(found.curvature, 1 / (v + noise) ** 2, rtol=NoisyAverager.accuracy)
     np.testing.assert_allclose(found.log_evidence, -0.5 * np.log(2 * np.pi * np.e * (v + noise)), rtol=1e-6)
@@ -61,7 +70,7 @@ def test_the_slope_of_the_evidence_is_half_the_moment(averager, v):
 
 @pytest.fixture(scope="module")
 def finer(model):
-    return NoisyAverager(model, (0.5 * STEPS[0], 0.5 * STEPS[1]), order=10)
+    return NoisyAverager(ObservedLink(model), (0.5 * STEPS[0], 0.5 * STEPS[1]), order=10)
 
 
 @pytest.mark.parametrize("v", [1.0, 0.5, 0.1, 1e-3])
@@ -76,7 +85,7 @@ def test_finer_steps_and_more_nodes_change_little(averager, finer, v):
 @pytest.mark.slow
 def test_small_noise_at_a_small_variance():
     """z^2 with little noise: the posterior is that of |z| but for noise/(2z)^2, and the sign is known."""
-    found = NoisyAverager(MultiIndex(lambda z: z[0] ** 2, 1, 1e-3))(np.array([[1e-7]]))
+    found = NoisyAverager(Plain(lambda z: z[0] ** 2, 1e-3))(np.array([[1e-7]]))
     # At this variance a likelihood of slope 2z gives E[g^2] = E[(2z)^2 / (noise + (2z)^2 v)] of the true index.
     z, weight = np.polynomial.hermite_e.hermegauss(80)
     expected = weight @ (4 * z**2 / (1e-3 + 4 * z**2 * 1e-7)) / weight.sum()
@@ -87,14 +96,16 @@ def test_small_noise_at_a_small_variance():
 @pytest.mark.parametrize("v", [0.7, 0.1])
 def test_posteriors_of_random_nodes_say_the_same(model, averager, v):
     V = np.array([[v]])
-    found, sampled = averager(V), QuasiRandomAverager(channel_of(model), 2**9, 8)(V)
+    exact = channel_of(model).exact_averager()
+    assert exact is not None
+    found, sampled = exact(V), QuasiRandomAverager(channel_of(model), 2**9, 8)(V)
     for name in ("second_moment", "log_evidence", "curvature"):
         rows = getattr(sampled, name).reshape(8, -1)[:, 0]
         assert abs(rows.mean() - getattr(found, name).ravel()[0]) < 3 * error_of_mean(rows), name
 
 
 def test_curves_have_errors_of_quadrature():
-    ds = solve(BayesOptimal(LINKS["cubic"]), alpha=[0.5, 1.0], progress=False).ds
+    ds = solve(BayesOptimal(LINKS["cubic"]()), alpha=[0.5, 1.0], progress=False).ds
     assert (ds.overlap_err < 1e-4).all()
     # Sixteen sets of sampled nodes: 0.2606(2), 0.4665(3), whose errors these are.
     assert (abs(ds.overlap.values.ravel() - [0.2606, 0.4665]) < [6e-4, 9e-4]).all()

@@ -3,16 +3,17 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from asymptotix import MultiIndex
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
-from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
 from asymptotix.sequence_index.channels.links.one_index.scalar_averager import ScalarAverager
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 
 
 def averager(link) -> ScalarAverager:
-    found = channel_of(MultiIndex(link, 1)).exact_averager()
+    found = channel_of_link(MultiIndex(link, 1)).exact()
     assert isinstance(found, ScalarAverager)
     return found
 
@@ -60,5 +61,34 @@ def test_many_roots_against_random_nodes(v):
         assert abs(rows.mean() - getattr(found, name).ravel()[0]) < 6 * error, name
 
 
-def test_links_with_constant_pieces_are_sampled():
-    assert channel_of(MultiIndex(lambda z: jnp.maximum(z[0], 0.0), 1)).exact_averager() is None
+def half_known(v: float) -> float:
+    """E[g^2] of a rectifier: the index itself where it is positive, else a normal variable cut to the negative side."""
+    x = np.linspace(-12, 12, 400001)
+    # omega has variance 1-v; where the output is zero, g = -phi(a)/(sqrt(v) Phi(-a)), a = omega/sqrt(v).
+    omega = np.sqrt(1 - v) * x
+    a = omega / np.sqrt(v)
+    cut = np.exp(norm.logpdf(a) - norm.logcdf(-a)) / np.sqrt(v)
+    # And where it is positive g = (z - omega)/v, of which E[(z - omega)^2; z > 0] is a moment of a cut normal variable.
+    seen = v * (norm.cdf(a) - a * norm.pdf(a)) / v**2
+    return float(np.trapezoid((cut**2 * norm.cdf(-a) + seen) * norm.pdf(x), x))
+
+
+@pytest.mark.parametrize("v", [0.9, 0.3, 0.01, 1e-4])
+@pytest.mark.parametrize("link", [lambda z: jnp.maximum(z[0], 0.0), lambda z: 1e6 + 1e-3 * jnp.maximum(z[0], 0.0) ** 2])
+def test_a_rectifier_hides_one_side(link, v):
+    found = averager(link)
+    np.testing.assert_allclose(found(np.array([[v]])).second_moment[0, 0, 0], half_known(v), rtol=found.accuracy)
+
+
+@pytest.mark.parametrize("v", [0.5, 0.01])
+def test_discrete_outputs_against_random_nodes(v):
+    """Three values, one of which is taken on two intervals."""
+    channel = channel_of_link(MultiIndex(lambda z: jnp.where(abs(z[0]) < 0.5, 1.0, jnp.where(z[0] > 1, 2.0, 0.0)), 1))
+    V = np.array([[v]])
+    exact = channel.exact_averager()
+    assert exact is not None
+    found, sampled = exact(V), QuasiRandomAverager(channel, 2**10, 8)(V)
+    for name in ("second_moment", "log_evidence", "curvature"):
+        rows = getattr(sampled, name).reshape(8, -1)[:, 0]
+        error = rows.std(ddof=1) / np.sqrt(8)
+        assert abs(rows.mean() - getattr(found, name).ravel()[0]) < 6 * error, name  # as above

@@ -16,6 +16,7 @@ from asymptotix.sequence_index.channels.links import fibre
 from asymptotix.sequence_index.channels.links.fibre import FibreChannel
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
 from asymptotix.sequence_index.channels.supported import SupportedPosterior, support_moments
+from asymptotix.sequence_index.models.observed_link import ObservedLink
 
 SAMPLES = 64
 
@@ -48,7 +49,7 @@ def test_level_curves_serve_all_priors(curve, v):
     V = np.diag(v)
     Z, omega, y = drawn(curve, V)
     found = curve.prepared(y, Z)(omega, V)
-    exact = np.array([brute_force(*one, V) for one in zip(y[:, 0], omega[:, :, 0], strict=True)])
+    exact = np.array([brute_force(*one, V) for one in zip(curve.model_output(Z)[:, 0], omega[:, :, 0], strict=True)])
     error = abs(found.shift[:, :, 0] - exact) / np.sqrt(v)
     # 160 lines per index: 1e-3 of the standard deviation, and where the curve bends sharply in between, a few percent.
     assert np.median(error) < 1e-3
@@ -62,7 +63,7 @@ def test_draws_on_spheres_serve_all_priors(v):
     channel = channel_of(MultiIndex(lambda z: (z**2).sum(), 3))
     V = v * np.eye(3)
     Z, omega, y = drawn(channel, V)
-    radius, length = np.sqrt(y[:, 0]), np.linalg.norm(omega[:, :, 0], axis=1)
+    radius, length = np.sqrt(channel.model_output(Z)[:, 0]), np.linalg.norm(omega[:, :, 0], axis=1)
     k = radius * length / v
     exact = (radius * (1 / np.tanh(k) - 1 / k) / length)[:, None] * omega[:, :, 0] - omega[:, :, 0]
     found = channel.prepared(y, Z)(omega, V)
@@ -99,7 +100,7 @@ def test_draws_where_one_coordinate_moves_the_output_serve_all_priors(v):
     Z, omega, y = drawn(channel, V)
     prepared: Any = channel.prepared(y, Z)
     found = prepared(omega, V)
-    shift, covariance = cut_normals(y[:, 0], omega[:, :, 0], v)
+    shift, covariance = cut_normals(channel.model_output(Z)[:, 0], omega[:, :, 0], v)
     away = (found.shift[:, :, 0] - shift) / np.sqrt(v)
     assert np.sqrt((away**2).mean()) < 0.2  # some fifty effective draws
     along = (away * shift / np.sqrt(v)).sum(1)
@@ -168,10 +169,11 @@ def test_points_of_a_fibre_lie_on_it_and_weigh_as_much_as_the_output_is_likely()
         points, log_weights = channel.support_program(y, Z[:, :, 0], channel.keys(np.arange(SAMPLES), 0))
     exists = np.isfinite(log_weights)
     assert exists.any(-1).all()
-    radius = np.broadcast_to(y[:, :, None], log_weights.shape)
-    np.testing.assert_allclose((points**2).sum(-1)[exists], radius[exists], rtol=1e-9)
+    outputs = channel.model_output(Z)
+    square = np.broadcast_to(outputs[:, :, None], log_weights.shape)
+    np.testing.assert_allclose((points**2).sum(-1)[exists], square[exists], rtol=1e-9)
     density = (np.exp(log_weights) * stats.norm.pdf(points).prod(-1)).sum(-1)
-    ratio = density / stats.chi2.pdf(y, 3)
+    ratio = density / (stats.chi2.pdf(outputs, 3) * np.exp(channel.log_output_volume(y))[:, None])
     # Every list is unbiased; that of a sample is wrong by a third.
     assert abs(ratio.mean() - 1) < 4 * ratio.mean(1).std(ddof=1) / np.sqrt(SAMPLES)
     assert ratio.mean(1).std() < 0.3
@@ -241,7 +243,7 @@ def test_samples_with_few_points_do_not_move_averages(monkeypatch):
     V, rng = v * np.eye(4), np.random.default_rng(3)
     Z, noise = rng.standard_normal((2, 512, 4, 1))
     omega = (1 - v) * Z + np.sqrt(v * (1 - v)) * noise
-    channel = FibreChannel(model, 1, (True,) * 4)
+    channel = FibreChannel(ObservedLink(model), 1, (True,) * 4)
     y = channel.observe(Z)
 
     def found(rows, seeds):

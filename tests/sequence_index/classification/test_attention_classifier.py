@@ -100,7 +100,8 @@ def test_the_loop_is_the_one_written_out(classifier):
     assert history["step"].values.tolist() == [0, 2, 3, 5, 6]
     # Six steps of 1e-2, in single precision and another order of sums; Adam divides by little where gradients vanish.
     np.testing.assert_allclose(runs.keys[0], parameters.keys, atol=1e-4)
-    np.testing.assert_allclose(history["norm"].T, np.array(norms)[[0, 2, 3, 5, 6]], rtol=1e-4)
+    # As of the keys: other orders of sums move these small norms by a relative 1.1e-4 on some CPUs.
+    np.testing.assert_allclose(history["norm"].T, np.array(norms)[[0, 2, 3, 5, 6]], atol=1e-4)
     np.testing.assert_allclose(history["train_loss"], np.reshape(losses, (2, 3)).mean(1), rtol=1e-4)
     found = logits(parameters, task.validation_tokens, **shape)
     right = np.mean(found.argmax(1) == task.validation_labels)

@@ -7,6 +7,7 @@ from asymptotix.numerics.quadrature import sobol_uniforms
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.channels.protocol import score, score_jacobian
+from asymptotix.sequence_index.evolution import averages
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager, averager
 from asymptotix.sequence_index.evolution.nodes import Nodes
 from asymptotix.sequence_index.evolution.zero_overlap import curvature_at_zero
@@ -174,3 +175,12 @@ def test_corrected_averages_with_rough_posteriors_are_those_with_better_ones(act
         assert np.all((off < LIMIT * error[at] + 1e-5) | (ratio[at] == 0)), name  # the second: of the ratio of means
     shift, error = mean_and_error(correction.log_evidence)
     assert abs((better.log_evidence - rough.log_evidence).mean() - shift) < LIMIT * error + 1e-6
+
+
+def test_long_products_are_cut_into_pieces_between_which_signals_are_obeyed(monkeypatch):
+    rows, matrix = np.random.default_rng(0).normal(size=(100, 30)), np.ones((30, 7))
+    looks = []
+    monkeypatch.setattr(averages, "_PRODUCTS_BETWEEN_LOOKS", 11 * matrix.size)
+    monkeypatch.setattr(averages.interrupts, "check", lambda: looks.append(1))
+    np.testing.assert_allclose(averages._in_pieces(rows, matrix), rows @ matrix, atol=1e-13)  # rounding of 30 terms
+    assert len(looks) == 10

@@ -15,6 +15,7 @@ from asymptotix.sequence_index.channels.links.link_channel import LinkChannel
 from asymptotix.sequence_index.channels.links.link_kind import link_kind
 from asymptotix.sequence_index.evolution.sorting.evidence import evidence_at_zero, evidence_gained
 from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedNodes
+from asymptotix.sequence_index.models.observed_link import ObservedLink
 
 
 def link_channel(model: MultiIndex) -> LinkChannel:
@@ -94,7 +95,7 @@ def test_where_neighbours_do_not_tell_it_posteriors_are_asked() -> None:
 @cache
 def linear_nodes() -> SortedNodes:
     """Of a link for which everything is known, as if it were not known to be linear."""
-    model = MultiIndex(lambda z: z[0] + 2 * z[1], 2, 0.5)
+    model = ObservedLink(MultiIndex(lambda z: z[0] + 2 * z[1], 2, 0.5))
     return SortedNodes(CubatureChannel(model, link_kind(model)))
 
 

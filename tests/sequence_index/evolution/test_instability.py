@@ -85,6 +85,45 @@ def test_links_that_are_not_even_start_by_themselves(channel, moment):
         np.testing.assert_allclose(found.rate, 0.0, atol=1e-12)  # nothing is said of (1, -1)
 
 
+class Scattered:
+    """One block of nodes: E[g g^T] and its operators with the scatter of rare data."""
+
+    stochastic = False
+
+    def __init__(self, number: int, moment: float) -> None:
+        self.rows = moment + 0.005 * np.random.default_rng(number).permutation(np.repeat([-1.0, 1.0], 4))
+
+    def moments_and_operators(self, V, complement, basis):
+        d = complement.shape[1]
+        return self.rows[:, None, None] * np.eye(d), np.zeros((8, len(basis), len(basis)))
+
+
+def evolution_of_scattered(moment: float, monkeypatch) -> tuple[StateEvolution, dict]:
+    evolution, asked = StateEvolution(LinearMap([[1.0, 0.5]], noise=0.5)), {}
+    monkeypatch.setattr(
+        evolution.nodes, "operator_block", lambda number: asked.setdefault(number, Scattered(number, moment))
+    )
+    monkeypatch.setattr(evolution, "visible", np.eye(2))
+    return evolution, asked
+
+
+def test_more_nodes_are_asked_where_one_block_does_not_tell_whether_a_direction_is_learned(monkeypatch):
+    # One block has an error of 0.005 / sqrt(7), of which 0.006 is 3.2: too few to be significant.
+    (evolution, asked), learned = evolution_of_scattered(0.006, monkeypatch), np.diag([0.8, 0.0])
+    found = evolution.growth(evolution.point(1.0, learned, np.eye(2) - learned))
+    assert len(asked) == 4
+    assert found.starts_by_itself
+    np.testing.assert_allclose(found.moment, np.diag([0.0, 0.006]), atol=1e-12)  # the scatter of a block has no mean
+
+
+def test_what_is_not_learned_has_a_bound(monkeypatch):
+    (evolution, asked), learned = evolution_of_scattered(1e-5, monkeypatch), np.diag([0.8, 0.0])
+    found = evolution.growth(evolution.point(1.0, learned, np.eye(2) - learned))
+    assert not found.starts_by_itself
+    assert len(asked) == 16
+    assert 1e-5 < found.unseen < 2 * 0.005 / np.sqrt(7)  # two errors of one block
+
+
 def test_one_posterior_that_is_wrong_starts_nothing():
     class OneRootMissed(RotatedSquares):
         def posterior(self, observation, omega, V, accuracy=DEFAULT_ACCURACY):
@@ -181,7 +220,7 @@ def test_operator_is_its_definition(monkeypatch):
     channel = RotatedSquares(ROTATION)
     V = np.array([[0.7, 0.1], [0.1, 0.6]])
     average = QuasiRandomAverager(channel, 2**6, 2)
-    monkeypatch.setattr(average, "_controls_at", lambda Q: None)  # plain means
+    monkeypatch.setattr(average, "_control_at", lambda Q: (None, 1.0))  # plain means
     basis = symmetric_basis(2)
     _, operators = average.moments_and_operators(V, np.eye(2), basis)
     _, weights, _, posterior = average.samples(V)

@@ -5,7 +5,7 @@ import pytest
 
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, solve, thresholds
 from asymptotix.core.status import Status
-from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
 from asymptotix.sequence_index.channels.links.affine import LinearAverager
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
@@ -46,9 +46,10 @@ def test_solved_to_its_free_entropy():
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_averages_are_those_of_samples(noise):
     mixing = np.random.default_rng(5).standard_normal((3, 2, 2))
-    channel = channel_of(SequenceIndex(lambda Z: (mixing * Z).sum((1, 2)) + 1.0, 2, 2, noise))
+    channel = channel_of_link(SequenceIndex(lambda Z: (mixing * Z).sum((1, 2)) + 1.0, 2, 2, noise))
     exact = channel.exact_averager()
-    assert isinstance(exact, LinearAverager)
+    assert exact is not None
+    assert isinstance(channel.exact(), LinearAverager)
     sampled, V = QuasiRandomAverager(channel, 2**9, 8), np.array([[0.6, 0.2], [0.2, 0.5]])
     basis = np.array([[[1.0, 0], [0, 0]], [[0, 0], [0, 1.0]], [[0, 0.5**0.5], [0.5**0.5, 0]]])
     pairs = zip(

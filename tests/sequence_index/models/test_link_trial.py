@@ -1,5 +1,6 @@
 """Links that JAX would take without a word, and sizes that cannot be, are refused when the model is made."""
 
+import math
 import time
 from typing import Any, cast
 
@@ -52,6 +53,21 @@ class Counting:
 def test_link_that_cannot_be_used(link, message):
     with pytest.raises(ValueError, match=message):
         MultiIndex(link, 2)
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (lambda z: z[1] if z[0] > 0 else -z[1], r"use jnp.where\(cond, a, b\) instead of if"),
+        (lambda z: max(z[0], z[1]), "jnp.minimum"),
+        (lambda z: np.sign(z[0]) * z[1], "use jnp.sign instead of np.sign"),
+        (lambda z: math.sin(z[0]) + z[1], "use jnp.sin instead of math.sin"),
+    ],
+)
+def test_link_in_plain_python_is_told_what_to_write(link, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        MultiIndex(link, 2)
+    assert "errors.html" not in str(refused.value)  # nor is JAX's own page of advice for other cases shown
 
 
 @pytest.mark.parametrize(("link", "message"), [(Unhashable(), "link must be hashable"), (Unhashable, "the class")])

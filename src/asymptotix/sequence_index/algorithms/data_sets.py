@@ -44,8 +44,15 @@ def draw_data(
     tokens = tokens if stream else tokens.kept()
     Z = np.asarray(tokens.fields(teacher))
     noise = _noise(channel, samples, dim, seeds) if channel.noises else None
-    observation = placed(channel.observe(Z.reshape(-1, *Z.shape[2:]), noise))
+    observation = placed(_observed(channel, Z.reshape(-1, *Z.shape[2:]), noise))
     return DataSets(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
+
+
+def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """Observations of samples, padded to a power of two: a program compiled for one number of samples serves others."""
+    more = (1 << (len(Z) - 1).bit_length()) - len(Z)
+    rows = np.minimum(np.arange(len(Z) + more), len(Z) - 1)
+    return np.asarray(channel.observe(Z[rows], None if noise is None else noise[rows]))[: len(Z)]
 
 
 def _noise(channel: Channel, samples: int, dim: int, seeds: Sequence[int]) -> np.ndarray:

@@ -26,24 +26,31 @@ _DRIFTING, _FEWEST = 8, 4
 _BEYOND_NOISE = 3.0
 
 
-def settled(overlap: np.ndarray, tolerance: float, share: float = 1.0) -> tuple[Status, str]:
+def settled(
+    overlap: np.ndarray, tolerance: float, share: float = 1.0, *, ended_early: bool = False
+) -> tuple[Status, str]:
     """Whether a run stands still, and the sentence, from its finite overlaps (T, P, P) after every iteration.
 
     It does where no diagonal overlap moved by ``tolerance`` in one of the last iterations, nor drifted by that over
-    more of them and beyond its noise; with damping, had they been taken in full and not by a ``share``.
+    more of them and beyond its noise; with damping, had they been taken in full and not by a ``share``. A run that
+    ``ended_early`` was not given all the iterations that were allowed, because state evolution was steady.
     """
     if len(overlap) < 2:
-        return Status.NOT_CONVERGED, "one iteration cannot show whether the overlaps still move"
+        return Status.NOT_CONVERGED, "not converged: one iteration cannot show whether the overlap still moves"
     q = np.einsum("tpp->tp", overlap)
+    what_to_do = "increase dim; more iterations will not help" if ended_early else "increase iterations"
     moving = float(abs(np.diff(q[-_LAST:], axis=0)).max()) / share
     if moving >= tolerance:
-        return Status.NOT_CONVERGED, f"still moving by {moving:.1e} per iteration after {len(overlap)} of them"
-    recent = q[-_DRIFTING:]
-    drift = _drift(recent) / share
-    if (len(recent) - 1) * drift >= tolerance:
         return Status.NOT_CONVERGED, (
-            f"still moving: a drift of {drift:.1e} per iteration, beyond its noise, over the last {len(recent)} of "
-            f"{len(overlap)}; raise iterations, or dim if it ended before"
+            f"not converged: the overlap still moves by {moving:.1g} per iteration after {len(overlap)} iterations "
+            f"(limit {tolerance:g}); {what_to_do}"
+        )
+    recent = q[-_DRIFTING:]
+    drift, limit = _drift(recent) / share, tolerance / (len(recent) - 1)
+    if drift >= limit:
+        return Status.NOT_CONVERGED, (
+            f"not converged: the overlap still drifts by {drift:.1g} per iteration after {len(overlap)} iterations "
+            f"(limit {limit:.1g}); {what_to_do}"
         )
     return Status.CONVERGED, Status.CONVERGED.sentence
 

@@ -8,36 +8,46 @@ Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, ClassVar
+from time import perf_counter
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ...core.problem import Outcome, Problem
-from ...core.progress import Progress
+from ...core.progress import Progress, Say, clock, under
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...numerics import checks
 from ...numerics.memory import physical_memory, refuse_beyond_memory
+from ...numerics.precision import carried
 from ...numerics.threads import one_blas_thread
 from .. import streams
-from ..channels.protocol import Averager, Channel
-from ..evolution.averages import averager
+from ..channels.protocol import Channel
 from ..theory import SequenceIndexTheory
 from .data_sets import draw_data, drawn_tokens
 from .gamp_batch import BatchOptions, GampBatch
-from .message_passing import compile_ahead
+from .message_passing import compile_ahead, posterior_in_runs
 from .placed_arrays import on_cpu
-from .schedule import SpectralNodes, Stage, joint_stage, learning_stages
+from .schedule import PlanNodes, Stage, joint_stage, learning_stages
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
 #: Nodes of a plan on a CPU and on an accelerator. On a CPU half of them where a run has fewer samples than that and
 #: overlaps are diagonal: A of two layers is then known to 1 %, and on N samples it scatters by 160 %/sqrt(N).
 _PLAN_NODES = 2**11, 2**13
+#: Samples whose posterior is timed before the first run, at most; where it takes long, and elsewhere. Without draws a
+#: program is compiled for their number, which is then that of the first runs.
+_TIMED_SLOW, _TIMED = 2**6, 2**12
+#: Seconds after which a line says what is going on before the first run.
+_SILENT_SECONDS = 3.0
+#: Products of numbers in a pass through the tokens: a cautious figure for one core.
+_PRODUCTS_PER_SECOND = 2e9
 #: Seeds are run together as long as their data stay below this many bytes.
 _BATCH_BYTES = 2**31
 #: Tokens are kept as long as they take less than this share of the memory.
@@ -169,6 +179,37 @@ class GAMP(AlgorithmOnSamples):
             raise ValueError(f"dim must be at least {least} for message passing on this model, got {runs.dim}")
         self._memory_plan(theory.channel, runs.samples, runs.dim)
 
+    def run_points(
+        self,
+        problem: Problem,
+        points: Sequence[Mapping[str, float]],
+        *,
+        dim: int | None,
+        seeds: Sequence[int],
+        progress: Progress,
+    ) -> Iterator[tuple[int, int, Outcome]]:
+        """One point after the other; before the first, how long all of them may take is said."""
+        assert dim is not None  # the verb asks for it
+        self._announce(sequence_theory_of(problem), list(self._runs(points, dim, seeds)), progress)
+        yield from super().run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
+
+    def _announce(self, theory: SequenceIndexTheory, points: Sequence[PointRuns], progress: Progress) -> None:
+        """Say how long the runs may take, by the time of one posterior; and that it is compiled where that is long."""
+        with ThreadPoolExecutor(1) as pool:
+            timed = pool.submit(_seconds_per_posterior, theory.channel, points[0].samples * len(points[0].seeds))
+            if not wait([timed], timeout=_SILENT_SECONDS).done:
+                progress.announce(f"compiling the posterior of {theory.channel}")
+            while not wait([timed], timeout=_SILENT_SECONDS).done:
+                progress.message("compiling")
+        seconds = 0.0
+        for runs in points:
+            sizes = runs.samples * theory.channel.indices * theory.channel.tokens
+            each = runs.samples * timed.result() + 4 * sizes * runs.dim / _PRODUCTS_PER_SECOND
+            seconds += len(runs.seeds) * self.iterations * each
+        count = sum(len(runs.seeds) for runs in points)
+        if seconds > _SILENT_SECONDS:
+            progress.announce(f"at most about {clock(seconds)} for {count} {'run' if count == 1 else 'runs'}")
+
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
         """Seeds of a point run together as far as memory allows."""
         theory = sequence_theory_of(problem)
@@ -176,9 +217,8 @@ class GAMP(AlgorithmOnSamples):
         firsts, parts = zip(*runs.batches(together), strict=True)
         prepared = partial(self._batch, theory, runs, stream)
         with ThreadPoolExecutor(1) as pool:
-            first_batch = pool.submit(prepared, parts[0])  # draws and compiles while state evolution is computed
-            progress.message(f"{runs.label}: variances from state evolution")
-            stages = self._stages(theory, runs.samples / runs.dim, runs.samples)
+            first_batch = pool.submit(carried(prepared), parts[0])  # draws and compiles meanwhile
+            stages = self._plan(theory, runs, under(f"{runs.label}: variances from state evolution", progress.message))
             batches = chain([first_batch.result()], map(prepared, parts[1:]))
             del first_batch  # or it would keep the first data alive beside those of later batches
         for first, batch in zip(firsts, batches, strict=True):
@@ -198,6 +238,7 @@ class GAMP(AlgorithmOnSamples):
         options = BatchOptions(
             staged=self._start(theory) == "staged",
             empirical=self.variances == "empirical",
+            iterations=self.iterations,
             damping=self.damping,
             jitter=self.jitter,
             start_scale=self.start_scale,
@@ -228,28 +269,79 @@ class GAMP(AlgorithmOnSamples):
         refuse_beyond_memory(2 * drawn.block_bytes + rest, what, "a smaller dim")
         return True, 1
 
-    def _stages(self, theory: SequenceIndexTheory, alpha: float, samples: int) -> list[Stage]:
-        """The plan of runs that see so many samples each."""
-        most = _PLAN_NODES[not on_cpu()]
-        least = most // 2 if on_cpu() and theory.channel.diagonal else most
-        least = min(theory.state_evolution.nodes.affordable(most), least)
-        averages, nodes = _plan_nodes(theory, max(least, min(most, 1 << (samples - 1).bit_length())))
-        options = {"iterations": self.iterations, "damping": self.damping}
-        if self._start(theory) == "staged":
-            return learning_stages(theory.state_evolution, averages, nodes, alpha, **options)
-        if self.variances == "state_evolution":
-            return [joint_stage(theory.state_evolution, averages, alpha, **options)]
-        return [Stage.unplanned(theory.channel.indices, self.iterations)]
+    def _plan(self, theory: SequenceIndexTheory, runs: PointRuns, say: Say) -> list[Stage]:
+        """The plan of the runs at a point."""
+        way = _Way(self._start(theory) == "staged", self.variances, self.iterations, self.damping)
+        return planned(theory, runs.samples, runs.dim, way, say)
+
+
+def _seconds_per_posterior(channel: Channel, samples: int) -> float:
+    """Time of a posterior at half overlap, after one that may have been compiled."""
+    P, M = channel.indices, channel.tokens
+    most = _TIMED_SLOW if channel.cost > 1 else _TIMED
+    rng = np.random.default_rng(streams.PLAN_NODES)
+    Z, more = rng.normal(size=(2, min(samples, most), P, M))
+    observation = channel.observe(Z, rng.normal(size=(len(Z), channel.noises)) if channel.noises else None)
+    for _ in range(2):
+        begun = perf_counter()
+        posterior_in_runs(channel, observation, 0.5 * (Z + more), 0.5 * np.eye(P))
+        took = perf_counter() - begun
+    return took / len(Z)
+
+
+class _Way(NamedTuple):
+    """What the plan of a run depends on besides the problem; see :class:`GAMP`."""
+
+    staged: bool
+    variances: str
+    iterations: int
+    damping: float
+
+
+#: Plans by problem, samples, dimension and way, the oldest first; and how many of them are kept.
+_PLANS: OrderedDict[tuple[Any, float, int, _Way], list[Stage]] = OrderedDict()
+_MOST_PLANS = 256
+_PLANS_LOCK = threading.Lock()
+
+
+def planned(theory: SequenceIndexTheory, samples: int, dim: int, way: _Way, say: Say) -> list[Stage]:
+    """The plan of runs with so many samples: made once for a problem and alpha, and kept."""
+    count = _plan_count(theory, samples)
+    key = (theory.problem, samples / dim, count, way)
+    with _PLANS_LOCK:
+        if key in _PLANS:
+            _PLANS.move_to_end(key)
+            return _PLANS[key]
+    stages = _made_plan(theory, samples / dim, count, way, say)
+    with _PLANS_LOCK:
+        _PLANS[key] = stages
+        while len(_PLANS) > _MOST_PLANS:
+            _PLANS.popitem(last=False)
+    return stages
+
+
+def _made_plan(theory: SequenceIndexTheory, alpha: float, count: int, way: _Way, say: Say) -> list[Stage]:
+    options = {"iterations": way.iterations, "damping": way.damping}
+    if way.staged:
+        return learning_stages(_plan_nodes(theory, count), alpha, say=say, **options)
+    if way.variances == "state_evolution":
+        averages = _plan_nodes(theory, count).averages
+        return [joint_stage(theory.state_evolution, averages, alpha, say=say, **options)]
+    return [Stage.unplanned(theory.channel.indices, way.iterations)]
+
+
+def _plan_count(theory: SequenceIndexTheory, samples: int) -> int:
+    """Nodes of the plan of runs that see so many samples each."""
+    most = _PLAN_NODES[not on_cpu()]
+    least = most // 2 if on_cpu() and theory.channel.diagonal else most
+    least = min(theory.state_evolution.nodes.affordable(most), least)
+    return max(least, min(most, 1 << (samples - 1).bit_length()))
 
 
 @lru_cache(maxsize=1)
-def _plan_nodes(theory: SequenceIndexTheory, count: int) -> tuple[Averager, SpectralNodes]:
+def _plan_nodes(theory: SequenceIndexTheory, count: int) -> PlanNodes:
     """The nodes on which plans are made, the same ones for every alpha."""
-    channel = theory.channel.in_single_precision()
-    # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
-    split = 1 if channel.diagonal else 8
-    averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
-    return averages, SpectralNodes(channel, theory.state_evolution.nodes.affordable(2**12))
+    return PlanNodes(theory.state_evolution, count)
 
 
 def sequence_theory_of(

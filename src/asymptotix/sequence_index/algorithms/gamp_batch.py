@@ -37,11 +37,14 @@ class BatchOptions(NamedTuple):
         or at random.
     empirical : bool
         Variances come from the data in all runs and iterations.
+    iterations : int
+        At most, of the last stage.
     damping, jitter, start_scale, side_information, tolerance : float
     """
 
     staged: bool
     empirical: bool
+    iterations: int
     damping: float
     jitter: float
     start_scale: float
@@ -246,14 +249,17 @@ class GampRecord:
             "variance": variance[-1],
             "empirical_variance": data_variance[-1],
         }
-        status, words = settled(overlap, options.tolerance, options.damping)
+        ended_early = stages[-1].iterations < options.iterations
+        status, words = settled(overlap, options.tolerance, options.damping, ended_early=ended_early)
         return Outcome(values, status, words=words + self._doubts(k, stages, contradicted))
 
     def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
         """What is to be known of run k besides how it ended."""
-        told = "; its data contradicted the prescribed variances and it went on with their own: try a larger dim"
-        told = told if contradicted else ""
-        return "".join(self._doubts_on_start(k, stage) for stage in stages) + told
+        measured = (
+            "; state evolution's variances did not fit this run's data, as happens at small dim, so measured variances"
+            " were used; if most seeds say this, increase dim"
+        )
+        return "".join(self._doubts_on_start(k, stage) for stage in stages) + (measured if contradicted else "")
 
     def _doubts_on_start(self, k: int, stage: Stage) -> str:
         if not stage.entering.any():

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...numerics.linear_algebra import psd_project
-from ..channels.protocol import Channel
+from ..channels.links.level_sets.quick import quick_posterior
+from ..channels.protocol import Channel, Posterior
 from ..evolution.averages import POSTERIOR_ACCURACY
 from ..models.rank_one import array_namespace
 from .data_sets import DataSets
@@ -67,6 +68,18 @@ class BlockPosterior(NamedTuple):
     covariance: Any
 
 
+def posterior_in_runs(
+    channel: Channel, observation: Any, omega: Any, V: Any, numbers: np.ndarray | None = None
+) -> Posterior:
+    """The posterior of samples as accurate as in averages: errors have random signs, and move overlaps by 1e-3 at most.
+
+    Draws of a posterior go by the ``numbers`` of the samples, whatever else is computed with them.
+    """
+    accuracy = POSTERIOR_ACCURACY if numbers is None else replace(POSTERIOR_ACCURACY, numbers=numbers)
+    V = np.asarray(V, np.float32)
+    return quick_posterior(channel)(observation, omega, V, accuracy)
+
+
 def posterior_at(
     channel: Channel,
     data: DataSets,
@@ -82,12 +95,10 @@ def posterior_at(
     """
     omega = _corrected(raw, np.float32(state.reaction), state.g[:, rows], np.float32(active))
     seeds, samples, *each = omega.shape
-    V = np.repeat((state.V + jitter * np.eye(len(active))).astype(np.float32), samples, axis=0)
+    V = np.repeat(state.V + jitter * np.eye(len(active)), samples, axis=0)
     observation = data.observation[:, rows].reshape(seeds * samples, *data.observation.shape[2:])
-    # As accurate as in averages: errors of samples have random signs, and finer cells move overlaps by 1e-3 at most.
-    # Draws of a posterior go by the number of the sample in its own run, whatever else is computed with it.
-    accuracy = replace(POSTERIOR_ACCURACY, numbers=np.tile(np.arange(rows.start, rows.start + samples), seeds))
-    found = channel.posterior(observation, omega.reshape(-1, *each), V, accuracy)
+    numbers = np.tile(np.arange(rows.start, rows.start + samples), seeds)
+    found = posterior_in_runs(channel, observation, omega.reshape(-1, *each), V, numbers)
     shape = (seeds, samples, *each)
     return BlockPosterior(found.shift.reshape(shape), found.covariance.reshape(*shape, *each))
 

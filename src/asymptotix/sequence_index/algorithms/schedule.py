@@ -19,15 +19,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...numerics import interrupts
+from ...core.progress import Say, quietly
 from .. import streams
+from ..channels.links.level_sets.quick import quick_posterior
 from ..channels.protocol import Averager, Channel, OperatorAverager
-from ..evolution.averages import QuasiRandomAverager
+from ..evolution.averages import QuasiRandomAverager, averager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
 from ..evolution.followed_moments import FollowedMoments
-from ..evolution.instability import NO_MOMENT, diagonal_instability, instability
-from ..evolution.zero_overlap import curvature_at_zero
+from ..evolution.instability import NO_MOMENT, Instability, diagonal_instability, instability
+from ..evolution.overlap_map import MISALIGNED
+from ..evolution.sorting.sorted_fields import SortedNodes
+from ..evolution.zero_overlap import curvature_at_zero, least_moment
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 
@@ -37,6 +40,8 @@ SMALLEST_VARIANCE = 1e-6
 _KNOWN = 1e-4
 #: Overlap given to a direction that state evolution says cannot be learned: it is tried all the same.
 _HOPELESS = 1e-3
+#: Nodes of spectral starts, fewer where one posterior costs milliseconds.
+_SPECTRAL_NODES = 2**12
 _STEADY = 0.02
 _INTERMEDIATE = 40
 
@@ -86,13 +91,60 @@ class Stage:
         return cls(np.zeros((indices, 0)), np.eye(indices), uninformative(0.0, 0), np.nan, none, none[1:])
 
 
+class PlanNodes:
+    """The nodes on which the plans of a problem are made, for every alpha.
+
+    Where :func:`asymptotix.solve` takes nodes without posteriors, they are its own, and what it has found on them
+    serves here too; otherwise fewer than it takes.
+
+    Parameters
+    ----------
+    evolution : StateEvolution
+    count : int
+        Nodes of averages that ask for posteriors.
+    """
+
+    def __init__(self, evolution: StateEvolution, count: int) -> None:
+        self.evolution = evolution
+        channel = evolution.channel.in_single_precision()
+        quick = quick_posterior(channel) != channel.posterior
+        spectral = _SPECTRAL_NODES if quick else evolution.nodes.affordable(_SPECTRAL_NODES)
+        self.spectral = SpectralNodes(channel, spectral)
+        if isinstance(evolution.nodes, SortedNodes):
+            self.averages: Averager = evolution.nodes.few
+            return
+        # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
+        split = 1 if channel.diagonal else 8
+        self.averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
+
+    def growth(self, V: np.ndarray, rest: np.ndarray) -> Instability:
+        """What grows of the directions ``rest`` (P, d), where the others have variances V."""
+        evolution, nothing = self.evolution, rest.shape[1] == len(V)
+        if evolution.channel.diagonal:
+            curvature = curvature_at_zero(evolution.channel).value[None] if nothing else self.averages(V).curvature
+            return diagonal_instability(curvature, np.asarray(rest.any(1)))
+        first = rest.shape[1] == evolution.visible.shape[1]  # nothing has entered; V may be I later too
+        if not isinstance(evolution.nodes, SortedNodes):
+            assert isinstance(self.averages, OperatorAverager)
+            return instability([self.averages], V, rest, least_moment(evolution.channel) if first else NO_MOMENT)
+        if first:
+            return evolution.growth(evolution.nothing(0.0))
+        return instability([evolution.nodes.operator_block(0)], V, rest, MISALIGNED)
+
+
 def joint_stage(
-    evolution: StateEvolution, averages: Averager, alpha: float, *, iterations: int, damping: float
+    evolution: StateEvolution,
+    averages: Averager,
+    alpha: float,
+    *,
+    iterations: int,
+    damping: float,
+    say: Say = quietly,
 ) -> Stage:
     """All indices at once from the overlap of the side information."""
     P = evolution.channel.indices
     V = (1 - evolution.side_information) * np.eye(P)
-    trajectory = _trajectory(evolution, averages, alpha, V, np.eye(P), iterations, damping, steady=0.0)
+    trajectory = _trajectory(evolution, averages, alpha, V, np.eye(P), iterations, damping, 0.0, say)
     return Stage(np.zeros((P, 0)), np.eye(P), uninformative(0.0, 0), np.nan, *trajectory)
 
 
@@ -108,7 +160,7 @@ class SpectralNodes:
         return self._at(np.eye(self.channel.indices))
 
     def _at(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        Z, weights, _, posterior = self._nodes.samples(V)
+        Z, weights, _, posterior = self._nodes.samples(V, quick_posterior(self.channel))
         return Z, weights, posterior.covariance
 
     def theory(self, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
@@ -121,32 +173,24 @@ class SpectralNodes:
 
 
 def learning_stages(
-    evolution: StateEvolution,
-    averages: Averager,
-    nodes: SpectralNodes,
-    alpha: float,
-    *,
-    iterations: int,
-    damping: float,
+    nodes: PlanNodes, alpha: float, *, iterations: int, damping: float, say: Say = quietly
 ) -> list[Stage]:
-    """One stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint one.
-
-    ``averages`` and ``nodes`` may be of lower precision than those of ``evolution``.
-    """
+    """One stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint one."""
+    evolution = nodes.evolution
     P = evolution.channel.indices
     V, active, stages = np.eye(P), np.zeros((P, P)), []
     rest = _not_active(evolution, active)
     while rest.shape[1] > 0:
-        entering = _next(evolution, averages, V, rest, alpha)
+        entering = _next(nodes, V, rest, alpha)
         frame, start = entering.frame, uninformative(0.0, entering.frame.shape[1])
         active = active + frame @ frame.T
         if not entering.by_itself:
-            start = nodes.theory(V, frame, alpha)
+            start = nodes.spectral.theory(V, frame, alpha)
         V = V - frame @ start.overlap @ frame.T
         rest = _not_active(evolution, active)
         last = rest.shape[1] == 0
         length, steady = (iterations, 1e-3) if last else (min(iterations, _INTERMEDIATE), _STEADY)
-        trajectory = _trajectory(evolution, averages, alpha, V, active, length, damping, steady)
+        trajectory = _trajectory(evolution, nodes.averages, alpha, V, active, length, damping, steady, say)
         spectral = frame if not entering.by_itself else frame[:, :0]
         stages.append(Stage(spectral, active, start, entering.growth, *trajectory))
         V = trajectory[0][-1]
@@ -184,16 +228,9 @@ def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
     return np.array(columns).reshape(-1, len(matrix)).T
 
 
-def _next(evolution: StateEvolution, averages: Averager, V: np.ndarray, rest: np.ndarray, alpha: float) -> _Entering:
+def _next(nodes: PlanNodes, V: np.ndarray, rest: np.ndarray, alpha: float) -> _Entering:
     """The most unstable of the directions ``rest``; all of them where none is unstable."""
-    channel = evolution.channel
-    if channel.diagonal:
-        nothing = rest.shape[1] == len(V)
-        curvature = curvature_at_zero(channel).value[None] if nothing else averages(V).curvature
-        found = diagonal_instability(curvature, np.asarray(rest.any(1)))
-    else:
-        assert isinstance(averages, OperatorAverager)
-        found = instability([averages], V, rest)
+    channel, found = nodes.evolution.channel, nodes.growth(V, rest)
     if found.starts_by_itself:
         return _Entering(_range(found.moment, channel, NO_MOMENT), np.inf, True)
     frame = _range(found.direction, channel, 1e-6) if found.direction.any() else rest
@@ -209,12 +246,13 @@ def _trajectory(
     iterations: int,
     damping: float,
     steady: float,
+    say: Say = quietly,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Variances and precisions of at most ``iterations`` steps; ends when the logits move by less than ``steady``."""
     Vs, precisions = [V], []
     prior, moments = np.eye(len(V)) / (1 - evolution.side_information), _moments(averages, active)
-    for _ in range(iterations):
-        interrupts.check()
+    for number in range(iterations):
+        say(f"iteration {number + 1}")
         # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
         hat = active @ (alpha * moments(V)) @ active
         if not np.isfinite(hat).all():

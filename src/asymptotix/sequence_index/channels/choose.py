@@ -15,6 +15,7 @@ from ..models import attention_map
 from ..models.deep_attention import DeepAttention
 from ..models.infinite_depth import InfiniteDepthAttention
 from ..models.link import LinkModel, MultiIndex, SequenceIndex
+from ..models.observed_link import ObservedLink
 from .attention.many_layers import DeepChannel
 from .attention.one_layer import DirectionChannel, HeadsChannel, OneLayerChannel, RotationChannel, ScaleChannel
 from .attention.sign import SignChannel
@@ -25,7 +26,7 @@ from .links.curve import CurveChannel
 from .links.fibre import FibreChannel, NoisyFibreChannel
 from .links.lines import LineChannel
 from .links.link_channel import LinkChannel
-from .links.link_kind import LARGEST_ALPHABET, LinkKind, link_kind
+from .links.link_kind import LARGEST_ALPHABET, VALUES, LinkKind, link_kind
 from .links.one_index.scalar import ScalarChannel
 from .links.plane import PlaneChannel
 from .links.roots import RootChannel
@@ -63,7 +64,7 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     ==========================  =====================================================================
 
     with n = P M the number of indices and the rank that of the differential of the link. Averages of one index and one
-    output are quadratures, unless the link is too steep for its noise, or without noise somewhere constant. What no
+    output are quadratures, unless the link is too steep for its noise or overflows. What no
     channel covers raises NotImplementedError, which says what to choose instead.
 
     Parameters
@@ -86,16 +87,20 @@ def covers(model: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def channel_of_link(model: LinkModel) -> LinkChannel:
-    """The channel of a link; its ``description`` says in words what was chosen and why."""
-    n, kind = model.indices * model.tokens, link_kind(model)
-    if kind.matrix is not None and kind.offset is not None:
-        return LinearChannel(model, kind.matrix, kind.offset)
+    """The channel of a link; its ``description`` says in words what was chosen and why.
+
+    It observes the link in units of its own, see :class:`ObservedLink`.
+    """
+    observed = ObservedLink(model)
+    n, kind = model.indices * model.tokens, link_kind(observed)
+    if kind.matrix is not None and (n > 1 or kind.doubt == 0):
+        return LinearChannel(observed, kind)
     if model.noise > 0:
-        return CubatureChannel(model, kind) if n <= 2 else NoisyFibreChannel(model, kind)
+        return CubatureChannel(observed, kind) if n <= 2 else NoisyFibreChannel(observed, kind)
     if n == 1:
-        return ScalarChannel(model)
+        return ScalarChannel(observed)
     if kind.ranks == {0}:
-        return _discrete(model, kind)
+        return _discrete(observed, kind)
     if len(kind.ranks) > 1:
         raise NotImplementedError(
             f"link {model.link!r} without noise: its differential has rank {' or '.join(map(str, sorted(kind.ranks)))},"
@@ -104,19 +109,20 @@ def channel_of_link(model: LinkModel) -> LinkChannel:
         )
     rank = int(kind.rank)
     if rank == n:
-        return RootChannel(model)
+        return RootChannel(observed)
     if n == 2 and kind.outputs == 1:
-        return CurveChannel(model, kind)
-    return FibreChannel(model, rank, kind.affine if kind.outputs == 1 else ())
+        return CurveChannel(observed, kind)
+    return FibreChannel(observed, rank, kind.affine if kind.outputs == 1 else ())
 
 
-def _discrete(model: LinkModel, kind: LinkKind) -> LinkChannel:
+def _discrete(model: ObservedLink, kind: LinkKind) -> LinkChannel:
     if kind.alphabet > LARGEST_ALPHABET:
         raise NotImplementedError(
-            f"link {model.link!r} without noise: its derivative vanishes, but it took {kind.alphabet} values in 4096"
-            f" draws, more than {LARGEST_ALPHABET}; choose noise > 0 (a variance), for example noise=0.01"
+            f"link {model.link!r} without noise: its derivative vanishes, but it took {kind.alphabet} values in"
+            f" {VALUES} draws, more than {LARGEST_ALPHABET}; choose noise > 0 (a variance), for example noise=0.01"
         )
-    return (PlaneChannel.of(model) if model.indices * model.tokens == 2 else None) or LineChannel(model)
+    two = model.indices * model.tokens == 2
+    return (PlaneChannel.of(model) if two else None) or LineChannel(model)
 
 
 def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel:

@@ -364,6 +364,18 @@ class Channel(abc.ABC):
         """Log |dy / d observation|: turns the density of the observation into that of y."""
         return np.zeros(observation.shape[0])
 
+    @property
+    def volume_error(self) -> float:
+        """Standard error of the mean of :meth:`log_output_volume`, where that is taken from draws."""
+        return 0.0
+
+    def visible(self, frame: np.ndarray) -> np.ndarray | None:
+        """Orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
+
+        None where only averages tell.
+        """
+        return None
+
     def curvature_at_zero(self) -> Estimate | None:
         """f_l = E|G_ll|_F^2 of every index (P,) at zero overlap, G = d g_out / d omega.
 

@@ -20,8 +20,8 @@ from ...numerics.linear_algebra import symmetric_basis
 MOST_ROWS = 4
 #: Index matrices at which all of them are, and those that pass once more; what a link does with the few that are large
 #: is easily missed, so that half of them are.
-_TRIED, _TRIED_AGAIN, _LARGE = 16, 2**11, 2.0
-#: The relative change of an output that is rounding.
+_TRIED, _TRIED_AGAIN, _LARGE = 16, 2**12, 2.0
+#: The change of an output that is rounding, in its own units.
 _ROUNDING = 1e-9
 
 #: An output as a function of index matrices (n, P, M).
@@ -36,13 +36,13 @@ class RowSymmetry:
 
     @classmethod
     def of_output(cls, output: Output, rows: int, tokens: int, seed: int) -> RowSymmetry:
-        """Those that an output does not show, or only by its sign."""
+        """Those that an output, of order one, does not show, or only by its reflection."""
         every = _signed_permutations(rows) if rows <= MOST_ROWS else np.eye(rows)[None]
-        return cls(_unseen(every, output, tokens, seed, or_sign=True))
+        return cls(_unseen(every, output, tokens, seed, or_reflected=True))
 
     def unseen_by(self, output: Output, tokens: int, seed: int) -> RowSymmetry:
-        """The part of it that an output does not show by its sign either: nor does any posterior at zero overlap."""
-        return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_sign=False))
+        """The part of it that an output does not show at all: nor does any posterior at zero overlap."""
+        return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_reflected=False))
 
     @cached_property
     def trivial(self) -> bool:
@@ -96,22 +96,31 @@ def probes(rows: int, tokens: int, seed: int, count: int = _TRIED_AGAIN) -> np.n
 
 
 def same_outputs(there: np.ndarray, here: np.ndarray) -> bool:
-    """Whether outputs are the same up to rounding."""
-    return bool((abs(there - here) <= _ROUNDING * (1 + abs(here))).all())
+    """Whether outputs (n, k) are the same up to rounding."""
+    return bool(_alike(there, here).all())
 
 
-def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_sign: bool) -> np.ndarray:
+def _alike(there: np.ndarray, here: np.ndarray) -> np.ndarray:
+    return abs(there - here) <= _ROUNDING * (1 + abs(here))
+
+
+def _reflected(there: np.ndarray, here: np.ndarray) -> bool:
+    """Whether every output (n, k) is the same, or its mirror image at some point: the law of its noise has both."""
+    centre = there[0] + here[0]
+    mirrored = _alike(centre - there, here).all(0)
+    return bool((mirrored | _alike(there, here).all(0)).all())
+
+
+def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_reflected: bool) -> np.ndarray:
     """Those of a group's elements (g, P, P) that an output does not show; the unit matrix alone if they are no group.
 
     That is so where what breaks a symmetry is so rare that some of its elements were not caught.
     """
-    rows = elements.shape[1]
+    rows, unchanged = elements.shape[1], _reflected if or_reflected else same_outputs
     for count in (_TRIED, _TRIED_AGAIN):
         Z = probes(rows, tokens, seed, count)
         own = np.asarray(output(Z), float)
-        seen = (np.asarray(output(h @ Z), float) for h in elements)
-        kept = [same_outputs(y, own) or (or_sign and same_outputs(-y, own)) for y in seen]
-        elements = elements[kept]
+        elements = elements[[unchanged(np.asarray(output(h @ Z), float), own) for h in elements]]
     return elements if _closed(elements) else np.eye(rows)[None]
 
 

@@ -10,11 +10,14 @@ At overlap Q the student's field and the true index are jointly Gaussian per tok
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ...numerics import interrupts
 from ...numerics.control_variates import Control, hermite_polynomials
 from ...numerics.linear_algebra import mixed_rows, psd_sqrt, symmetric_basis
 from ...numerics.quadrature import sobol_uniforms
@@ -35,10 +38,14 @@ from ..channels.protocol import (
 )
 from ..channels.row_symmetry import RowSymmetry
 
+#: Multiplications between two looks at whether a signal to stop waits: a fraction of a second on one core.
+_PRODUCTS_BETWEEN_LOOKS = 2**33
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
 POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
-_SMALL_OVERLAP = 0.25
+#: Largest overlaps up to which the curvature at zero overlap is all of a control variate, and from which none of it. In
+#: between its share falls smoothly: an iterated map that jumps has no fixed point there.
+_CONTROL_WHOLE, _CONTROL_NONE = 0.1, 0.5
 #: Draws from which a posterior covariance is good to about half a percent.
 _MANY_DRAWS = 4096
 #: Nodes per control variate, and observations: with fewer the regression would fit the noise.
@@ -55,9 +62,10 @@ class QuasiRandomAverager(OperatorAverager):
     become products of the two.
 
     Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
-    is one while all overlaps are small: near the first threshold it removes most of the error. It costs as much as an
-    evaluation, once per set of nodes, and is of no use far from zero overlap. For other channels they are the Hermite
-    polynomials of degree 2 and 4 of the true index, with mean zero, at every overlap.
+    is one while overlaps are small: near the first threshold it removes most of the error. It costs as much as an
+    evaluation, once per set of nodes, and is of no use far from zero overlap; its share falls smoothly with the largest
+    overlap. For other channels they are the Hermite polynomials of degree 2 and 4 of the true index, with mean zero, at
+    every overlap.
     """
 
     def __init__(
@@ -141,13 +149,16 @@ class QuasiRandomAverager(OperatorAverager):
         _refuse_lost(posterior.log_evidence, V)
         return posterior
 
-    def samples(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
+    def samples(
+        self, V: np.ndarray, posterior: Callable[[Any, Any, Any, Accuracy], Posterior] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
         """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
 
-        Those of the channel itself, each to be trusted on its own: prepared ones are made for averages.
+        Those of the channel itself, each to be trusted on its own: prepared ones are made for averages. Or those that
+        are given.
         """
         Z, _, weights = self._nodes
-        found = self.channel.posterior(self._observation, self._omega(V), V, self._accuracy)
+        found = (posterior or self.channel.posterior)(self._observation, self._omega(V), V, self._accuracy)
         return Z, weights, self._observation, Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
 
     def _omega(self, V: np.ndarray) -> np.ndarray:
@@ -175,8 +186,7 @@ class QuasiRandomAverager(OperatorAverager):
         values = self._diagonal_values if self.channel.diagonal else self._matrix_values
         log_evidence, moments, curvatures = values(V, Q)
         log_evidence = log_evidence - self._log_volume
-        control, weights = self._controls_at(Q), self._nodes[2]
-        second_moment, *rest = (self._mean(x, weights, control) for x in (moments, log_evidence, curvatures))
+        second_moment, *rest = (self._mean(x, Q) for x in (moments, log_evidence, curvatures))
         if self.channel.diagonal:
             second_moment = second_moment[:, :, None] * np.eye(len(Q))
         # Where a symmetry or the prior says that an average is zero, its noise is left out.
@@ -225,10 +235,9 @@ class QuasiRandomAverager(OperatorAverager):
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        weights, posteriors = self._nodes[2], self._all_posteriors(V)
-        squares, operators = squares_and_operators(posteriors, V, frame, basis)
-        control = self._controls_at(np.eye(len(V)) - V)
-        moments, operators = (self._mean(values, weights, control) for values in (squares, operators))
+        squares, operators = squares_and_operators(self._all_posteriors(V), V, frame, basis)
+        Q = np.eye(len(V)) - V
+        moments, operators = (self._mean(values, Q) for values in (squares, operators))
         moments, operators = symmetric_growth(self.channel.symmetry.of(V), frame, moments, operators)
         if self.channel.groups is None:
             return moments, operators
@@ -238,18 +247,27 @@ class QuasiRandomAverager(OperatorAverager):
         components = np.einsum("ab,bij,rij->ra", allowed, basis, moments)
         return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
 
-    def _controls_at(self, Q: np.ndarray) -> Control | None:
-        if self.channel.curvature_is_control:
-            return self._curvature_control if np.diag(Q).max() < _SMALL_OVERLAP else None
-        return self._hermite_control
+    def _control_at(self, Q: np.ndarray) -> tuple[Control | None, float]:
+        """The control variates, and the share of the regression on them that is taken out."""
+        if not self.channel.curvature_is_control:
+            return self._hermite_control, 1.0
+        share = _falling((float(np.diag(Q).max()) - _CONTROL_WHOLE) / (_CONTROL_NONE - _CONTROL_WHOLE))
+        return (self._curvature_control if share > 0 else None), share
 
-    def _mean(self, values: np.ndarray, weights: np.ndarray, control: Control | None) -> np.ndarray:
+    def _mean(self, values: np.ndarray, Q: np.ndarray) -> np.ndarray:
         """Mean of every randomisation, with the regression on the control variates taken out where there are any."""
+        weights, (control, share) = self._nodes[2], self._control_at(Q)
         weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
         mean = weighted.reshape(self._randomisations, self._count, -1).mean(1)
         if control is not None:
-            mean = mean - control.means @ (control.inverse @ weighted)
+            mean = mean - share * (control.means @ (control.inverse @ weighted))
         return mean.reshape(self._randomisations, *values.shape[1:])
+
+
+def _falling(x: float) -> float:
+    """One up to x = 0, zero from x = 1 on, with two continuous derivatives."""
+    t = min(max(x, 0.0), 1.0)
+    return 1.0 - t**3 * (10.0 - 15.0 * t + 6.0 * t**2)
 
 
 def _mean_log_evidence(posteriors: list[Posterior]) -> np.ndarray:
@@ -289,8 +307,21 @@ def squares_and_operators(
     # tr(B_a G B_b H^T) is linear in the products G_ik H_jl, summed over tokens.
     products = (G @ np.swapaxes(H, 1, 2)).reshape(len(G), d**4)
     forms = np.einsum("aij,bkl->ikjlab", basis, basis).reshape(d**4, len(basis) ** 2)
-    operators = (products @ forms).reshape(len(G), len(basis), len(basis))
+    operators = _in_pieces(products, forms).reshape(len(G), len(basis), len(basis))
     return _symmetric(g @ np.swapaxes(h, 1, 2)), _symmetric(operators)
+
+
+def _in_pieces(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """``rows @ matrix``, in pieces of less than a second each, between which a signal to stop is obeyed.
+
+    Of eight indices all rows together take ten seconds.
+    """
+    found = np.empty((len(rows), matrix.shape[1]), np.result_type(rows, matrix))
+    each = max(1, _PRODUCTS_BETWEEN_LOOKS // matrix.size)
+    for start in range(0, len(rows), each):
+        interrupts.check()
+        np.matmul(rows[start : start + each], matrix, out=found[start : start + each])
+    return found
 
 
 def symmetric_growth(

@@ -19,6 +19,9 @@ from ..channels.row_symmetry import RowSymmetry
 #: Precisions are kept in this range. Below it nothing is learned; at its end, 1-q = 1e-6, a direction counts as known
 #: and has no coordinate any more: it would run away from the others without end.
 PRECISIONS = (1e-300, 1e6)
+#: The logit from which on a direction counts as known: eigenvalues of a matrix of logits at the end of the range may
+#: come back some units in the last place before it.
+KNOWN_LOGIT = np.log(PRECISIONS[1]) * (1 - 1e-12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +200,7 @@ class Coordinates:
     def pinned(self, x: np.ndarray) -> tuple[Coordinates, np.ndarray]:
         """Count the principal directions at the largest precision as known."""
         logits, directions = self._principal(x)
-        rest = logits < np.log(PRECISIONS[1])
+        rest = logits < KNOWN_LOGIT
         space, x = self._selected(logits, directions, rest)
         return replace(space, known=np.concatenate([self.certain, directions[:, ~rest]], 1)), x
 

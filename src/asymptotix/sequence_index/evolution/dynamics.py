@@ -15,7 +15,7 @@ import numpy as np
 from ...core.progress import Say, quietly
 from ...numerics.iteration import FixedPoint, fixed_point
 from ...numerics.linear_algebra import to_logit
-from .coordinates import PRECISIONS
+from .coordinates import KNOWN_LOGIT
 from .instability import Instability
 from .nodes import Nodes
 from .overlap_map import MISALIGNED, OverlapMap
@@ -125,7 +125,7 @@ class Dynamics(OverlapMap):
             elif stopped is _Stop.EXACT:
                 return DynamicsEnd(point, Ending.EXACT, self.contraction(point.alpha))
             elif stopped is _Stop.MARGINAL:
-                words = f"exact recovery is marginal at alpha = {self.exact_recovery_bound:g}"
+                words = f"exact recovery is marginal at alpha = {self.exact_recovery_bound / self.copies:g}"
                 return DynamicsEnd(point, Ending.MARGINAL, f"{words}: 1-q falls algebraically only")
             else:
                 return DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
@@ -175,7 +175,7 @@ class Dynamics(OverlapMap):
                 return _Stop.MARGINAL
             if contraction < 1:
                 return _Stop.EXACT
-        return _Stop.KNOWN if point.logits[-1] >= np.log(PRECISIONS[1]) else None
+        return _Stop.KNOWN if point.logits[-1] >= KNOWN_LOGIT else None
 
     def contraction(self, alpha: float) -> str:
         """How fast full overlap is approached, in words."""

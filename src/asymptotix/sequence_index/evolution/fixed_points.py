@@ -130,7 +130,7 @@ class StateEvolution(Dynamics):
             found = self.outside(solution, point)
             excess, doubt = alpha * found.rate - 1, 2 * alpha * found.error
             if not found.starts_by_itself and excess < -doubt:
-                return solution
+                return _with_what_may_be_learned(solution, alpha * found.unseen, tolerance)
             if not found.starts_by_itself and excess <= doubt:
                 break
             follower = self._follower_on_more_nodes
@@ -180,6 +180,14 @@ class StateEvolution(Dynamics):
         words = f"converged: nothing {'else ' if Q.any() else ''}is learned"
         averages = self.nodes.with_evidence(self.nodes.block(0)(V), V)
         return OverlapSolution(Q, V, np.zeros(Q.shape), averages, Status.CONVERGED, words)
+
+
+def _with_what_may_be_learned(solution: OverlapSolution, unseen: float, tolerance: float) -> OverlapSolution:
+    """The solution, inaccurate where the nodes do not exclude an overlap in a direction that counts as not learned."""
+    if unseen <= tolerance:
+        return solution
+    words = f"{solution.words}; of what counts as not learned, an overlap of up to {unseen:.1e} is not excluded"
+    return replace(solution, how=Status.INACCURATE, words=words)
 
 
 def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:

@@ -29,6 +29,8 @@ from ..channels.protocol import OperatorAverager
 NO_MOMENT = 1e-9
 #: Errors by which an average must exceed zero to count as different from it.
 SIGNIFICANT = 4.0
+#: Errors above its mean up to which an average is not excluded: 1 in 25 is beyond, of eight rows.
+NOT_EXCLUDED = 2.0
 #: Errors within which two eigenvalues count as equal.
 _TIED = 3.0
 #: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where the
@@ -52,12 +54,15 @@ class Instability(NamedTuple):
         Error of ``rate``, three of which hold it as often as three standard errors of many rows.
     direction : array (P, P)
         Positive semi-definite, of Frobenius norm one: the overlap that grows; zero if the rate is.
+    unseen : float
+        Largest E|g|^2 along a direction outside the range of ``moment`` that the nodes do not exclude.
     """
 
     moment: np.ndarray
     rate: float
     error: float
     direction: np.ndarray
+    unseen: float = 0.0
 
     @property
     def starts_by_itself(self) -> bool:
@@ -106,16 +111,18 @@ def analysed(
 ) -> Instability:
     """What starts by itself and what grows, from averages (R, d, d) and (R, b, b)."""
     basis = symmetric_basis(complement.shape[1])
-    vectors, values = _significant(moments, floor, noisy)
+    vectors, values, unseen = _significant(moments, floor, noisy)
     moment = (vectors * values) @ vectors.T
     rest = np.linalg.svd(vectors)[0][:, vectors.shape[1] :] if vectors.shape[1] else np.eye(len(moment))
     rate, error, direction = _leading(_restricted(operators, basis, rest), rest)
     outward = complement @ np.stack([moment, direction]) @ complement.T
-    return Instability(outward[0], rate, error, outward[1])
+    return Instability(outward[0], rate, error, outward[1], unseen)
 
 
-def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray]:
+def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray, float]:
     """Principal directions of the mean of matrices (R, d, d) along which it exceeds the floor.
+
+    Then the largest value that it may have along the others.
 
     What vanishes does so sample by sample, unless posteriors come from draws or one in many misses a root (``noisy``):
     then the mean must exceed its own error too, along directions that the other half of the rows has chosen.
@@ -123,10 +130,12 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
     values, vectors = np.linalg.eigh(moments.mean(0))
     if not noisy or len(moments) < 4:
         kept = values > floor
-        return vectors[:, kept], values[kept]
+        return vectors[:, kept], values[kept], 0.0
     along = _crossed(moments)
-    kept = (values > floor) & (along.mean(0) > SIGNIFICANT * error_of_mean(along))
-    return vectors[:, kept], values[kept]
+    mean, error = along.mean(0), error_of_mean(along)
+    kept = (values > floor) & (mean > SIGNIFICANT * error)
+    may_be = np.where(values > floor, mean + NOT_EXCLUDED * error, 0.0)
+    return vectors[:, kept], values[kept], float(may_be[~kept].max(initial=0.0))
 
 
 def _crossed(matrices: np.ndarray) -> np.ndarray:
@@ -193,5 +202,5 @@ def visible_directions(average: OperatorAverager, frame: np.ndarray) -> np.ndarr
     basis = symmetric_basis(d)
     moments, operators = average.moments_and_operators(0.5 * np.eye(P), frame, basis)
     seen = moments + np.einsum("aij,rab,b->rij", basis, operators, np.einsum("bii->b", basis))
-    vectors, _ = _significant(seen, NO_MOMENT, average.stochastic)
+    vectors, _, _ = _significant(seen, NO_MOMENT, average.stochastic)
     return frame if vectors.shape[1] == d else frame @ vectors

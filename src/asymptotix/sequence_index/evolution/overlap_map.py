@@ -29,6 +29,9 @@ from .zero_overlap import curvature_at_zero, sampled_instability_at_zero
 SEED_OVERLAP = 0.02
 #: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
 MISALIGNED = 1e-6
+#: Overlap, about, that the rest of the index space may have where it counts as not learned; and numbers of blocks of
+#: nodes that are asked in turn until it is known to have less.
+_UNSEEN, _GROWTH_BLOCKS = 5e-4, (1, 4, 16)
 
 
 class OverlapMap:
@@ -55,6 +58,8 @@ class OverlapMap:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
         self.held = dict(held or {})
+        #: Samples of this channel in one of the model's: alpha here is so many times as large, and said divided by it.
+        self.copies = 1
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -90,6 +95,8 @@ class OverlapMap:
         free = np.delete(np.eye(P), list(self.held), axis=1)
         if self.channel.diagonal or P == 1:
             return free
+        if (known := self.channel.visible(free)) is not None:
+            return known
         average = self.nodes.block(0) if self.nodes.noisy else self.nodes.few
         assert isinstance(average, OperatorAverager)
         return visible_directions(average, free)
@@ -127,7 +134,20 @@ class OverlapMap:
             return diagonal_instability(self.nodes.block(0)(point.V).curvature, rows)
         if point.learned == 0 and not self.held:
             return self._growth_of_nothing
-        return instability([self.nodes.operator_block(0)], point.V, self.not_learned(point), MISALIGNED)
+        return self._growth_outside(point)
+
+    def _growth_outside(self, point: Point) -> Instability:
+        """What grows outside the learned subspace, on more nodes where these leave open whether a direction is learned.
+
+        What rare data alone show of a direction scatters: on one block it may not stand out of its error.
+        """
+        outside, blocks = self.not_learned(point), []
+        for count in _GROWTH_BLOCKS:
+            blocks += [self.nodes.operator_block(number) for number in range(len(blocks), count)]
+            found = instability(blocks, point.V, outside, MISALIGNED)
+            if found.starts_by_itself or point.alpha * found.unseen < _UNSEEN or count >= self.nodes.most_blocks:
+                break
+        return found
 
     @cached_property
     def _growth_of_nothing(self) -> Instability:

@@ -40,8 +40,7 @@ def sampled_instability_at_zero(
     Where the observation is one number no blocks are needed: few values are asked for each, many are sorted.
     """
     P, blocks = channel.indices, []
-    # At extrema of a link rounding is as large as what counts as a moment, and draws have noise.
-    floor = np.inf if _is_even(channel) else NO_MOMENT
+    floor = least_moment(channel)
     if channel.exact_averager() is not None:
         exact = block(0)
         found = instability([exact], np.eye(P), np.eye(P), floor)
@@ -89,6 +88,15 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 def _directions_with_a_mean(channel: Channel) -> int:
     """Dimension at most of E[z|y]: what an exchange or a change of sign of rows that no output shows does not move."""
     return int(np.linalg.matrix_rank(unseen_symmetry(channel).elements.mean(0)))
+
+
+@lru_cache(maxsize=64)
+def least_moment(channel: Channel) -> float:
+    """E|g|^2 at zero overlap below which it counts as zero: any where outputs are even, so that it vanishes.
+
+    At extrema of a link rounding is as large as what counts as a moment elsewhere, and draws have noise.
+    """
+    return np.inf if _is_even(channel) else NO_MOMENT
 
 
 def _is_even(channel: Channel) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.specification import Specification, condensed, fixed_points
+from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
 from ...numerics import checks
 from ...numerics.precision import double_precision
 from .sizes import refuse_large_attention
@@ -141,6 +141,22 @@ class DeepAttention(Specification):
             return None
         with double_precision():
             return condensed(self.activation(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
+
+    def function_sample(self, field: str) -> np.ndarray | None:
+        """The activation at many logits, some of them large."""
+        import jax.numpy as jnp
+
+        if not callable(self.activation):
+            return None
+        with double_precision():
+            logits = jnp.asarray(far_points(SAMPLE_LENGTH, self.tokens, self.tokens))
+            return condensed(self.activation(logits), SAMPLE_LENGTH)
+
+    def function_code(self, field: str) -> str | None:
+        if not callable(self.activation):
+            return None
+        with double_precision():
+            return program_digest(self.activation, (self.tokens, self.tokens))
 
     @property
     def ranks(self) -> tuple[int, ...]:

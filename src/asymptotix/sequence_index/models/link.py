@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.specification import Specification, condensed, fixed_points
+from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
 from ...numerics import checks
 from ...numerics.precision import double_precision
 from .link_trial import try_link
@@ -59,6 +59,12 @@ class SequenceIndex(Specification):
     def function_values(self, field: str) -> np.ndarray | None:
         return _link_values(self)
 
+    def function_sample(self, field: str) -> np.ndarray | None:
+        return _link_sample(self)
+
+    def function_code(self, field: str) -> str | None:
+        return _link_code(self)
+
 
 @dataclass(frozen=True)
 class MultiIndex(Specification):
@@ -98,6 +104,12 @@ class MultiIndex(Specification):
     def function_values(self, field: str) -> np.ndarray | None:
         return _link_values(self)
 
+    def function_sample(self, field: str) -> np.ndarray | None:
+        return _link_sample(self)
+
+    def function_code(self, field: str) -> str | None:
+        return _link_code(self)
+
 
 #: What the channels of links take.
 LinkModel = SequenceIndex | MultiIndex
@@ -113,6 +125,20 @@ def _clean(model: LinkModel) -> None:
 
 def _link_values(model: LinkModel) -> np.ndarray:
     """The link at fixed index matrices: what a file knows it by."""
-    with double_precision():
-        Z = jnp.asarray(fixed_points(16, model.indices, model.tokens))
-        return condensed(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(Z))
+    return condensed(_at(model, fixed_points(16, model.indices, model.tokens)))
+
+
+def _link_sample(model: LinkModel) -> np.ndarray:
+    """The link at many of them, some of them large."""
+    return condensed(_at(model, far_points(SAMPLE_LENGTH, model.indices, model.tokens)), SAMPLE_LENGTH)
+
+
+@double_precision()
+def _link_code(model: LinkModel) -> str:
+    return program_digest(model.evaluate, (model.indices, model.tokens))
+
+
+@double_precision()
+def _at(model: LinkModel, Z: np.ndarray) -> np.ndarray:
+    """The link at index matrices (n, P, M)."""
+    return np.asarray(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(jnp.asarray(Z)))

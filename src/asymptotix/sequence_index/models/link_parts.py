@@ -53,18 +53,26 @@ def link_parts(model: LinkModel) -> list[LinkPart]:
 @double_precision()
 def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
     """Which output depends on which row, (k, P), and an index matrix at which the link was seen."""
-    rng = np.random.default_rng(streams.LINK_DEPENDENCE)
+    return changed_outputs(model, streams.LINK_DEPENDENCE, axis=1)
+
+
+def changed_outputs(model: LinkModel, seed: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which output changes with which row (axis 1) or token (axis 2), (k, P or M), and one of the index matrices."""
+    rng = np.random.default_rng(seed)
     sizes = np.resize(_SIZES, (_PROBES, 1, 1))
     Z, moved = sizes * rng.standard_normal((2, _PROBES, model.indices, model.tokens))
     outputs = compiled(jax.vmap(lambda Z: jnp.ravel(jnp.asarray(model.evaluate(Z))).astype(float)))
     before = np.asarray(outputs(Z))
+    unit = np.nanmedian(abs(before - np.nanmedian(before, axis=0)), axis=0)  # no unit of an output hides it
     columns = []
-    for row in range(model.indices):
-        changed = Z.copy()
-        changed[:, row] = moved[:, row]
+    for place in range(Z.shape[axis]):
+        here = np.moveaxis(np.zeros(Z.shape, bool), axis, 0)
+        here[place] = True
+        changed = np.where(np.moveaxis(here, 0, axis), moved, Z)
         after = np.asarray(outputs(changed))
         # What is not a number on one side only is a change.
-        columns.append((~np.isclose(after, before, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)).any(0))
+        same = np.isclose(after, before, rtol=_ROUNDING, atol=_ROUNDING * unit, equal_nan=True)
+        columns.append((~same).any(0))
     return np.stack(columns, 1), Z[0]
 
 

@@ -41,6 +41,7 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
     for r in range(_RANDOMISATIONS):
         interrupts.check()
         Z = ndtri(sobol_uniforms(_OUTPUTS, L * M, (streams.DEEP_AT_ZERO_OUTPUTS, r))).reshape(-1, L, M)
+        interrupts.check()
         u = rank_one.last_preactivation(Z, skip, activation)
         lists = (_mixing_list(L, M, skip, activation, (stream, r)) for stream in streams.DEEP_AT_ZERO_LISTS)
         G, H = (_deviations(u, one) for one in lists)
@@ -82,8 +83,11 @@ def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
     last = np.einsum("jab,jcd->jacbd", inverse, inverse).reshape(len(early), -1)
     first = np.einsum("jlm,jlk->jlmk", early, early).reshape(len(early), -1)
     table = [jnp.asarray(x) for x in (energies, log_volume, np.concatenate([first, last], 1))]
-    parts = [_conditional(*table, jnp.asarray(some)) for some in np.split(u, len(u) // _BLOCK)]
-    moments = np.concatenate([np.asarray(part) for part in parts]).reshape(len(u), L, M, M)
+    parts = []
+    for some in np.split(u, len(u) // _BLOCK):
+        interrupts.check()
+        parts.append(np.asarray(_conditional(*table, jnp.asarray(some))))
+    moments = np.concatenate(parts).reshape(len(u), L, M, M)
     return moments - np.eye(M)
 
 

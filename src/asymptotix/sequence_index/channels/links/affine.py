@@ -7,11 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink
 from ..protocol import Averages, OperatorAverager
 from ..tools.sample_moments import SampleMoments
 from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
+from .link_kind import LinkKind
 
 
 class LinearChannel(LinkChannel):
@@ -26,19 +27,21 @@ class LinearChannel(LinkChannel):
 
     description = "the closed form of a Gaussian channel: the link is affine"
 
-    def __init__(self, model: LinkModel, matrix: np.ndarray, offset: np.ndarray) -> None:
+    def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
+        matrix, offset = kind.matrix, kind.offset
+        assert matrix is not None
         left, values, _ = np.linalg.svd(matrix)
         rank = int((values > 1e-10 * values.max()).sum())
         super().__init__(model, rank if model.noise == 0 else 0)
         self.noises = len(matrix) if model.noise > 0 else 0
         self._offset, self._seen, self._unseen = offset, left[:, :rank].T, left[:, rank:].T
-        self._B = self._seen @ matrix
+        self._B, self._doubt = self._seen @ matrix, kind.doubt
 
     def footprint(self, draws: int) -> int:
         return 8 * self.size**2
 
-    def exact_averager(self) -> LinearAverager:
-        return LinearAverager(self.indices, self.tokens, self._B, self.model.noise, len(self._unseen))
+    def exact(self) -> LinearAverager:
+        return LinearAverager(self.indices, self.tokens, self._B, self.model.noise, len(self._unseen), self._doubt)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         noise, B = self.model.noise, self._B
@@ -68,9 +71,14 @@ class LinearAverager(OperatorAverager):
         Variance of the noise on every output.
     unseen : int
         Number of outputs that are noise alone.
+    doubt : float
+        Largest probability of indices where the link may be another one.
     """
 
-    def __init__(self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int) -> None:
+    def __init__(
+        self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int, doubt: float = 0.0
+    ) -> None:
+        self.accuracy = max(self.accuracy, doubt)
         self._shape, self._B, self._noise, self._unseen = (indices, tokens), B, noise, unseen
 
     def __call__(self, V: np.ndarray) -> Averages:

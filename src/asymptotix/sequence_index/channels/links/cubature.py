@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink
 from ..protocol import LEAST_EFFECTIVE_SAMPLES
 from ..tools.root_finding import projected
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
@@ -39,7 +38,7 @@ class CubatureChannel(LinkChannel):
     where they are typical.
     """
 
-    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
+    def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
         super().__init__(model, 0.0)
         self.noises = kind.outputs
         self.draws = 24 if self.size == 1 else 224
@@ -47,12 +46,8 @@ class CubatureChannel(LinkChannel):
         self._levels, self._grid, self._order = (14, 48, 8) if self.size == 1 else (9, 16, 4)
         self._corners = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=self.size)))
 
-    def exact_averager(self) -> NoisyAverager | None:
-        """Where there is one index and one output, and the link is not too steep for its noise; kept."""
-        return self._averager
-
-    @functools.cached_property
-    def _averager(self) -> NoisyAverager | None:
+    def exact(self) -> NoisyAverager | None:
+        """Where there is one index and one output, and the link is not too steep for its noise."""
         return noisy_averager(self.model, self.noises)
 
     def footprint(self, draws: int) -> int:
@@ -135,6 +130,6 @@ class CubatureChannel(LinkChannel):
         if share > 1 / LEAST_EFFECTIVE_SAMPLES:
             raise FloatingPointError(
                 f"in the median sample {share:.3g} of the posterior lies in cells that are too coarse for"
-                f" noise={self.model.noise:g}; take more draws (splits per level, default {self.draws}), more noise, or"
-                " noise=0"
+                f" noise={self.model.own.noise:g}; take more draws (splits per level, default {self.draws}), more"
+                " noise, or noise=0"
             )

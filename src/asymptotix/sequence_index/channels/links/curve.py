@@ -12,12 +12,12 @@ import numpy as np
 from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
 from ... import streams
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink, flat_link
 from ..tools.line_roots import line_roots
 from ..tools.root_finding import projected
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from ..tools.small_matrices import cholesky, half_log_det, solve_positive
-from .link_channel import LinkChannel, flat_link
+from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
 _NODES, _LINE_NODES = 384, 128
@@ -46,7 +46,7 @@ class CurveChannel(LinkChannel):
 
     finest, fields = _FINEST, 8
 
-    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
+    def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
         super().__init__(model, 1)
         self._affine = kind.affine
         way = "in closed form" if all(kind.affine) else "by bracketing and Newton's method"
@@ -158,7 +158,7 @@ class CurveChannel(LinkChannel):
 
 
 @double_precision()
-def critical_points(model: LinkModel) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def critical_points(model: ObservedLink) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Per index, its values at critical points of the link, the critical values, and how strongly the link bends there.
 
     Newton's method from many starts. Where critical points fill lines, the index along the line is left without.

@@ -20,7 +20,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from ....numerics.compiled import compiled
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink
 from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
@@ -68,7 +68,7 @@ class FibreChannel(LinkChannel):
     draws = 256
     stochastic = True
 
-    def __init__(self, model: LinkModel, rank: int, affine: tuple[bool, ...] = ()) -> None:
+    def __init__(self, model: ObservedLink, rank: int, affine: tuple[bool, ...] = ()) -> None:
         """``affine``: where there is one output, in which coordinates the link is affine."""
         super().__init__(model, rank)
         self._affine = affine or (False,) * self.size
@@ -124,7 +124,7 @@ class NoisyFibreChannel(FibreChannel):
     likelihood) or from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
     """
 
-    def __init__(self, model: LinkModel, kind: LinkKind) -> None:
+    def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
         # In its noise the observation is affine.
         super().__init__(model, kind.outputs, (*kind.affine, *[True] * kind.outputs))
         self.outputs, self.noises = 0.0, kind.outputs

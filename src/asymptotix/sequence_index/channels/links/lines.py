@@ -15,12 +15,12 @@ import numpy as np
 from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
 from ... import streams
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink, flat_link
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.random_lists import kronecker_normals
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky
-from .link_channel import ROUNDING, LinkChannel, flat_link
+from .link_channel import ROUNDING, LinkChannel
 
 #: Jumps of most links on a line at most, and of those that there is a channel for.
 _FEW_JUMPS, _MOST_JUMPS = 4, 24
@@ -35,7 +35,7 @@ class LineChannel(LinkChannel):
     stochastic = True
     description = "random lines, exact along each: several indices and discrete outputs, without noise"
 
-    def __init__(self, model: LinkModel) -> None:
+    def __init__(self, model: ObservedLink) -> None:
         super().__init__(model, 0)
         most = jumps_along_lines(model)
         if most > _MOST_JUMPS:
@@ -76,7 +76,7 @@ class LineChannel(LinkChannel):
 
 
 @double_precision()
-def jumps_along_lines(model: LinkModel) -> int:
+def jumps_along_lines(model: ObservedLink) -> int:
     """How often a link takes and leaves a value along a line through a typical point at which it has that value."""
     rng = np.random.default_rng(streams.LINK_LINES)
     n = model.indices * model.tokens

@@ -12,12 +12,13 @@ import numpy as np
 
 from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
+from ....numerics.quadrature import Estimate, error_of_mean, sobol_normals
 from ... import streams
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink, flat_link
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
-from ..protocol import DEFAULT_ACCURACY, Accuracy, PreparedPosterior
-from ..row_symmetry import RowSymmetry
+from ..protocol import DEFAULT_ACCURACY, Accuracy, Averages, OperatorAverager, PreparedPosterior
+from ..row_symmetry import RowSymmetry, same_outputs
 from ..supported import SupportedPosterior
 from ..tools.recovery_rates import last_recovered
 
@@ -25,8 +26,25 @@ from ..tools.recovery_rates import last_recovered
 _EXPENSIVE = ((4096, 8), (65536, 16))
 #: Differentials that show which directions are recovered last.
 _DIFFERENTIALS = 2**10
-#: Outputs may have been rounded to single precision before they come back.
-ROUNDING = 2e-6
+#: Share of the differentials along a direction below which they are rounding.
+_HIDDEN = 1e-13
+#: Draws of a row from which the mean volume is taken.
+_VOLUMES = 2**13
+#: Outputs may have been rounded to single precision before they come back; else to double precision.
+ROUNDING, _FINE_ROUNDING = 2e-6, 2e-14
+
+
+def _sizes_along(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How far differentials (m, k, d, M) of any length go along d directions, at most one, and these (d, d)."""
+    length = np.sqrt((J**2).sum((2, 3), keepdims=True))
+    unit = J / np.where(length > 0, length, np.inf)
+    return np.linalg.eigh(np.einsum("akim,akjm->ij", unit, unit) / max(1, np.count_nonzero(length)))
+
+
+def rounding_of(y: Any) -> Any:
+    """By how much outputs differ that are the same but for rounding: more for numbers of single precision."""
+    single = y.astype(np.float32).astype(y.dtype) == y
+    return jnp.where(single, ROUNDING, _FINE_ROUNDING) * (1 + jnp.abs(y))
 
 
 class LinkChannel(MappedChannel):
@@ -35,7 +53,7 @@ class LinkChannel(MappedChannel):
     #: Smallest standard deviation of a prior for which :meth:`support` is good; None where there is none.
     finest: float | None = None
 
-    def __init__(self, model: LinkModel, outputs: float) -> None:
+    def __init__(self, model: ObservedLink, outputs: float) -> None:
         super().__init__(model.indices, model.tokens, outputs)
         self.model = model
 
@@ -56,12 +74,25 @@ class LinkChannel(MappedChannel):
 
     @functools.cached_property
     def output_symmetry(self) -> RowSymmetry:
-        return RowSymmetry.of_output(self.model_output, self.indices, self.tokens, streams.ROW_SYMMETRY)
+        return RowSymmetry.of_output(self._without_noise, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
         if self.finest is None:
             return super().prepared(observation, Z, accuracy)
         return SupportedPosterior(self, observation, Z, accuracy)
+
+    def exact(self) -> OperatorAverager | None:
+        """Averages of the observed link by deterministic quadrature; None where they must be sampled."""
+        return None
+
+    def exact_averager(self) -> OperatorAverager | None:
+        """Those in the units of the user's own output, made once."""
+        return self._exact_averager
+
+    @functools.cached_property
+    def _exact_averager(self) -> OperatorAverager | None:
+        found = self.exact()
+        return None if found is None else InOwnUnits(found, self)
 
     def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
         """Points (lists, J, n) of the fibre of one observation, and their log-weights (lists, J), -inf for none.
@@ -76,7 +107,7 @@ class LinkChannel(MappedChannel):
         return compiled(jax.vmap(self.support))
 
     def link(self, z: Any) -> Any:
-        """The link as a function R^n -> R^k, float outputs."""
+        """The observed link as a function R^n -> R^k, float outputs."""
         return flat_link(self.model, z)
 
     @functools.cached_property
@@ -84,8 +115,12 @@ class LinkChannel(MappedChannel):
         """The link of many samples, compiled: one by one its operations would be, for every number of them."""
         return compiled(jax.vmap(self.link))
 
+    def _without_noise(self, Z: np.ndarray) -> np.ndarray:
+        """Observations (n, k) of index matrices (n, P, M), without noise."""
+        return self.observe(Z, np.zeros((len(Z), self.noises)))
+
     def observe(self, Z: Any, noise: Any = None) -> Any:
-        """The outputs (n, k), with the noise of the model.
+        """The outputs (n, k) in units of their own, with the noise of the model; see :class:`ObservedLink`.
 
         Parameters
         ----------
@@ -94,14 +129,16 @@ class LinkChannel(MappedChannel):
             Standard normals. By default the noise of a sample is a hash of its own index matrix: it does not depend
             on the other samples, and equal indices give equal observations.
         """
-        xp = array_namespace(Z)
-        with double_precision() if xp is np else contextlib.nullcontext():
-            z = jnp.asarray(Z).reshape(len(Z), self.size)
+        with double_precision():
+            z = jnp.asarray(np.asarray(Z, float).reshape(len(Z), self.size))
             y = self._link_program(z)
             if self.noises:
-                normals = jax.vmap(self._hashed_noise)(z) if noise is None else jnp.asarray(noise)
-                y = y + np.sqrt(self.model.noise) * normals.astype(y.dtype)
-            return y if xp is jnp else np.array(y)
+                # The hash is one of single or double numbers, as they are given.
+                bits = jnp.asarray(np.asarray(Z)).reshape(len(Z), self.size)
+                normals = jax.vmap(self._hashed_noise)(bits) if noise is None else jnp.asarray(noise, float)
+                y = y + np.sqrt(self.model.noise) * normals
+            found = np.array(y)
+        return found if array_namespace(Z) is np else jnp.asarray(found, Z.dtype)
 
     def _hashed_noise(self, z: Any) -> Any:
         bits = jax.lax.bitcast_convert_type(z, jnp.uint32).ravel()
@@ -113,22 +150,90 @@ class LinkChannel(MappedChannel):
     def recovery_bound(self, frame: np.ndarray) -> float:
         if frame.shape[1] == 1:
             return super().recovery_bound(frame)
-        z = np.random.default_rng(streams.LINK_DIFFERENTIALS).standard_normal((_DIFFERENTIALS, self.size))
-        with double_precision():
-            J = np.asarray(compiled(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(z)))
-        J = J.reshape(len(z), -1, self.indices, self.tokens)
-        directions, rank = last_recovered(np.einsum("akpm,pi->akim", J, frame), self.outputs)
+        J = np.einsum("akpm,pi->akim", self._differentials, frame)
+        if not (_sizes_along(J)[0] > _HIDDEN).all():
+            return np.inf  # some directions are seen in jumps alone: no data fix them all
+        directions, rank = last_recovered(J, self.outputs)
         return directions / rank
 
+    @functools.cached_property
+    @double_precision()
+    def _differentials(self) -> np.ndarray:
+        """Those of the observation at draws of the indices, (m, k, P, M)."""
+        J = compiled(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(self._looks))
+        return np.asarray(J).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
+
+    @functools.cached_property
+    def _looks(self) -> np.ndarray:
+        return np.random.default_rng(streams.LINK_DIFFERENTIALS).standard_normal((_DIFFERENTIALS, self.size))
+
+    def visible(self, frame: np.ndarray) -> np.ndarray | None:
+        sizes, axes = _sizes_along(np.einsum("akpm,pi->akim", self._differentials, frame))
+        seen = sizes > _HIDDEN
+        if seen.all():
+            return frame
+        Z = self._looks.reshape(-1, self.indices, self.tokens)
+        hidden = frame @ axes[:, ~seen]
+        moved = Z + hidden @ (hidden.T @ Z[::-1])
+        if not same_outputs(self._without_noise(moved), self._without_noise(Z)):
+            return None  # jumps show what differentials do not
+        return frame @ axes[:, seen]
+
+    @functools.cached_property
+    def _own_program(self) -> Any:
+        return compiled(jax.vmap(functools.partial(flat_link, self.model.own)))
+
     def model_output(self, Z: Any) -> Any:
-        """The output without noise, (n, k)."""
+        """The output of the user's own link without noise, (n, k)."""
         xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
-            y = self._link_program(jnp.asarray(Z).reshape(len(Z), self.size))
+            y = self._own_program(jnp.asarray(Z).reshape(len(Z), self.size))
             return y if xp is jnp else np.array(y)
 
+    @functools.cached_property
+    def _volume_program(self) -> Any:
+        return compiled(jax.vmap(self.model.log_volume))
 
-def flat_link(model: LinkModel, z: Any) -> Any:
-    """The link as a function R^n -> R^k of the vector of all indices, outputs in the precision of z."""
-    y = model.evaluate(z.reshape(model.indices, model.tokens))
-    return jnp.ravel(jnp.asarray(y)).astype(z.dtype)
+    @double_precision()
+    def log_output_volume(self, observation: Any) -> np.ndarray:
+        """Log |dy / d observation|, zero where the observation is one of countably many."""
+        y = np.asarray(observation, float)
+        if self.noises == 0 and self.outputs == 0:
+            return np.zeros(len(y))
+        return np.asarray(self._volume_program(y))
+
+    @functools.cached_property
+    def mean_log_volume(self) -> Estimate:
+        """E log |dy / d observation| over the data: what averages that know no single output leave out."""
+        rows = [sobol_normals(_VOLUMES, self.size, (streams.OUTPUT_VOLUMES, r)) for r in range(8)]
+        found = [self.log_output_volume(self._without_noise(z.reshape(-1, self.indices, self.tokens))) for z in rows]
+        means = np.mean(found, axis=1)
+        return Estimate(means.mean(), error_of_mean(means))
+
+
+    @property
+    def volume_error(self) -> float:
+        return float(self.mean_log_volume.error)
+
+
+class InOwnUnits(OperatorAverager):
+    """Averages of an observed link, with the density of the user's own output.
+
+    Parameters
+    ----------
+    averages : OperatorAverager
+    channel : LinkChannel
+    """
+
+    def __init__(self, averages: OperatorAverager, channel: LinkChannel) -> None:
+        self._averages, self._channel = averages, channel
+        self.accuracy = averages.accuracy
+
+    def __call__(self, V: np.ndarray) -> Averages:
+        found = self._averages(V)
+        return found._replace(log_evidence=found.log_evidence - self._channel.mean_log_volume.value)
+
+    def moments_and_operators(
+        self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self._averages.moments_and_operators(V, frame, basis)

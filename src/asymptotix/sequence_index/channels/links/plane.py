@@ -14,10 +14,10 @@ import numpy as np
 
 from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink, flat_link
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
-from .link_channel import ROUNDING, LinkChannel, flat_link
+from .link_channel import ROUNDING, LinkChannel
 
 #: Places at most where the quadrature is split, and how far from zero they count: no prior reaches further.
 _LARGEST_NUMBER_OF_CUTS, _FARTHEST = 24, 6.5
@@ -36,7 +36,7 @@ class PlaneChannel(LinkChannel):
 
     _line, _most = places_on_line(193), 2 * _MOST_INTERVALS
 
-    def __init__(self, model: LinkModel, free: int, cuts: np.ndarray) -> None:
+    def __init__(self, model: ObservedLink, free: int, cuts: np.ndarray) -> None:
         super().__init__(model, 0)
         self._free, self._cuts = free, cuts
         self.description = (
@@ -44,7 +44,7 @@ class PlaneChannel(LinkChannel):
         )
 
     @classmethod
-    def of(cls, model: LinkModel) -> PlaneChannel | None:
+    def of(cls, model: ObservedLink) -> PlaneChannel | None:
         """The channel of a link; None where its values change too often."""
         cuts = {axis: found for axis in (0, 1) if (found := pattern_changes(model, axis)) is not None}
         free = min(cuts, key=lambda axis: len(cuts[axis]), default=None)
@@ -82,7 +82,7 @@ class PlaneChannel(LinkChannel):
 
 
 @double_precision()
-def pattern_changes(model: LinkModel, axis: int) -> np.ndarray | None:
+def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
     """Values of one index at which the sequence of values of the link along the other changes; None if too often."""
     other = np.linspace(-9, 9, 601) + 0.00217
     link = partial(flat_link, model)

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from ....numerics.quadrature import sobol_uniforms
 from ... import streams
-from ...models.link import LinkModel
+from ...models.observed_link import ObservedLink
 from ..mapped import NumberedSamples
 from ..tools.root_finding import gauss_newton, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
@@ -35,7 +35,7 @@ class RootChannel(LinkChannel):
     description = "summation over roots found by Newton's method from 48 starts: the rank of the link is n = P M"
     draws = _STARTS
 
-    def __init__(self, model: LinkModel) -> None:
+    def __init__(self, model: ObservedLink) -> None:
         super().__init__(model, model.indices * model.tokens)
         wide = np.where(np.arange(_MORE_STARTS) % 2, 1.3, 2.6)[:, None]
         self._starts = {

@@ -16,6 +16,8 @@ _RESIDUAL, _SAME = 2e-6, 1e-4
 def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any:
     """Root of an increasing function z -> (value, slope) in [lower, upper]: Newton, every third step a bisection.
 
+    The last steps are Newton's: where rounding leaves a value of one sign next to the root, bisections come from far.
+
     Unless there are so few steps that a bracket must be narrow already: then only where Newton leaves it.
     """
     bisecting = steps > 12
@@ -25,7 +27,8 @@ def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any
         value, slope = function(z)
         a, b = jnp.where(value <= 0, z, a), jnp.where(value >= 0, z, b)
         newton = z - value / jnp.where(slope == 0, 1.0, slope)
-        good = (newton >= a) & (newton <= b) & (slope != 0) & ((i % 3 != 2) | (not bisecting))
+        newtons = (i % 3 != 2) | (i >= steps - 4) | (not bisecting)
+        good = (newton >= a) & (newton <= b) & (slope != 0) & newtons
         return a, b, jnp.where(good, newton, 0.5 * (a + b))
 
     start = (lower, upper, 0.5 * (lower + upper))

@@ -47,8 +47,10 @@ def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
         return None
     near, far = np.array(found).T
     # Of smooth densities the nearer ones are wrong by a part of that only; of others it may be most of it.
-    error = float(abs((far - near).mean()))
-    return Evidence(near, error) if error < _APART else None
+    error, volume = float(abs((far - near).mean())), channel.mean_log_volume
+    if error > _APART:
+        return None
+    return Evidence(near - float(volume.value), float(np.hypot(error, volume.error)))
 
 
 def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, float]:

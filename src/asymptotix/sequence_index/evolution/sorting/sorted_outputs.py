@@ -32,7 +32,7 @@ from ..instability import NO_MOMENT, Instability, analysed
 #: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
 #: Of windows of neighbours, see :func:`window_edges`.
-_WINDOWS = 16, 512, 8
+_WINDOWS = 16, 64, 8
 #: Distinct outputs up to which draws are grouped by them.
 FEW_VALUES = 64
 #: Relative error beyond the scatter: what windows smooth alike in both tables, seen at jumps and at steep ends.

@@ -71,7 +71,9 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
     channel = evolution.channel
     if SortedNodes.suit(channel) and not isinstance(evolution.nodes, SortedNodes):
         nodes = SortedNodes(channel)  # also where posteriors are quadratures: growth on a block of those takes longer
+        copies = evolution.copies
         evolution = StateEvolution(channel, evolution.side_information, held=evolution.held, nodes=nodes)
+        evolution.copies = copies
     rows_only = "staircase" not in asked
     steps, branch = (
         ([], None)
@@ -84,7 +86,8 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
         # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
         last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
         exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
-    return FoundThresholds(steps, weak, exact, evolution.exact_recovery_bound)
+    found = FoundThresholds(steps, weak, exact, evolution.exact_recovery_bound)
+    return found.per(evolution.copies)
 
 
 def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:

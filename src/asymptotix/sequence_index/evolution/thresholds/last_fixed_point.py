@@ -21,7 +21,7 @@ from scipy.optimize import fminbound
 from ....core.progress import Say
 from ....numerics.iteration import fixed_point
 from ...channels.protocol import HALF_WRONG, Averager
-from ..coordinates import PRECISIONS
+from ..coordinates import KNOWN_LOGIT
 from ..dynamics import NEARLY_EXACT
 from ..overlap_map import OverlapMap
 from ..point import Point
@@ -62,7 +62,7 @@ class _Branch:
     def known_so_far(self) -> Point | None:
         """Where it is, with the directions that are as good as known, should there be any beside others."""
         here = self._start.moved(self.x)
-        return here.pinned() if here.logits[0] < np.log(PRECISIONS[1]) <= here.logits[-1] else None
+        return here.pinned() if here.logits[0] < KNOWN_LOGIT <= here.logits[-1] else None
 
     @property
     def few(self) -> Averager:

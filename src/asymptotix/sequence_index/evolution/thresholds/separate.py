@@ -21,6 +21,15 @@ class FoundThresholds(NamedTuple):
     exact: Threshold | None
     informed: float
 
+    def per(self, copies: int) -> FoundThresholds:
+        """The same of a model whose samples are so many each."""
+        return FoundThresholds(
+            [step._replace(threshold=step.threshold.per(copies)) for step in self.steps],
+            [one.per(copies) for one in self.weak],
+            None if self.exact is None else self.exact.per(copies),
+            self.informed / copies,
+        )
+
 
 def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds]) -> FoundThresholds:
     """What was found of parts with these rows, as that of all rows: everything is recovered where the last part is."""

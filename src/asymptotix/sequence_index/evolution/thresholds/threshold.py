@@ -25,6 +25,18 @@ class Threshold(NamedTuple):
     error: float
     how: Status = Status.CONVERGED
     words: str = ""
+    #: The alpha up to which it was looked for in vain.
+    searched: float = np.inf
+
+    def per(self, copies: int) -> Threshold:
+        """The same of a model whose samples are so many each."""
+        if copies == 1:
+            return self
+        if self.how is Status.AT_BOUND and np.isfinite(self.searched):
+            return not_below(self.searched / copies)
+        # What is not a number stays the same object: thresholds are compared.
+        error = self.error if np.isnan(self.error) else self.error / copies
+        return self._replace(alpha=self.alpha / copies, error=error)
 
     def checked(self, tolerance: float) -> Threshold:
         """The same, INACCURATE where it is found and its relative error exceeds the tolerance."""
@@ -68,7 +80,7 @@ NEVER = Threshold(np.inf, 0.0)
 
 def not_below(alpha: float) -> Threshold:
     """A threshold that was looked for up to an alpha, in vain: nothing is known of its value but that."""
-    return Threshold(np.inf, np.nan, Status.AT_BOUND, f"not below {alpha:.4g}")
+    return Threshold(np.inf, np.nan, Status.AT_BOUND, f"not below {alpha:.4g}", alpha)
 
 
 class StaircaseStep(NamedTuple):

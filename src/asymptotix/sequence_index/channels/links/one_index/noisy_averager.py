@@ -20,9 +20,8 @@ import numpy as np
 from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from .....numerics.threads import available_cores, compiler_installed, each_in_parallel
-from ....models.link import LinkModel
+from ....models.observed_link import ObservedLink, flat_link
 from ...protocol import Averages, OperatorAverager
-from ..link_channel import flat_link
 from .pieces import pieces
 
 #: Largest |z| of a node, of one that decides which outputs are asked, and points of a piece that show how steep it is.
@@ -54,7 +53,7 @@ class NoisyAverager(OperatorAverager):
 
     Parameters
     ----------
-    model : LinkModel
+    model : ObservedLink
         Of one index, one token, one output and noise.
     steps : tuple
         Those of outputs and of omega, see ``STEPS``.
@@ -71,7 +70,7 @@ class NoisyAverager(OperatorAverager):
     #: Seen against steps of half the size and twice the nodes of an interval, for 1-q from 1 to 1e-3.
     accuracy = 1e-5
 
-    def __init__(self, model: LinkModel, steps: tuple[float, float] = STEPS, order: int = _ORDER) -> None:
+    def __init__(self, model: ObservedLink, steps: tuple[float, float] = STEPS, order: int = _ORDER) -> None:
         self._model, self._noise, self._steps, self._order = model, float(model.noise), steps, order
         self._link = compiled(jax.vmap(lambda z: flat_link(model, z[None])[0]))
         ends = np.clip(pieces(model).ends, -_FARTHEST, _FARTHEST)
@@ -124,7 +123,7 @@ class NoisyAverager(OperatorAverager):
     @functools.cached_property
     def _probes(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Places of every piece, and the link there, between which it does not move by much."""
-        found, scale = [], np.sqrt(self._noise)
+        found, scale, model = [], np.sqrt(self._noise), self._model
         for a, b in self._ends:
             z = np.linspace(a, b, _PROBES)
             values = self._values(z)
@@ -137,7 +136,7 @@ class NoisyAverager(OperatorAverager):
                 cells = cells[rough]
                 z, values = np.insert(z, cells + 1, middle[rough]), np.insert(values, cells + 1, between[rough])
                 if len(z) > _MOST_NODES:
-                    raise NotImplementedError(f"link {self._model.link!r} is too steep for noise={self._noise:g}")
+                    raise NotImplementedError(f"link {model.link!r} is too steep for noise={model.own.noise:g}")
                 left = cells + np.arange(len(cells))
                 cells = np.sort(np.concatenate([left, left + 1]))
             found.append((z, values))
@@ -146,15 +145,15 @@ class NoisyAverager(OperatorAverager):
     def _likely_outputs(self, z: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         """An even grid of the outputs that are likely enough."""
         mass = weights * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        likely, scale = values[abs(z) < _LIKELY], np.sqrt(self._noise)
+        likely, scale, model = values[abs(z) < _LIKELY], np.sqrt(self._noise), self._model
         if not mass.sum() > 1 - _LOST or not np.isfinite(values).all():
-            raise NotImplementedError(f"link {self._model.link!r} has no value or no slope in a part of the prior")
+            raise NotImplementedError(f"link {model.link!r} has no value or no slope in a part of the prior")
         if self._noise > _MUCH_NOISE * (mass @ (values - mass @ values) ** 2):
-            raise NotImplementedError(f"noise={self._noise:g} leaves next to nothing of link {self._model.link!r}")
+            raise NotImplementedError(f"noise={model.own.noise:g} leaves next to nothing of link {model.link!r}")
         step, margin = self._steps[0] * scale, _BEYOND * scale
         count = (np.ptp(likely) + 2 * margin) / step
         if count > _MOST_OUTPUTS or len(z) > _MOST_NODES or count * len(z) > _MOST_PAIRS:
-            raise NotImplementedError(f"link {self._model.link!r} is too steep for noise={self._noise:g}")
+            raise NotImplementedError(f"link {model.link!r} is too steep for noise={model.own.noise:g}")
         y = likely.min() - margin + step * np.arange(int(count) + 1)
         density = self._sums(y, 1.0)[:, 0]
         return y[density > _RARE * density.max()]
@@ -181,7 +180,7 @@ def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> n
     return np.stack([edges[:-1], edges[1:]], 1)
 
 
-def noisy_averager(model: LinkModel, outputs: int) -> NoisyAverager | None:
+def noisy_averager(model: ObservedLink, outputs: int) -> NoisyAverager | None:
     """That of a model, where it has one index, one token and one output and there is a compiler; else None."""
     if model.indices * model.tokens != 1 or outputs != 1 or not compiler_installed():
         return None

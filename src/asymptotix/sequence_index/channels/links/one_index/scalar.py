@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from functools import partial
 from typing import Any
 
@@ -12,13 +11,16 @@ import numpy as np
 
 from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
-from ....models.link import LinkModel
+from ....models.observed_link import ObservedLink
 from ...tools.root_finding import monotone_root
 from ...tools.sample_moments import SampleMoments, weighted_moments
 from ...tools.truncated_normal import truncated_normal
-from ..link_channel import ROUNDING, LinkChannel
+from ..link_channel import ROUNDING, LinkChannel, rounding_of
 from .pieces import Pieces, pieces
 from .scalar_averager import MOST, ScalarAverager, reached
+
+#: Probability of lost roots that is not felt.
+_LOST = 1e-9
 
 
 class ScalarChannel(LinkChannel):
@@ -28,22 +30,18 @@ class ScalarChannel(LinkChannel):
     posterior is then a Gaussian cut to such intervals, and Z_out a probability instead of a density.
     """
 
-    def __init__(self, model: LinkModel) -> None:
+    def __init__(self, model: ObservedLink) -> None:
         self._pieces = pieces(model)
-        rank = _mean_rank(self._pieces)
-        super().__init__(model, rank)
-        K, flat = len(self._pieces.ends), int(self._pieces.constant.sum())
+        _refuse_lost_roots(model, self._pieces)
+        super().__init__(model, _mean_rank(self._pieces))
+        K, flat = len(self._pieces.ends), int(self._pieces.flat.sum())
         self.description = (
             f"exact summation over the {K} pieces ({flat} of them constant) of a link of one variable, without noise"
         )
 
-    def exact_averager(self) -> ScalarAverager | None:
-        """Where the link has one output, few pieces, is nowhere constant and nowhere overflows; kept."""
-        return self._averager
-
-    @functools.cached_property
-    def _averager(self) -> ScalarAverager | None:
-        if self._pieces.constant.any() or self._pieces.value.shape[1] > 1 or len(reached(self._pieces.ends)) > MOST:
+    def exact(self) -> ScalarAverager | None:
+        """Where the link has one output, few pieces, and nowhere overflows."""
+        if self._pieces.value.shape[1] > 1 or reached(self._pieces.ends).sum() > MOST:
             return None
         both = compiled(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
 
@@ -52,7 +50,7 @@ class ScalarChannel(LinkChannel):
             value, slope = both(z)
             return np.asarray(value)[:, 0], np.asarray(slope)[:, 0]
 
-        found = ScalarAverager(self._pieces.ends, evaluate)
+        found = ScalarAverager(self._pieces, evaluate)
         return found if found.whole else None
 
     def footprint(self, draws: int) -> int:
@@ -61,7 +59,7 @@ class ScalarChannel(LinkChannel):
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         flat = self._pieces.constant
         scale = jnp.sqrt(prior[0, 0])
-        tolerance = ROUNDING * (1 + jnp.abs(y))
+        tolerance = rounding_of(y)
         logs, points, extra = [], [], []
         hit = jnp.zeros((), bool)
         if flat.any():
@@ -87,6 +85,15 @@ class ScalarChannel(LinkChannel):
         t, variance = join(points)[:, None], join(extra)[:, None]
         return weighted_moments(join(logs), t * scale, variance * scale**2)
 
+    def log_output_volume(self, observation: Any) -> np.ndarray:
+        """As of any link; zero on the pieces where it is constant, whose outputs have a probability."""
+        volumes = super().log_output_volume(observation)
+        if not self._pieces.flat.any():
+            return volumes
+        y = np.asarray(observation, float)[:, None]
+        apart = abs(y - self._pieces.value[self._pieces.flat]) / (1 + abs(y))
+        return np.where((apart <= np.asarray(rounding_of(y))).all(-1).any(-1), 0.0, volumes)
+
     def _root(self, y: Any, ends: Any, component: Any) -> tuple[Any, Any, Any, Any]:
         """The root of the piece, log |g'| there, whether there is one, and whether there nearly is one."""
 
@@ -105,10 +112,24 @@ class ScalarChannel(LinkChannel):
         return z, log_slope, agrees & (bottom * top <= 0), agrees & close
 
 
+def _refuse_lost_roots(model: ObservedLink, found: Pieces) -> None:
+    """Raise NotImplementedError where rounding gives one output to several pieces: which roots there are is lost."""
+    from scipy.special import ndtr
+
+    ends, value = found.ends[found.saturated], found.value[found.saturated, 0]
+    shared = (abs(value[:, None] - value) <= ROUNDING * (1 + abs(value))).sum(1) > 1
+    if (ndtr(ends[shared, 1]) - ndtr(ends[shared, 0])).sum() > _LOST:
+        raise NotImplementedError(
+            f"link {model.link!r} without noise: by rounding it has one value on several intervals where it is not"
+            " constant, so that its roots cannot be told; write it without what saturates, or choose noise > 0, for"
+            " example noise=0.01"
+        )
+
+
 def _mean_rank(found: Pieces) -> float:
     """Probability, under N(0, 1), of the pieces on which the link is not constant."""
     from scipy.special import ndtr
 
     mass = ndtr(found.ends[:, 1]) - ndtr(found.ends[:, 0])
-    rank = float(mass[~found.constant].sum())
+    rank = float(mass[~found.flat].sum())
     return round(rank, 12)

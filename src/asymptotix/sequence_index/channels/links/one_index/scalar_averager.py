@@ -2,13 +2,14 @@
 
 The roots z_j of g(z_j) = g(z) do not depend on the overlap: they are found once, for all nodes z. An average is then a
 sum over nodes of z and of the noise of omega, with posteriors that are sums over roots of N(z_j; omega, V)/|g'(z_j)|.
-As a function of z it is smooth but where the number of roots changes, at extrema and at whatever has the same output.
+Where the link is constant the posterior is the prior cut to all intervals with that value. As a function of z both are
+smooth but where the number of roots changes, at extrema and at whatever has the same output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ import numpy as np
 
 from .....numerics.precision import double_precision
 from ...protocol import Averages, OperatorAverager
+from ...tools.truncated_normal import truncated_normal
+from .pieces import Pieces
 
 #: Largest |z| of a node, and of a root.
 _FARTHEST, _FARTHEST_ROOT = 7.0, 11.0
@@ -24,6 +27,8 @@ _FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
 #: Distances from where the number of roots changes at which intervals end: there roots are close to each other.
 _AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
 _BISECTIONS = 60
+#: Relative difference of values that are the same up to rounding.
+_SAME = 1e-12
 #: Intervals at most: the numbers that are held at once grow with the cube of theirs.
 MOST = 32
 
@@ -36,8 +41,8 @@ class ScalarAverager(OperatorAverager):
 
     Parameters
     ----------
-    ends : array (K, 2)
-        Intervals on each of which the link is strictly monotone, from the left to the right.
+    cut : Pieces
+        Intervals on each of which the link is strictly monotone or constant, from the left to the right.
     evaluate : callable
         The link and its slope.
     """
@@ -45,23 +50,23 @@ class ScalarAverager(OperatorAverager):
     #: Seen against three times as many nodes, for 1-q from 0.5 to 1e-5.
     accuracy = 2e-5
 
-    def __init__(self, ends: np.ndarray, evaluate: Evaluate) -> None:
-        ends = reached(ends)
-        self._z, self._weights = _nodes(ends, evaluate)
-        roots, exists = _roots(evaluate(self._z)[0], ends, evaluate)
-        own = (self._z[:, None] >= ends[:, 0]) & (self._z[:, None] <= ends[:, 1])
-        roots = np.where(own, self._z[:, None], roots)
-        slope = np.abs(evaluate(roots.ravel())[1]).reshape(roots.shape)
-        with np.errstate(divide="ignore"):
-            log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
-        good = np.isfinite(log_weights).any(1)  # not: at an extremum, up to rounding
+    def __init__(self, cut: Pieces, evaluate: Evaluate) -> None:
+        inside = reached(cut.ends)
+        ends, flat = cut.ends[inside], cut.flat[inside]
+        z, weights = _nodes(ends, flat, evaluate)
+        on_flat = _within(z, ends[flat]).any(1)
+        self._flat = _FlatNodes.of(z[on_flat], ends[flat], cut.value[inside][flat, 0])
+        z_moving, moving = z[~on_flat], ends[~flat]
+        self._roots, self._log_weights = _weighted_roots(z_moving, moving, cut.saturated[inside][~flat], evaluate)
+        good = np.isfinite(self._log_weights).any(1)  # not: at an extremum, up to rounding
+        self._roots, self._log_weights = self._roots[good], self._log_weights[good]
+        self._z = np.concatenate([z_moving[good], z[on_flat]])
+        self._weights = np.concatenate([weights[~on_flat][good], weights[on_flat]])
         #: Whether all of the prior is there, and not beyond where the link overflows.
-        self.whole = bool(self._weights[good].sum() > 1 - 1e-9)
-        self._z, self._weights = self._z[good], self._weights[good]
-        self._roots, self._log_weights = roots[good], log_weights[good]
-        x, weights = np.polynomial.legendre.leggauss(_NOISES)
+        self.whole = bool(self._weights.sum() > 1 - 1e-9)
+        x, noise_weights = np.polynomial.legendre.leggauss(_NOISES)
         self._noise = _FARTHEST * x
-        self._noise_weights = _FARTHEST * weights * np.exp(-0.5 * self._noise**2) / np.sqrt(2 * np.pi)
+        self._noise_weights = _FARTHEST * noise_weights * np.exp(-0.5 * self._noise**2) / np.sqrt(2 * np.pi)
 
     def __call__(self, V: np.ndarray) -> Averages:
         g, G, log_evidence = self._posterior(float(V[0, 0]))
@@ -82,14 +87,75 @@ class ScalarAverager(OperatorAverager):
         """Score, its slope and log Z_out, (nodes of z, nodes of the noise)."""
         q = max(1 - v, 0.0)
         omega = q * self._z[:, None] + np.sqrt(q * v) * self._noise
-        found = _sums(self._roots.T, self._log_weights.T, omega, v)
-        log_mass, shift, variance = (np.asarray(x) for x in found)
-        return shift / v, variance / v**2 - 1 / v, log_mass - 0.5 * np.log(2 * np.pi * v)
+        moving = len(self._roots)
+        parts = []
+        if moving:
+            log_mass, shift, variance = _sums(self._roots.T, self._log_weights.T, omega[:moving], v)
+            parts.append((log_mass - 0.5 * np.log(2 * np.pi * v), shift, variance))
+        if moving < len(omega):
+            parts.append(_cut_to(self._flat.intervals, self._flat.counts, omega[moving:], v))
+        log_mass, shift, variance = (np.concatenate([np.asarray(x) for x in part]) for part in zip(*parts, strict=True))
+        return shift / v, variance / v**2 - 1 / v, log_mass
+
+
+class _FlatNodes(NamedTuple):
+    """Of nodes where the link is constant, all intervals (m, K, 2) with the same value, and which of them count."""
+
+    intervals: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, z: np.ndarray, ends: np.ndarray, value: np.ndarray) -> _FlatNodes:
+        own = value[np.argmax(_within(z, ends), axis=1)] if len(z) else value[:0]
+        same = abs(own[:, None] - value) <= _SAME * (1 + abs(own[:, None]))
+        # No posterior reaches beyond the first and the last of all intervals.
+        reach = np.where(ends == ends.min(initial=0.0), -np.inf, ends)
+        reach = np.where(ends == ends.max(initial=0.0), np.inf, reach)
+        outside = np.where(abs(ends) >= _FARTHEST_ROOT, reach, ends)
+        return cls(np.broadcast_to(outside, (len(z), *ends.shape)), same)
 
 
 def reached(ends: np.ndarray) -> np.ndarray:
-    """Those of the intervals (K, 2) in which there may be roots that count."""
-    return ends[(ends[:, 1] > -_FARTHEST_ROOT) & (ends[:, 0] < _FARTHEST_ROOT)]
+    """Which of the intervals (K, 2) may hold roots that count."""
+    return (ends[:, 1] > -_FARTHEST_ROOT) & (ends[:, 0] < _FARTHEST_ROOT)
+
+
+def _within(z: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which places (m,) lie in which of the intervals (K, 2)."""
+    return (z[:, None] >= ends[:, 0]) & (z[:, None] <= ends[:, 1])
+
+
+def _weighted_roots(
+    z: np.ndarray, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per node (m,) the roots (m, K) of the link in the intervals, and log(1/|slope|) there, -inf for none."""
+    if not len(z):
+        return np.zeros((0, 1)), np.zeros((0, 1))
+    roots, exists = _roots(evaluate(z)[0], ends, evaluate)
+    own = _within(z, ends)
+    roots = np.where(own, z[:, None], roots)
+    slope = np.abs(evaluate(roots.ravel())[1]).reshape(roots.shape)
+    with np.errstate(divide="ignore"):
+        log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
+    # Where the slope is zero by rounding the output tells its index all but exactly: no other root weighs anything.
+    lost = own & saturated & (slope == 0)
+    log_weights = np.where(lost.any(1, keepdims=True), np.where(lost, 0.0, -np.inf), log_weights)
+    return roots, log_weights
+
+
+@jax.jit
+def _cut_to(intervals: Any, counts: Any, omega: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Log mass, mean shift and variance of priors cut to intervals (m, K, 2) for fields (m, noises)."""
+    scale = jnp.sqrt(v)
+    ends = (intervals[:, :, None] - omega[:, None, :, None]) / scale
+    log_mass, mean, variance = truncated_normal(ends[..., 0], ends[..., 1])
+    log_mass = jnp.where(counts[:, :, None], log_mass, -jnp.inf)
+    top = log_mass.max(1)
+    terms = jnp.exp(log_mass - top[:, None])
+    mass = terms.sum(1)
+    shift = (terms * mean).sum(1) / mass
+    within = (terms * (variance + (mean - shift[:, None]) ** 2)).sum(1) / mass
+    return top + jnp.log(mass), scale * shift, v * within
 
 
 @jax.jit
@@ -104,13 +170,13 @@ def _sums(roots: Any, log_weights: Any, omega: Any, v: Any) -> tuple[Any, Any, A
     return top + jnp.log(mass), shift, (terms * (away - shift) ** 2).sum(0) / mass
 
 
-def _nodes(ends: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
+def _nodes(ends: np.ndarray, flat: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of z and their weights under N(0, 1): between all places where the number of roots changes.
 
     There the integrand has square roots, which the substitution u -> u^2 (3 - 2u) takes away.
     """
     critical = np.unique(np.round(evaluate(ends.ravel())[0], 12))
-    same, exists = _roots(critical, ends, evaluate)
+    same, exists = _roots(critical, ends[~flat], evaluate)
     edges = np.concatenate([ends.ravel(), same[exists], [-_FARTHEST, _FARTHEST]])
     edges = np.unique(np.add.outer(edges, _AROUND).ravel())
     edges = edges[np.abs(edges) <= _FARTHEST]

@@ -1,0 +1,211 @@
+"""Fast posteriors of up to three indices given one output: a grid over the indices, and integrals along its edges.
+
+In whitened coordinates z = omega + V^{1/2} x the posterior of x is N(0, I) times the likelihood of g(z), a ridge along
+the level set {g = y}, however narrow: without noise the level set itself. Lines of a grid along each coordinate meet
+it, and on every piece of a line the link is nearly linear, so that the piece is integrated in closed form. The lines of
+all coordinates share the ridge between them by a partition of unity that vanishes where they are tangent to it.
+
+A first, coarse grid shows the window that has mass. The halves of the lines, the even and the odd ones, tell how good
+the sum is: where they differ the window gets a finer grid, and where that is not enough the channel's own posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .....numerics import interrupts
+from .....numerics.compiled import compiled
+from .....numerics.precision import double_precision
+from .....numerics.threads import in_threads
+
+#: Indices at most: a grid has as many dimensions.
+LARGEST_SIZE = 3
+#: Standard deviations from omega at which the first window ends.
+_REACH = 6.5
+#: Nodes of coarse grids, of fine ones, and of finer ones, along a coordinate; by the number of indices.
+_COARSE = {1: 32, 2: 16, 3: 9}
+_FINE = ({1: 64, 2: 28, 3: 14}, {1: 256, 2: 64, 3: 28})
+#: A window that lost more than this share of its width is looked at again, so many times at most.
+_SHRUNK, _LOOKS = 0.5, 6
+#: Difference of the even and the odd lines, in posterior standard deviations, beyond which a grid is too coarse.
+_APART = 0.2
+#: Nodes at a time, in one of several threads.
+_AT_ONCE = 2**18
+#: Points at which a link is evaluated at a time, so that two programs serve all.
+_BLOCKS = 2**16, 2**12
+
+
+class _Sums(NamedTuple):
+    """Log evidence (m,), mean (m, n) and covariance (m, n, n) of whitened indices; how far halves are apart (m,)."""
+
+    log_evidence: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    apart: np.ndarray
+
+
+class _Samples(NamedTuple):
+    """Outputs (m,), means (m, n) and roots of covariances (m, n, n)."""
+
+    y: np.ndarray
+    mean: np.ndarray
+    root: np.ndarray
+
+    def some(self, rows: Any) -> _Samples:
+        return _Samples(*(x[rows] for x in self))
+
+
+class LevelSets:
+    """Posteriors of many samples.
+
+    Parameters
+    ----------
+    link : callable
+        Of the vector of all indices (n,), n at most 3; returns one number in an array (1,).
+    size : int
+        n.
+    noise : float
+        Variance of the noise.
+    """
+
+    def __init__(self, link: Callable[[Any], Any], size: int, noise: float) -> None:
+        self._link, self._size, self._sigma = link, size, float(np.sqrt(noise))
+
+    @cached_property
+    def _programs(self) -> tuple[Any, Any]:
+        """The link of points (n, m), and with its gradient (1 + n, m)."""
+
+        def one(z: Any) -> Any:
+            return self._link(z)[0]
+
+        def with_gradient(z: Any) -> Any:
+            value, slopes = jax.value_and_grad(one)(z)
+            return jnp.concatenate([value[None], slopes])
+
+        return compiled(jax.vmap(one, 1, 0)), compiled(jax.vmap(with_gradient, 1, 1))
+
+    def _evaluated(self, z: np.ndarray, gradient: bool = False) -> np.ndarray:
+        """Values (1, m) at points (n, m), with the gradient (1 + n, m)."""
+        program, m = self._programs[gradient], z.shape[1]
+        found = np.empty((1 + gradient * self._size, m))
+        start = 0
+        while start < m:
+            block = _BLOCKS[m - start <= _BLOCKS[1] * 4]
+            part = z[:, start : start + block]
+            count = part.shape[1]
+            if count < block:
+                part = np.concatenate([part, np.repeat(part[:, -1:], block - count, axis=1)], 1)
+            with double_precision():
+                found[:, start : start + count] = np.asarray(program(part)).reshape(len(found), -1)[:, :count]
+            start += block
+        return found
+
+    def __call__(self, y: np.ndarray, mean: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log evidence (m,), shift (m, n) and covariance (m, n, n) of samples with outputs y (m,), means (m, n), V."""
+        values, axes = np.linalg.eigh(V)
+        root = (axes * np.sqrt(values.clip(0))[:, None, :]) @ axes.swapaxes(1, 2)
+        samples = _Samples(y, mean, root)
+        found = self._in_chunks(samples, np.arange(len(y)), _FINE[0][self._size])
+        bad = np.flatnonzero(~(found.apart < _APART))
+        if len(bad):
+            better = self._in_chunks(samples, bad, _FINE[1][self._size])
+            for field, new in zip(found, better, strict=True):
+                field[bad] = new
+        shift = np.einsum("mij,mj->mi", root, found.mean)
+        covariance = root @ found.covariance @ root
+        return found.log_evidence, shift, covariance
+
+    def _in_chunks(self, samples: _Samples, rows: np.ndarray, K: int) -> _Sums:
+        chunk = max(_AT_ONCE // K**self._size, 1)
+        parts = [rows[start : start + chunk] for start in range(0, len(rows), chunk)]
+
+        def work(part: np.ndarray) -> _Sums:
+            interrupts.check()
+            return self._summed(samples.some(part), K)
+
+        found = in_threads(work, parts)
+        return _Sums(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def _summed(self, samples: _Samples, K: int) -> _Sums:
+        lo, hi = self._windows(samples)
+        return self._integrated(samples, lo, hi, K)
+
+    def _values(self, samples: _Samples, lo: np.ndarray, hi: np.ndarray, K: int) -> np.ndarray:
+        """The link (m, K^n) at the nodes of grids from lo to hi (m, n)."""
+        n = self._size
+        axes = lo[:, :, None] + (hi - lo)[:, :, None] * (np.arange(K) / (K - 1))
+        z = np.zeros((n, len(lo), *[K] * n))
+        for j in range(n):
+            along = axes[:, j].reshape(-1, *[K if i == j else 1 for i in range(n)])
+            for i in range(n):
+                z[i] += samples.root[:, i, j].reshape(-1, *[1] * n) * along
+        z += samples.mean.T.reshape(n, -1, *[1] * n)
+        return self._evaluated(z.reshape(n, -1)).reshape(len(lo), -1)
+
+    def _windows(self, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
+        from .edge_kernels import windows  # numba takes a while to import
+
+        K, n = _COARSE[self._size], self._size
+        lo, hi = np.full((len(samples.y), n), -_REACH), np.full((len(samples.y), n), _REACH)
+        rows = np.arange(len(lo))
+        for _ in range(_LOOKS):
+            some, first, last = samples.some(rows), lo[rows], hi[rows]
+            width = last - first
+            windows(self._values(some, first, last, K), some.y, first, last, _coordinates(K, n), self._sigma)
+            lo[rows], hi[rows] = first, last
+            rows = rows[((last - first) < _SHRUNK * width).any(1)]
+            if len(rows) == 0:
+                break
+        return lo, hi
+
+    def _integrated(self, samples: _Samples, lo: np.ndarray, hi: np.ndarray, K: int) -> _Sums:
+        from .edge_kernels import MOST_POINTS, asked_points, begin, inserted, integrals, relevant_edges
+
+        n, sigma, coordinates = self._size, self._sigma, _coordinates(K, self._size)
+        y, mean, root = samples
+        values, tops = self._values(samples, lo, hi, K), np.empty(len(lo))
+        edges = np.empty((len(lo) * K ** (n - 1) * 16, 3), np.int64)
+        count = relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops)
+        if count > len(edges):
+            edges = np.empty((count, 3), np.int64)
+            relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops)
+        edges = edges[:count]
+        places, outputs = np.empty((count, MOST_POINTS)), np.empty((count, MOST_POINTS))
+        counts, asked = np.empty(count, np.int64), np.empty(count)
+        begin(values, y, coordinates, edges, places, outputs, counts, asked)
+        gradients, more = None, count
+        while more:
+            rows, points = np.empty(more, np.int64), np.empty((n, more))
+            asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points)
+            found = self._evaluated(points, gradient=gradients is None)
+            gradients = found[1:] if gradients is None else gradients
+            more = inserted(found[0], y, rows, edges, sigma, places, outputs, counts, asked)
+        sums = np.zeros((len(lo), 2, 1 + n + n * n))
+        if gradients is not None:
+            integrals(edges, places, outputs, counts, gradients, lo, hi, coordinates, root, sigma, tops, sums)
+        return _from_sums(sums, tops, n)
+
+
+@lru_cache(maxsize=16)
+def _coordinates(K: int, n: int) -> np.ndarray:
+    """Places (K^n, n) of the nodes of a grid."""
+    return np.stack(np.meshgrid(*[np.arange(K)] * n, indexing="ij"), -1).reshape(-1, n)
+
+
+def _from_sums(sums: np.ndarray, tops: np.ndarray, n: int) -> _Sums:
+    whole = sums.sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_evidence = tops + np.log(whole[:, 0])
+        mean = whole[:, 1 : 1 + n] / whole[:, :1]
+        square = (whole[:, 1 + n :] / whole[:, :1]).reshape(-1, n, n)
+        covariance = square - mean[:, :, None] * mean[:, None, :]
+        halves = sums[:, :, 1 : 1 + n] / sums[:, :, :1]
+        spread = np.sqrt(np.einsum("mii->mi", covariance).sum(1))
+        apart = np.sqrt(((halves[:, 0] - halves[:, 1]) ** 2).sum(1)) / spread
+    return _Sums(log_evidence, mean, covariance, apart)

@@ -1,0 +1,371 @@
+"""The traced program of a link: what can be said of it for certain, without trying it at points.
+
+Three things are read off the list of operations. Whether all of them are analytic: then what holds on some interval, as
+being constant or affine, holds everywhere. Where they are not, which branches they take: of a maximum the larger side,
+of ``floor`` the whole number. Indices with the same branches see one analytic function: where it is constant for some
+of them by rounding only, it is not for others. And which operations at the end of the program lose nothing: a strictly
+monotone function of an output says as much as the output. Without them ``tanh(4 z)`` is ``z``, whose large values
+double precision can tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from ...numerics.precision import double_precision
+
+#: Calls of functions whose operations become part of the program itself.
+_CALLS = {"jit", "pjit", "closed_call", "core_call"}
+#: Operations that move numbers and keep all of them.
+_MOVES = {"reshape", "squeeze", "broadcast_in_dim", "transpose", "rev", "copy", "copy_p", "stack", "concatenate"}
+_ANALYTIC = _MOVES | {
+    "add", "add_any", "asinh", "atan", "cos", "cosh", "cumsum", "div", "dot_general", "erf", "erfc", "exp", "exp2",
+    "expm1", "integer_pow", "iota", "log1p", "logistic", "mul", "neg", "reduce_prod", "reduce_sum", "sin", "sinh",
+    "slice", "split", "square", "sub", "tanh",
+}  # fmt: skip
+#: Functions with derivatives of their own that are analytic, whatever they are computed with.
+_ANALYTIC_FUNCTIONS = {"logaddexp", "logsumexp", "_softmax", "softmax", "log_softmax"}
+#: Operations that choose: from what they are given and what they make of it, numbers that name the branch.
+_BRANCHES: dict[str, Callable[[list[Any], Any], Any]] = {
+    "abs": lambda given, made: given[0] > 0,
+    "argmax": lambda given, made: made,
+    "argmin": lambda given, made: made,
+    "cbrt": lambda given, made: given[0] > 0,
+    "ceil": lambda given, made: made,
+    "clamp": lambda given, made: 2 * (given[1] > given[2]) + (given[1] < given[0]),
+    "floor": lambda given, made: made,
+    "is_finite": lambda given, made: made,
+    "max": lambda given, made: given[0] > given[1],
+    "min": lambda given, made: given[0] > given[1],
+    "reduce_max": lambda given, made: given[0] == jnp.max(given[0]),
+    "reduce_min": lambda given, made: given[0] == jnp.min(given[0]),
+    "rem": lambda given, made: jnp.round((given[0] - made) / given[1]),
+    "round": lambda given, made: made,
+    "select_n": lambda given, made: given[0],
+    "sign": lambda given, made: made,
+    **dict.fromkeys(("eq", "ge", "gt", "le", "lt", "ne"), lambda given, made: made),
+}
+#: Operations that take numbers from places, or put them there: which of their arguments are the places.
+_PLACES = {
+    "dynamic_slice": slice(1, None), "dynamic_update_slice": slice(2, None), "gather": slice(1, 2),
+    "scatter": slice(1, 2), "scatter-add": slice(1, 2),
+}  # fmt: skip
+#: Operations on what branches have decided already.
+_LOGIC = {"and", "not", "or", "xor", "stop_gradient"}
+
+#: log|f'(x)| of strictly monotone functions of one number, also where f' itself would be rounded to zero.
+_LOG_SLOPES: dict[str, Callable[[Any], Any]] = {
+    "neg": jnp.zeros_like,
+    "copy": jnp.zeros_like,
+    "asinh": lambda x: -0.5 * jnp.log1p(x**2),
+    "atan": lambda x: -jnp.log1p(x**2),
+    "cbrt": lambda x: -np.log(3) - 2 / 3 * jnp.log(jnp.abs(x)),
+    "erf": lambda x: np.log(2 / np.sqrt(np.pi)) - x**2,
+    "erfc": lambda x: np.log(2 / np.sqrt(np.pi)) - x**2,
+    "exp": lambda x: x,
+    "exp2": lambda x: x * np.log(2) + np.log(np.log(2)),
+    "expm1": lambda x: x,
+    "log": lambda x: -jnp.log(x),
+    "log1p": lambda x: -jnp.log1p(x),
+    "logistic": lambda x: -jnp.logaddexp(x, 0.0) - jnp.logaddexp(-x, 0.0),
+    "rsqrt": lambda x: -np.log(2) - 1.5 * jnp.log(x),
+    "sinh": lambda x: jnp.logaddexp(x, -x) - np.log(2),
+    "sqrt": lambda x: -np.log(2) - 0.5 * jnp.log(x),
+    "tanh": lambda x: 2 * (np.log(2) - jnp.logaddexp(x, -x)),
+}
+
+
+class Step(NamedTuple):
+    """One reversible operation of a number: the function, and the logarithm of the size of its slope."""
+
+    apply: Callable[[Any], Any]
+    log_slope: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """An intermediate result that the output shows, and the reversible steps from it to the output."""
+
+    variable: core.Var
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkProgram:
+    """A link R^n -> R^k as a list of operations without calls, every repeated operation once.
+
+    Attributes
+    ----------
+    jaxpr : ClosedJaxpr
+    leaves : tuple of Leaf
+        Without noise, knowing the output is knowing these, and the other way round.
+    analytic : bool
+        Whether the link is an analytic function of its indices, as far as its operations tell.
+    branching : bool
+        Whether it is one for indices that have the same :meth:`branches`.
+    same : dict
+        Variables that are computed as another one, and that one.
+    plain : bool
+        Whether every number of the output belongs to a number of the leaves of its own, so that volumes factorise.
+    """
+
+    jaxpr: Any
+    leaves: tuple[Leaf, ...]
+    analytic: bool
+    branching: bool
+    same: dict[core.Var, core.Var]
+    plain: bool
+
+    @classmethod
+    @double_precision()
+    def of(cls, link: Callable[[Any], Any], size: int) -> LinkProgram:
+        """The program of a link of ``size`` indices."""
+        traced = jax.make_jaxpr(link)(jax.ShapeDtypeStruct((size,), jnp.float64))
+        flat = jax.make_jaxpr(lambda z: _evaluated(traced, [z]))(jax.ShapeDtypeStruct((size,), jnp.float64))
+        same = _same_values(flat)
+        depends = _dependent(flat.jaxpr)
+        found = [leaf for one in flat.jaxpr.outvars for leaf in _leaves(one, _Trace(flat, same, depends))]
+        distinct = {id(leaf.variable): leaf for leaf in found}
+        needed = _needed(flat, [leaf.variable for leaf in distinct.values()], same)
+        leaves = tuple(leaf for leaf in distinct.values() if leaf.variable in needed)
+        outputs = sum(_size(one) for one in flat.jaxpr.outvars)
+        plain = len(leaves) == len(found) and sum(_size(leaf.variable) for leaf in leaves) == outputs
+        return cls(flat, leaves, _is_analytic(flat.jaxpr), _is_analytic(flat.jaxpr, branching=True), same, plain)
+
+    def branches(self, z: Any) -> Any:
+        """Numbers (b,) that name the branches taken at indices z (n,)."""
+        taken: list[Any] = []
+        _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z}, taken)
+        return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(one).astype(float) for one in taken)])
+
+    def shown(self, z: Any) -> Any:
+        """The leaves as one vector (m,), of indices (n,)."""
+        values = _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z})
+        return jnp.concatenate([jnp.ravel(values[leaf.variable]).astype(z.dtype) for leaf in self.leaves])
+
+    def log_volume(self, shown: Any) -> Any:
+        """Log sqrt(det H^T H), H = dy/du the differential of the outputs with respect to the leaves u (m,)."""
+        if not self.plain:
+            H = jax.jacfwd(self._outputs)(shown)
+            return 0.5 * jnp.linalg.slogdet(H.T @ H)[1]
+        total = jnp.zeros(())
+        for leaf, x in zip(self.leaves, self._parts(shown), strict=True):
+            for step in leaf.steps:
+                total = total + jnp.sum(jnp.broadcast_to(step.log_slope(x), x.shape))
+                x = step.apply(x)
+        return total
+
+    def _parts(self, shown: Any) -> list[Any]:
+        """The leaves, each in its own shape."""
+        ends = np.cumsum([_size(leaf.variable) for leaf in self.leaves])
+        return [
+            part.reshape(leaf.variable.aval.shape)  # pyright: ignore[reportAttributeAccessIssue]
+            for part, leaf in zip(jnp.split(shown, ends[:-1]), self.leaves, strict=True)
+        ]
+
+    def _outputs(self, shown: Any) -> Any:
+        """The outputs (k,) as a function of the leaves (m,)."""
+        known = {leaf.variable: part for leaf, part in zip(self.leaves, self._parts(shown), strict=True)}
+        known |= {variable: known[first] for variable, first in self.same.items() if first in known}
+        values = _environment(self.jaxpr, known)
+        return jnp.concatenate([jnp.ravel(_value(values, one)) for one in self.jaxpr.jaxpr.outvars])
+
+
+class _Trace(NamedTuple):
+    jaxpr: Any
+    same: dict[core.Var, core.Var]
+    depends: set[core.Var]
+
+
+def _evaluated(closed: Any, given: Sequence[Any], taken: list[Any] | None = None) -> list[Any]:
+    """What a traced function makes of its arguments, calls taken apart."""
+    values = _environment(closed, dict(zip(closed.jaxpr.invars, given, strict=True)), taken)
+    return [_value(values, variable) for variable in closed.jaxpr.outvars]
+
+
+def _environment(closed: Any, values: dict[Any, Any], taken: list[Any] | None = None) -> dict[Any, Any]:
+    """All variables that the given values determine, and these; ``taken`` collects the branches."""
+    values = {**dict(zip(closed.jaxpr.constvars, closed.consts, strict=True)), **values}
+    for equation in closed.jaxpr.eqns:
+        if any(variable in values for variable in equation.outvars):
+            continue
+        if not all(isinstance(variable, core.Literal) or variable in values for variable in equation.invars):
+            continue
+        given = [_value(values, variable) for variable in equation.invars]
+        name, options = equation.primitive.name, equation.params
+        if name in _CALLS or (taken is not None and name == "custom_jvp_call"):
+            made = _evaluated(options["jaxpr" if "jaxpr" in options else "call_jaxpr"], given, taken)
+        else:
+            bound = equation.primitive.get_bind_params(options)
+            functions, options = bound if isinstance(bound, tuple) else ((), bound)  # a pair before JAX 0.10
+            made = equation.primitive.bind(*functions, *given, **options)
+            made = made if equation.primitive.multiple_results else [made]
+        if taken is not None and name in _BRANCHES:
+            taken.append(_BRANCHES[name](given, made[0]))
+        values.update(zip(equation.outvars, made, strict=True))
+    return values
+
+
+def _value(values: dict[Any, Any], variable: Any) -> Any:
+    return variable.val if isinstance(variable, core.Literal) else values[variable]
+
+
+def _dependent(jaxpr: Any) -> set[core.Var]:
+    """Variables that depend on the indices."""
+    found = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(not isinstance(x, core.Literal) and x in found for x in equation.invars):
+            found.update(equation.outvars)
+    return found
+
+
+def _same_values(closed: Any) -> dict[core.Var, core.Var]:
+    """Per variable, the first one that is computed in the same way."""
+    first: dict[Any, list[core.Var]] = {}
+    same: dict[core.Var, core.Var] = {}
+    for equation in closed.jaxpr.eqns:
+        inputs = tuple(
+            ("number", str(x.val), str(x.aval)) if isinstance(x, core.Literal) else id(same.get(x, x))
+            for x in equation.invars
+        )
+        options = tuple((name, str(value)) for name, value in sorted(equation.params.items()))
+        key = (equation.primitive.name, inputs, options)
+        if any(callable(value) for value in equation.params.values()):
+            continue  # a function of its own may be any
+        known = first.setdefault(key, equation.outvars)
+        same.update(zip(equation.outvars, known, strict=True))
+    return same
+
+
+def _leaves(variable: Any, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[Leaf]:
+    """What is left of an output when reversible operations at its end are taken off."""
+    if isinstance(variable, core.Literal) or variable not in trace.depends:
+        return []
+    variable = trace.same.get(variable, variable)
+    made = next((one for one in trace.jaxpr.jaxpr.eqns if variable in one.outvars), None)
+    if made is None:
+        return [Leaf(variable, steps)]
+    moving = [x for x in made.invars if not isinstance(x, core.Literal) and x in trace.depends]
+    if made.primitive.name in _MOVES or _keeps_numbers(made):
+        # Numbers change their places and their shape: steps that do not care for shapes stay behind.
+        if all(_shapeless(step) for step in steps):
+            return [leaf for one in moving for leaf in _leaves(one, trace, steps)]
+        return [Leaf(variable, steps)]
+    step = _reversible(made, moving, trace.jaxpr)
+    return [Leaf(variable, steps)] if step is None else _leaves(moving[0], trace, (step, *steps))
+
+
+def _shapeless(step: Step) -> bool:
+    return not getattr(step.apply, "shaped", False)
+
+
+def _keeps_numbers(equation: Any) -> bool:
+    """Whether an operation changes the type of numbers and loses nothing."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    old, new = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+    return bool(jnp.issubdtype(new, jnp.floating)) and np.dtype(new).itemsize >= min(8, np.dtype(old).itemsize)
+
+
+def _reversible(equation: Any, moving: list[Any], closed: Any) -> Step | None:
+    """The operation as a step, where it is a strictly monotone function of one number each."""
+    if len(moving) != 1 or len(equation.outvars) != 1 or not jnp.issubdtype(moving[0].aval.dtype, jnp.floating):
+        return None
+    name, options = equation.primitive.name, equation.params
+    if len(equation.invars) == 1 and name in _LOG_SLOPES:
+        return Step(lambda x: equation.primitive.bind(x, **options), _LOG_SLOPES[name])
+    if name == "integer_pow" and options["y"] % 2 == 1:
+        y = options["y"]
+        return Step(lambda x: x**y, lambda x: np.log(abs(y)) + (y - 1) * jnp.log(jnp.abs(x)))
+    if len(equation.invars) != 2:
+        return None
+    first = moving[0] is equation.invars[0]
+    other = equation.invars[1 if first else 0]
+    constant = np.asarray(other.val if isinstance(other, core.Literal) else _environment(closed, {})[other], float)
+    if not np.isfinite(constant).all():
+        return None
+    if constant.ndim and (constant == constant.flat[0]).all():
+        constant = constant.reshape(-1)[0]  # the same for numbers of any shape
+    return _with_constant(name, constant, first)
+
+
+def _with_constant(name: str, c: np.ndarray, first: bool) -> Step | None:
+    """An operation of a number with a constant ``c``; ``first`` says that the number comes first."""
+    if name in ("add", "sub"):
+        sign = 1.0 if first or name == "add" else -1.0
+        shift = -c if first and name == "sub" else c
+        return _step(lambda x: sign * x + shift, jnp.zeros_like, c)
+    if name == "pow" and first and c.ndim == 0:
+        # An even power of a number of either sign is not reversible; a broken one has a positive base.
+        if c == np.round(c) and c % 2 == 0:
+            return None
+        return _step(lambda x: x**c, lambda x: np.log(abs(c)) + (c - 1) * jnp.log(jnp.abs(x)), c)
+    if not np.all(c != 0):
+        return None
+    size = np.log(np.abs(c))
+    if name == "mul":
+        return _step(lambda x: c * x, lambda x: size, c)
+    if name == "div" and first:
+        return _step(lambda x: x / c, lambda x: -size, c)
+    if name == "div":
+        return _step(lambda x: c / x, lambda x: size - 2 * jnp.log(jnp.abs(x)), c)
+    return None
+
+
+def _step(apply: Callable[[Any], Any], log_slope: Callable[[Any], Any], constant: np.ndarray) -> Step:
+    apply.shaped = constant.ndim > 0  # type: ignore[attr-defined]
+    return Step(apply, log_slope)
+
+
+def _size(variable: Any) -> int:
+    return math.prod(variable.aval.shape)
+
+
+def _needed(closed: Any, leaves: list[core.Var], same: dict[core.Var, core.Var]) -> set[core.Var]:
+    """Leaves that are not functions of the others; of variables that are the ``same`` the first stands for all."""
+    kept = list(leaves)
+    constants = {same.get(x, x) for x in _environment(closed, {})}
+    for leaf in reversed(leaves):
+        known = {*constants, *(other for other in kept if other is not leaf)}
+        for equation in closed.jaxpr.eqns:
+            if all(isinstance(x, core.Literal) or same.get(x, x) in known for x in equation.invars):
+                known.update(same.get(x, x) for x in equation.outvars)
+        if leaf in known:
+            kept = [other for other in kept if other is not leaf]
+    return set(kept)
+
+
+def _is_analytic(jaxpr: Any, branching: bool = False) -> bool:
+    """Whether all operations on what depends on the indices are; ``branching``: whether they are on every branch."""
+    depends = _dependent(jaxpr)
+    return all(
+        _is_known(one, depends, branching)
+        for one in jaxpr.eqns
+        if any(not isinstance(x, core.Literal) and x in depends for x in one.invars)
+    )
+
+
+def _is_known(equation: Any, depends: set[core.Var], branching: bool) -> bool:
+    name, options = equation.primitive.name, equation.params
+    if name in _PLACES:  # numbers from fixed places
+        return not any(x in depends for x in equation.invars[_PLACES[name]] if not isinstance(x, core.Literal))
+    if name == "select_n" and equation.invars[0] not in depends:
+        return True
+    if name == "custom_jvp_call":
+        inner = options["call_jaxpr"].jaxpr
+        return options.get("name") in _ANALYTIC_FUNCTIONS or _is_analytic(inner, branching)
+    if name in _CALLS:
+        return _is_analytic(options["jaxpr"].jaxpr, branching)
+    if name == "convert_element_type":
+        old = equation.invars[0].aval.dtype
+        real = jnp.issubdtype(options["new_dtype"], jnp.floating)
+        return bool(real or (branching and not jnp.issubdtype(old, jnp.floating)))
+    return name in _ANALYTIC or (branching and (name in _BRANCHES or name in _LOGIC))

@@ -1,0 +1,20 @@
+"""What message passing plans before its first iteration."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from asymptotix import MultiIndex
+from asymptotix.sequence_index.algorithms.schedule import PlanNodes, learning_stages
+from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+
+
+def test_an_even_link_starts_from_a_spectrum_whatever_rounding_says_at_its_extrema() -> None:
+    """Of |z| exp(-|z|/2), where two roots on each side meet, at |z| = 2: E|g|^2 = 6e-9 of rounding is no mean."""
+    evolution = StateEvolution(channel_of(MultiIndex(lambda z: abs(z[0]) * jnp.exp(-0.5 * abs(z[0])), 1)))
+    first, *others = learning_stages(PlanNodes(evolution, 2**8), 1.5, iterations=20, damping=1.0)
+    assert not others
+    assert first.frame.shape == (1, 1)
+    np.testing.assert_allclose(first.growth, 1.5 * evolution.growth(evolution.nothing(0.0)).rate, rtol=1e-9)
+    assert 0 < first.start.overlap.item() < 1
+    assert first.iterations > 1
