@@ -1,0 +1,192 @@
+"""Links that are functions of others, in other units or seen in rare places: overlaps that are known.
+
+Each of these once gave another number and the status "converged".
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import erf
+
+import asymptotix as asx
+
+SLOW = pytest.mark.slow
+
+
+def solved(link, alpha, indices=1, tokens=1):
+    problem = asx.BayesOptimal(asx.SequenceIndex(link, indices, tokens))
+    found = asx.solve(problem, alpha=alpha, tolerance=2e-3, progress=False)
+    assert set(found.status_code.values) <= {"converged", "exact_recovery"}
+    return found
+
+
+def within(found, overlap, slack=1e-9) -> None:
+    """The reported error is the tolerance; ``slack`` is that of what it is compared with."""
+    assert (abs(found.overlap.values.reshape(np.shape(overlap)) - overlap) <= 3 * found.overlap_err.values.reshape(
+        np.shape(overlap)) + slack).all()  # fmt: skip
+
+
+#: Strictly monotone functions of one index: linear regression, where the overlap is alpha.
+REGRESSIONS = {
+    "erf": lambda Z: erf(Z[0]),
+    "steep erf": lambda Z: erf(2 * Z[0]),
+    "shifted erf": lambda Z: erf(1.22 * Z[0] + 0.72),
+    "tanh": lambda Z: jnp.tanh(4 * Z[0]),
+    "steep tanh": lambda Z: jnp.tanh(30 * Z[0]),
+    "logistic": lambda Z: jax.nn.sigmoid(5 * Z[0]),
+    "double exponential": lambda Z: jnp.exp(-jnp.exp(-3 * Z[0])),
+    "tiny cube": lambda Z: 1e-30 * Z[0] ** 3,
+    "two tokens": lambda Z: jnp.tanh(3 * Z[0]),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_strictly_monotone_link_is_linear_regression(name):
+    tokens = 2 if name == "two tokens" else 1
+    alphas = np.array([0.25, 0.6])
+    within(solved(REGRESSIONS[name], alphas / tokens, tokens=tokens), alphas)
+
+
+def test_strictly_monotone_outputs_of_two_indices_are_two_regressions():
+    found = solved(lambda Z: jnp.stack([erf(Z[0, 0]), Z[1, 0]]), [0.7], indices=2)
+    within(found, 0.7 * np.eye(2)[None])
+
+
+#: Strictly monotone functions of z^2: phase retrieval, whose overlaps at alpha 0.6 and 0.9 a quadrature gave.
+RETRIEVALS = {
+    "square": lambda Z: Z[0] ** 2,
+    "tanh": lambda Z: jnp.tanh(3 * Z[0] ** 2),
+    "bell": lambda Z: jnp.exp(-(Z[0] ** 2)),
+    "tiny": lambda Z: 1e-160 * Z[0] ** 2,
+}
+
+
+@pytest.mark.parametrize("name", RETRIEVALS)
+def test_a_strictly_monotone_function_of_a_square_is_phase_retrieval(name):
+    within(solved(RETRIEVALS[name], [0.6, 0.9]), [0.051820, 0.330772], slack=1e-6)
+
+
+def test_thresholds_do_not_see_a_strictly_monotone_function():
+    found = asx.thresholds(asx.BayesOptimal(asx.MultiIndex(lambda z: jnp.exp(-(z[0] ** 2)), 1)), progress=False)
+    assert abs(float(found.weak_recovery[0]) - 0.5) <= 3 * float(found.weak_recovery_err[0])
+    assert abs(float(found.exact_recovery) - 1.12847) <= 3 * float(found.exact_recovery_err) + 1e-5
+
+
+@pytest.mark.parametrize("link", [lambda Z: 1e-7 * jnp.sign(Z[0]), lambda Z: 1e7 + jnp.sign(Z[0])])
+def test_the_perceptron_has_no_units(link):
+    within(solved(link, [1.0]), [0.4860], slack=5e-4)  # that is known to three digits
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda Z: 1e6 + jnp.maximum(Z[0], 0),
+        lambda Z: 1e-6 * jnp.maximum(Z[0], 0),
+        lambda Z: 1e4 * jnp.maximum(Z[0], 0),
+        lambda Z: 4.86e-4 * jnp.maximum(Z[0], 0) ** 2 + 9.3e-5,
+    ],
+)
+def test_the_rectifier_has_no_units_and_no_power(link):
+    own = solved(lambda Z: jnp.maximum(Z[0], 0), [0.5, 1.2])
+    within(own, [0.3816, 0.7924], slack=1e-4)
+    within(solved(link, [0.5, 1.2]), own.overlap.values.ravel(), slack=float(own.overlap_err.max()))
+
+
+@pytest.mark.parametrize(
+    ("link", "alpha", "overlap"),
+    [
+        # By a quadrature of its own, to six digits.
+        (lambda Z: jnp.clip(Z[0], -3, 3), 0.7, 0.699629),
+        (lambda Z: jnp.tanh(jnp.clip(Z[0], -3, 3)), 0.7, 0.699629),
+        (lambda Z: jnp.where(Z[0] > 2.2, 10.0, Z[0]), 0.7, 0.697420),
+    ],
+)
+def test_what_a_link_does_in_rare_places_is_seen(link, alpha, overlap):
+    within(solved(link, [alpha]), [overlap], slack=1e-6)
+
+
+@SLOW
+def test_an_index_that_is_seen_rarely_is_learned():
+    found = solved(lambda Z: jnp.where(Z[0] > 2.6, Z[1], Z[0]), [0.7], indices=2)
+    assert float(found.overlap[0, 1, 1]) > 3 * float(found.overlap_err[0, 1, 1]) > 0
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("link", "unit", "shift"),
+    [
+        (lambda Z: Z[0] * Z[1], 1e-10, 0.0),
+        (lambda Z: jnp.sign(Z[0]) + jnp.sign(Z[1]), 6.9e-10, 0.0),
+        (lambda Z: jnp.maximum(Z[0], 0.79 * Z[1]), 3.7e-10, 3.3e-5),
+        (lambda Z: jnp.maximum(Z[0], 0.5 * Z[1]), 1e-10, 0.0),
+        (lambda Z: (Z[0] - 1.42 * Z[1]) ** 2, 4.2e3, -1e3),
+    ],
+)
+def test_links_of_two_indices_have_no_units(link, unit, shift):
+    """Affine functions at the end of a link are taken off: the same numbers, but for rounding."""
+    own, other = (solved(one, [0.8], indices=2) for one in (link, lambda Z: unit * link(Z) + shift))
+    np.testing.assert_allclose(other.overlap.values, own.overlap.values, atol=1e-9)
+    np.testing.assert_allclose(
+        other.free_entropy.values, own.free_entropy.values - 0.8 * np.log(unit) * _continuous(link), atol=1e-6
+    )
+
+
+def _continuous(link) -> float:
+    """Whether the outputs have a density, which has units, and no probabilities."""
+    values = np.asarray(jax.vmap(link)(np.random.default_rng(0).standard_normal((1000, 2, 1))))
+    return float(len(np.unique(values)) > 100)
+
+
+def test_tokens_of_their_own_are_samples():
+    one, three = solved(lambda Z: Z[0] ** 2, [0.9]), solved(lambda Z: Z[0] ** 2, [0.3], tokens=3)
+    np.testing.assert_allclose(three.overlap.values, one.overlap.values, rtol=1e-12)
+    np.testing.assert_allclose(three.free_entropy.values, one.free_entropy.values, rtol=1e-12)
+    unseen = solved(lambda Z: Z[0, 1] ** 2, [0.9], tokens=3)
+    np.testing.assert_allclose(unseen.overlap.values, one.overlap.values, rtol=1e-12)
+
+
+@SLOW
+def test_thresholds_of_tokens_of_their_own():
+    def problem(tokens):
+        return asx.BayesOptimal(asx.SequenceIndex(lambda Z: jnp.sin(3 * Z[0]), 1, tokens))
+
+    one, two = (asx.thresholds(problem(tokens), progress=False) for tokens in (1, 2))
+    for name in ("weak_recovery", "exact_recovery"):
+        np.testing.assert_allclose(2 * two.ds[name].values, one.ds[name].values, rtol=1e-9)
+
+
+@SLOW
+def test_what_is_seen_in_jumps_alone_is_never_exactly_recovered():
+    found = asx.thresholds(
+        asx.BayesOptimal(asx.MultiIndex(lambda z: z[0] ** 2 + jnp.sign(z[0] * z[1] * z[2]), 3)), progress=False
+    )
+    # The law of z1^2 given the output is a mixture of two: by quadrature.
+    assert abs(float(found.weak_recovery[0]) - 0.575166) <= 3 * float(found.weak_recovery_err[0])
+    assert np.isposinf(float(found.exact_recovery))
+
+
+@SLOW
+def test_directions_that_are_exactly_recovered_are_those_of_the_link():
+    found = solved(lambda Z: (Z[0] - 0.639 * Z[1]) ** 2, [2.0], indices=2)
+    direction = np.array([1.0, -0.639]) / np.hypot(1.0, 0.639)
+    np.testing.assert_allclose(found.overlap.values[0], np.outer(direction, direction), atol=1e-9)
+
+
+@SLOW
+def test_the_curve_of_two_layers_is_smooth_where_an_estimator_changed():
+    alphas = np.linspace(0.3155, 0.3205, 6)
+    found = asx.solve(asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2)), alpha=alphas, progress=False)
+    assert found.ok
+    overlap, error = found.overlap.values[:, 1, 1], found.overlap_err.values[:, 1, 1]
+    assert (np.diff(overlap) > 0).all()
+    # Nodes are common to all points: a curve that is smooth bends by far less than its errors.
+    assert (abs(np.diff(overlap, 2)) < 0.2 * error[1:-1]).all()
+
+
+def test_roots_that_rounding_hides_are_refused():
+    """Phase retrieval, whose sign would be taken for known where tanh is one by rounding."""
+    with pytest.raises(NotImplementedError, match="cannot be told"):
+        solved(lambda Z: jnp.sin(jnp.tanh(3 * Z[0] ** 2)), [0.7])
