@@ -8,8 +8,12 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 DOCS = $(VENV)/.installed-docs
 # Two processes fill two cores, without threads of BLAS that spin. One that dies ends the run: in another one its test
-# would be begun again, and again.
-PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --max-worker-restart 0
+# would be begun again, and again. Each takes half of the list, and who is done takes from the end of the other's: a
+# module's tests stay together but for a few, and no worker is left alone with a long module.
+PYTEST = OPENBLAS_NUM_THREADS=1 COMPILED_FOR_TESTS=$(COMPILED_FOR_TESTS) \
+	$(BIN)/python -m pytest -n 2 --dist worksteal --max-worker-restart 0
+# What JAX compiles in one test it reads in the next, and in the next run: see tests/conftest.py.
+COMPILED_FOR_TESTS ?= .jax_cache
 
 .PHONY: help env demo test test-slow test-full lint docs wheel bench clean
 
@@ -43,13 +47,13 @@ demo: $(STAMP)
 	$(BIN)/asymptotix demo
 
 test: $(STAMP)
-	$(PYTEST) --dist loadfile --ignore tests/slow -m "not slow and not full and not gpu"
+	$(PYTEST) --ignore tests/slow -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
-	$(PYTEST) --dist loadscope -m "slow and not full and not gpu"
+	$(PYTEST) -m "slow and not full and not gpu"
 
 test-full: $(STAMP)
-	$(PYTEST) --dist loadscope -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
@@ -78,5 +82,5 @@ bench: $(STAMP)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist .jax_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

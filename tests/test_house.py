@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "asymptotix"
 #: A folder with more files than this is several rooms.
 MOST_FILES = 12
 
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def module_name(path: Path) -> str:
@@ -19,12 +25,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in TREES}
+MODULES = {module_name(path): path for path in FILES}
 
 
 def imported(path: Path) -> Iterator[str]:
     """Modules of the package that a file imports, inside functions and for annotations too."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom):
@@ -67,7 +73,7 @@ def test_no_file_imports_in_a_circle():
 
 def test_no_folder_is_crowded():
     folders = defaultdict(list)
-    for path in TREES:
+    for path in FILES:
         if path.name != "__init__.py":
             folders[path.parent].append(path.name)
     crowded = {str(folder.relative_to(PACKAGE)): names for folder, names in folders.items() if len(names) > MOST_FILES}
@@ -77,7 +83,7 @@ def test_no_folder_is_crowded():
 
 def test_a_file_name_means_one_thing():
     stems = defaultdict(list)
-    for path in TREES:
+    for path in FILES:
         if path.name not in ("__init__.py", "streams.py"):  # every theory lists its random streams
             stems[path.stem].append(path)
     found = shared(stems)
@@ -86,8 +92,8 @@ def test_a_file_name_means_one_thing():
 
 def test_a_class_name_means_one_thing():
     classes = defaultdict(list)
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in FILES:
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(path)
     found = shared(classes)

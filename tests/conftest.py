@@ -1,0 +1,32 @@
+"""Programs that JAX compiled for one test serve the next one, in this run and in the ones that follow on this machine.
+
+The targets of the Makefile name the folder in ``COMPILED_FOR_TESTS``; without that name nothing happens here. Processes
+that tests start compile for themselves, as a user's do: tests kill some of them, and half an entry would be found, and
+warned of, ever after.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def put(self, key: str, value: bytes) -> None:
+    """Write an entry whole or not at all: threads and the other worker may look for it at this moment.
+
+    JAX's own writes into the file under its last name, without a lock unless the size of the folder is bounded.
+    """
+    folder = Path(str(self.path))
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(value)
+    os.replace(file.name, folder / f"{key}-cache")
+
+
+if os.environ.get("COMPILED_FOR_TESTS"):
+    import jax
+    from jax._src.lru_cache import LRUCache
+
+    LRUCache.put = put
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(os.environ["COMPILED_FOR_TESTS"]))
+    # Otherwise what compiled within a second or is small is left out: nearly all that tests compile.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
