@@ -75,7 +75,7 @@ def test_an_optimum_inside_and_at_the_bounds():
     assert found.inside
     assert found.status is Status.CONVERGED
     assert found.at == pytest.approx(0.5, rel=1e-6)
-    for bounds, at, words in (((1.0, 10.0), 1.0, "not below 1"), ((0.01, 0.1), 0.1, "not above 0.1")):
+    for bounds, at, words in (((1.0, 10.0), 1.0, "lower bound 1 is"), ((0.01, 0.1), 0.1, "upper bound 0.1 is")):
         with pytest.warns(asx.ConvergenceWarning, match=words):
             found = optimum(bounds=bounds)
         assert (found.at, found.inside, found.status) == (at, False, Status.AT_BOUND)
@@ -141,7 +141,7 @@ def test_a_grid_of_controls_gives_arrays_of_the_same_optima():
 
 
 def test_doubtful_points_of_a_grid_are_counted():
-    with pytest.warns(asx.ConvergenceWarning, match=r"at 2 of 2 points, first .*not below 1"):
+    with pytest.warns(asx.ConvergenceWarning, match=r"at 2 of 2 points, first .*lower bound 1 is"):
         found = optimum(bounds=(1.0, 10.0), alpha=[1.0, 2.0])
     assert not found.inside.any()
     assert set(found.status.values) == {Status.AT_BOUND}

@@ -69,7 +69,7 @@ def test_a_flat_bound_does_not_end_the_search():
 def test_the_better_bound_where_there_is_no_minimum():
     found = search(square, square_slope).between(1.0, 2.0, 1e-3)
     assert (found.here.at, found.inside, found.status) == (1.0, False, Status.AT_BOUND)
-    assert "not below 1" in found.words
+    assert "lower bound 1 is" in found.words
     found = search(lambda x: max(-x, -1.0), lambda x: -1.0 if x < 1 else 0.0).between(0.0, 4.0, 1e-3)
     assert not found.inside
     assert found.status is Status.AT_BOUND

@@ -65,7 +65,7 @@ def test_an_interrupt_while_planning_keeps_what_was_noted(tmp_path, monkeypatch)
     monkeypatch.setattr(sweeping, "MOST_COLLECTED_AT_AN_INTERRUPT", 10)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     try:
-        with pytest.raises(KeyboardInterrupt, match=r"what is done is in .*store"):
+        with pytest.raises(KeyboardInterrupt, match=r"finished chunks are in .*store"):
             sweep(tmp_path / "store")
     finally:
         signal.signal(signal.SIGINT, before)

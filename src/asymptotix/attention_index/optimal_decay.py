@@ -1,7 +1,7 @@
-"""The weight decay at which training generalises best: where it is looked for, and what its limits are.
+"""The weight decay at which training generalises best: the start of its search, and the limit of no decay.
 
-With noise and few directions above it, the best cut eps is the edge 2 delta of the noise in the field, whence
-sqrt(width_ratio) weight_decay = sqrt(qhat) for any channel: where the search of :func:`optimum` starts.
+With noise and few directions above the noise, the best cut eps is the edge 2 delta of the noise in the field. Hence
+sqrt(width_ratio) weight_decay = sqrt(qhat) for any channel. The search of :func:`optimum` starts at this decay.
 
 Equation sc-decay of docs/theory/scaling.md.
 """
@@ -24,7 +24,7 @@ from .theory.vanishing_weight_decay import recovers_exactly
 OBSERVABLES = ("test_error", "excess_error", "estimation_error")
 #: Steps of the fixed point weight_decay = sqrt(qhat), and the change at which it is close enough to start from.
 _STARTS, _CLOSE = 8, 1.1
-#: Factor between decays that are tried in search of a bracket.
+#: Factor between successive decays in the search for a bracket.
 _FACTOR = 3.0
 #: Decays below this share of the start count as vanishing where the error still falls towards zero.
 _VANISHING = 1e-7
@@ -35,14 +35,14 @@ _SMALL = 1e-3
 class OptimalDecay(Optimum):
     """The best weight decay, an :class:`~asymptotix.core.gradient.Optimum`: ``at`` is the decay, with ``at_error``.
 
-    Zero where the error falls all the way to vanishing decay.
+    The decay is zero where the error decreases all the way to vanishing decay.
     """
 
     observable: str
 
     @classmethod
     def of(cls, found: Optimum, observable: str) -> Self:
-        """An optimum over the weight decay."""
+        """Convert an optimum over the weight decay."""
         errors = {"at_error": found.at_error, "value_error": found.value_error}
         decay = cls(found.at, found.value, found.inside, found.status, found.words, **errors)
         decay.observable = observable
@@ -55,7 +55,7 @@ class OptimalDecay(Optimum):
 
     @property
     def weight_decay_err(self) -> float:
-        """Its error, ``at_error``."""
+        """The error of the best decay, ``at_error``."""
         return self.at_error
 
     @property
@@ -72,27 +72,27 @@ def optimal_weight_decay(
     tolerance: float = 1e-3,
     progress: ProgressOption = None,
 ) -> OptimalDecay:
-    """The weight decay at which an error of training is least, looked for from sqrt(qhat) on.
+    """Return the weight decay at which an error of training is smallest.
 
-    It is :func:`optimum` without bounds.
+    The function is :func:`optimum` without bounds; the search starts where sqrt(width_ratio) weight_decay = sqrt(qhat).
 
     Parameters
     ----------
     problem : RiskMinimization
-        Its own ``weight_decay`` does not matter.
+        The training problem; its ``weight_decay`` is ignored.
     alpha : float
         Samples over squared dimension.
     observable : "test_error", "excess_error" or "estimation_error"
-        What is minimised. The first two have the same minimiser.
+        The error that is minimised. The first two have the same minimiser.
     tolerance : float
-        Relative, of the decay. Where it is not met the status is "inaccurate", with a warning.
+        Relative tolerance of the decay. Where it is not met the status is "inaccurate", with a warning.
     progress
         As for :func:`solve`.
 
     Returns
     -------
     OptimalDecay
-        With ``at`` (also ``weight_decay``), ``value``, their errors, ``status`` and ``words``.
+        ``at`` (also ``weight_decay``), ``value``, the errors of both, ``status`` and ``words``.
 
     Examples
     --------
@@ -117,42 +117,42 @@ def optimal_weight_decay(
 
 def _found(problem: RiskMinimization, alpha: float, observable: str, tolerance: float, say: Say) -> OptimalDecay:
     if problem.loss == "squared" and problem.penalty is None and recovers_exactly(problem, alpha):
-        return _at_zero(problem, alpha, observable, "without decay recovery is exact")
+        return _at_zero(problem, alpha, observable, "at zero weight decay recovery is exact")
     start = _start(problem, alpha, say)
     search = search_over(replace(problem, weight_decay=start), observable, "weight_decay", {"alpha": alpha}, say)
     first, stride = float(np.log(start)), float(np.log(_FACTOR))
     minimum = search.downhill(first, stride, first + float(np.log(_VANISHING)), tolerance)
     if minimum is not None and (minimum.error < 1 or minimum.here.at > first + np.log(_SMALL)):
         return OptimalDecay.of(as_optimum(minimum), observable)
-    words = "the error falls all the way to vanishing weight decay"
+    words = "the error decreases all the way to vanishing weight decay"
     lowest = float(np.exp(min(look.at for look in search.seen.values())))
     return _at_zero(problem, alpha, observable, words, lowest)
 
 
 def _outcome(problem: RiskMinimization, alpha: float, decay: float) -> Outcome:
-    """The point at one decay."""
+    """Solve the problem at one decay."""
     interrupts.check()
     theory = replace(problem, weight_decay=decay).theory
     try:
         return theory.solve(alpha, theory.starts("uninformed"), 1e-3).outcome
-    except FloatingPointError as error:  # without noise and with next to no decay
+    except FloatingPointError as error:  # no noise and a decay near zero
         return Outcome({}, Status.FAILED, words=f"failed: {error}")
 
 
 def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
-    """Close to the decay that is sqrt(qhat) at itself."""
+    """Return a decay close to the solution of weight_decay = sqrt(qhat(weight_decay) / width_ratio)."""
     model, factorized = problem.model, problem.parameterization == "factorized"
     decay = float(np.sqrt(alpha * (model.noise + 1e-3 * model.signal)))
     for _ in range(_STARTS):
         say(f"starting at weight_decay = {decay:.4g}")
         values = _outcome(problem, alpha, decay).values
         mhat, qhat = values.get("mhat", 0.0), values.get("qhat", 0.0)
-        if not (qhat > 0 and mhat > 0) or not values["q"] > 0:  # nothing is learned: too strong
+        if not (qhat > 0 and mhat > 0) or not values["q"] > 0:  # nothing is learned: the decay is too strong
             decay /= 4
             continue
         if factorized:
             better = float(np.sqrt(qhat / problem.width_ratio))
-        else:  # shrinkage Q_0/(Q_0 + delta^2) of a full matrix
+        else:  # a full matrix: shrinkage Q_0/(Q_0 + delta^2)
             better = qhat / (4 * mhat * model.signal)
         if max(better / decay, decay / better) < _CLOSE:
             return better
@@ -161,13 +161,13 @@ def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
 
 
 def _at_zero(problem: RiskMinimization, alpha: float, observable: str, words: str, lowest: float = 0.0) -> OptimalDecay:
-    """The limit of vanishing decay, where it is covered, or the smallest decay that was looked at."""
+    """Return the limit of vanishing decay, or the smallest decay of the search where the theory has no such limit."""
     covered = problem.loss == "squared" and problem.penalty is None
     decay = 0.0 if covered else lowest
     outcome = _outcome(problem, alpha, decay)
     value, error = (float(outcome.values.get(name, np.nan)) for name in (observable, f"{observable}_err"))
     if not covered:
-        words = f"{words}, of which the limit itself is not covered"
+        words = f"{words}; with this loss or penalty the limit is not available, so this is the smallest decay tried"
     doubt = [] if outcome.converged else [outcome.sentence]
     found = Optimum(decay, value, False, outcome.how, "; ".join([words, *doubt]), at_error=decay, value_error=error)
     return OptimalDecay.of(found, observable)

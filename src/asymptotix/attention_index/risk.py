@@ -104,17 +104,18 @@ class RiskMinimization(Problem):
     above it; this, and a start given as (m, q, Sigma), follow one branch whether or not it is the lowest. A point does
     not depend on the others of a call, unless it is continued.
 
-    *Tolerance* of :func:`solve`. It is for the numerical errors of test_error, train_error, train_loss,
-    estimation_error and rank: relative to the number or to its natural size, whichever is larger. That size is Q_0 for
-    estimation_error, one for a rank and for the built-in losses of a softmax, Q_0' for the linear channel, and for a
-    loss of your own what it changes by between h = 0 and an h as large as the target's. More nodes are tried where it
-    is not met, and where that does not help the status is "inaccurate"; so it is where any error exceeds its number. A
-    replicon of one or more and jumps of the proximal map on a thousandth of the data are "not valid". Of a learner
-    narrower than its rank the status says "narrow: heuristic".
+    *Tolerance* of :func:`solve`. The tolerance bounds the numerical errors of test_error, train_error, train_loss,
+    estimation_error and rank, relative to the number or to its natural size, whichever is larger. The natural size is
+    Q_0 for estimation_error; one for the rank and for the built-in losses of a softmax; Q_0' for the linear channel;
+    and for a loss of your own its change between h = 0 and an h as large as the target's. Where the tolerance is not
+    met more nodes are used. Where they do not suffice, or an error exceeds its number, the status is "inaccurate". It
+    is "not valid" for a replicon of one or more, and for jumps of the proximal map on a thousandth of the data. For a
+    learner narrower than its rank the status says "narrow: heuristic".
 
-    *Units*. Nothing depends on them: the loss times c with weight_decay times c; a penalty times c with weight_decay
-    over c; eigenvalues of the target times s with noise times s^2, both temperatures over s and weight_decay over s
-    ("factorized") or s^2 ("full"); beta and weight_decay times c, S then over c, for "factorized".
+    *Units*. Results do not depend on units. These changes leave the problem the same: loss and weight_decay times c;
+    penalty times c and weight_decay over c; eigenvalues of the target times s, noise times s^2, both temperatures over
+    s and weight_decay over s ("factorized") or s^2 ("full"); for "factorized", beta and weight_decay times c, which
+    gives S over c.
 
     The equations, each with the function that computes it, are in docs/theory/attention_index.md.
 
@@ -191,7 +192,7 @@ class RiskMinimization(Problem):
         return None if found is None else condensed(found)
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Loss or penalty at many fixed points, some of them far out."""
+        """Return values of the loss or penalty at many fixed points, some of them far out."""
         T = self.model.tokens
         points = far_points(SAMPLE_LENGTH) if field == "penalty" else fixed_points(2, SAMPLE_LENGTH, T, T)
         if field == "loss":
@@ -207,7 +208,7 @@ class RiskMinimization(Problem):
             return program_digest(function, *([()] if field == "penalty" else [(T, T), (T, T)]))
 
     def _own_at(self, field: str, points: np.ndarray) -> np.ndarray | None:
-        """The user's own penalty at t (n,), or loss at logits (2, n, T, T); None where it is a built-in one."""
+        """Return the user's penalty at t (n,), or loss at logits (2, n, T, T); None for built-in functions."""
         import jax
 
         function = getattr(self, field)

@@ -53,8 +53,8 @@ class PathPosterior(Problem):
     network : AttentionPaths
     inputs : array (examples, tokens, features) or AttendedInputs
     labels : array (examples,) or (examples, outputs)
-        Two classes are -1 and +1: other two values are refused unless they are opposite, because the prior of the
-        outputs has mean zero and the sign of an output is its class. More values than two are numbers to be fitted.
+        Two classes are -1 and +1. The prior of the outputs has mean zero and the sign of an output is its class, so two
+        values that are not opposite numbers are refused. Three or more values are numbers to be fitted.
         With an axis for outputs, C readouts share the network below them and U acts on pairs (path, output).
     temperature : float
     prior_variance : float or tuple of float
@@ -265,7 +265,7 @@ class PathPosterior(Problem):
         """Accuracy, mean squared error of the mean and mean variance, for every point of the result.
 
         A prediction is right where it has the label's sign, or with two outputs or more where its largest output is
-        the label's largest. Where two labels were learned from, ``labels`` are of these. `without` as for `predict`.
+        the label's largest. If two classes were learned, ``labels`` must be these. `without` as for `predict`.
         """
         return posterior_readouts.evaluate(self, result, inputs, labels, without)
 

@@ -102,7 +102,7 @@ Resume = Annotated[
     Path | None, typer.Option(metavar="FILE.nc", help="Take what an earlier call wrote with --out, and do the rest.")
 ]
 AllowImports = Annotated[
-    bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that it names.")
+    bool, typer.Option("--allow-imports", help="Run modules that FILE.toml names and that lie beside it.")
 ]
 
 

@@ -57,5 +57,5 @@ def _in_words(error: Exception) -> str:
 
 
 def _one_line(message: str | Warning | Exception) -> str:
-    """A message as one line that a terminal prints and does not obey: it may quote a file."""
+    """Return a message as one line without control characters, which a quoted file may contain."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split()))

@@ -25,10 +25,10 @@ SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds", "sweep")
 def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple[Problem, dict[str, Any]]:
     """Read the problem of a TOML file and the section of one verb, its grids expanded.
 
-    An array is ``{ npz = "data.npz", array = "inputs" }``, its path counted from the TOML file, and a function is
-    ``"module:function"`` of a module that ``imports`` names, or that lies beside the file; never one of Python's
-    standard library. Modules that it imports are run. Those of the environment are the user's own; one beside the file
-    came with it and needs ``allow_imports``.
+    An array is ``{ npz = "data.npz", array = "inputs" }``, its path relative to the TOML file. A function is
+    ``"module:function"``; its module is named by ``imports`` or lies in the folder of the TOML file, and is never part
+    of Python's standard library. Reading the problem runs these modules. Installed modules are trusted; a module in the
+    folder of the TOML file may have come with it and needs ``allow_imports``.
     """
     document = _toml(file)
     _no_other_names(document, SECTIONS, f"section or key of {file}")
@@ -81,8 +81,8 @@ def _function(named: str, file: Path, imports: Sequence[str], allow_imports: boo
 
 
 def _check_module_of_function(named: str, module: str, file: Path, imports: Sequence[str]) -> None:
-    """Refuse a function that nobody wrote as one of a problem: ``builtins:exit`` would end the program."""
-    accepted = "accepted are functions of modules that are named by imports = [...] or lie beside the file"
+    """Raise ValueError for a function that was not written for problems, such as ``builtins:exit``."""
+    accepted = "accepted are functions of modules that imports = [...] names or that lie beside the file"
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{named!r} must not be a function of Python's standard library; {accepted}")
     is_named = any(module == name or module.startswith(f"{name}.") for name in imports)
@@ -181,5 +181,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _printable(name: str) -> str:
-    """A name from a file, quoted where it holds anything but letters, digits and the like: a terminal obeys escapes."""
+    """Return a name from a file, quoted unless it is letters, digits and the like: a terminal obeys escapes."""
     return name if re.fullmatch(r"[\w.-]+", name) else repr(name)

@@ -33,7 +33,7 @@ def sweep(
     partition: Annotated[str, typer.Option(help="SLURM: partition.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="SLURM: print the script and submit nothing.")] = False,
     allow_imports: Annotated[
-        bool, typer.Option("--allow-imports", help="Run modules beside FILE.toml that it names.")
+        bool, typer.Option("--allow-imports", help="Run modules that FILE.toml names and that lie beside it.")
     ] = False,
     debug: Debug = False,
 ) -> None:

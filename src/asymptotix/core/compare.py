@@ -338,7 +338,7 @@ def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]
 
 
 def _refuse_nothing(result: Result) -> None:
-    """Refuse a result in which no point has a number, and say whether it can be continued."""
+    """Raise ValueError for a result in which no point has a number; the message names the way to continue."""
     if _observables(result.ds):
         return
     what, verb = ("run", "simulate") if result.kind == "experiment" else ("point", "solve")

@@ -21,7 +21,8 @@ from .result import ConvergenceWarning
 from .specification import with_fields
 from .status import Status
 
-#: Numerical errors of values asked for while a minimum is looked for, and where its place is to be known better.
+#: Numerical tolerances of the values in a search for a minimum: of the first search, and of the refinement that
+#: follows where the place of the minimum is not accurate enough.
 _COARSE, _FINE = 1e-3, 1e-4
 
 ProgressOption = Progress | bool | None
@@ -41,8 +42,8 @@ class _PlaceAndValue(NamedTuple):
 class Derivative(_ValueAndDerivative):
     """The pair (value of an observable, its derivative), with the errors of both and the status of the point.
 
-    ``value_error`` and ``derivative_error`` are numerical errors, nan where the theory does not say; ``status`` and
-    ``words`` say how the point ended.
+    ``value_error`` and ``derivative_error`` are numerical errors, nan where the theory has none. ``status`` and
+    ``words`` are the status of the fixed point and its explanation.
     """
 
     def __new__(
@@ -70,11 +71,13 @@ class Derivative(_ValueAndDerivative):
 
 
 class Optimum(_PlaceAndValue):
-    """Where an observable is least: (the parameter, the value there, whether the minimum is inside the bounds).
+    """The minimum of an observable: (``at``, ``value``, ``inside``), the parameter, the value and whether the minimum
+    is inside the bounds.
 
-    ``at_error`` and ``value_error`` are their errors; ``at_error`` is inf where the place is not known. ``status`` and
-    ``words`` say whether the tolerance was met and the points that were looked at converged; a minimum at a bound is
-    ``Status.AT_BOUND``. On a grid of controls all seven are arrays of xarray along it.
+    ``at_error`` and ``value_error`` are numerical errors; ``at_error`` is inf where the place is unknown. ``status`` is
+    "converged" where the tolerance was met and the theory holds at the minimum and at every lower point of the search;
+    ``words`` explains any other status. A minimum at a bound has ``Status.AT_BOUND``. On a grid of controls all seven
+    attributes are arrays of xarray along the grid.
     """
 
     def __new__(
@@ -103,7 +106,7 @@ class Optimum(_PlaceAndValue):
 
 
 def _shown(found: Any, names: Sequence[str]) -> str:
-    """All attributes of a result that is a tuple of a few of them only."""
+    """Return the text of a result with all its attributes, of which the tuple itself holds only some."""
 
     def text(value: Any) -> str:
         if isinstance(value, xr.DataArray):
@@ -143,7 +146,7 @@ def gradient(
     -------
     Derivative
         The pair (value, derivative), with the errors of both and the status that :func:`solve` gives at this point.
-        Where that is not "converged" a ConvergenceWarning says why: the theory need not hold there.
+        Where this status is not "converged", a ConvergenceWarning gives the reason.
 
     Examples
     --------
@@ -179,10 +182,10 @@ def optimum(
     problem, observable, field
         As for :func:`gradient`; ``field`` is one of the description.
     bounds : pair of float
-        Positive, ascending. Where the derivatives at the bounds do not enclose a minimum, as where the observable is
-        flat there, it is looked for at places between; if none is as low as the better end, that is returned.
+        Positive, ascending. Where the derivatives at the bounds enclose no minimum (the observable may be flat there),
+        places between the bounds are tried. If none of them is lower, the better bound is returned.
     tolerance : float
-        Relative, of the field; below one. Where it is not met the status says so: "inaccurate".
+        Relative tolerance of the field, below one. Where it is not met the status is "inaccurate".
     progress
         As for :func:`solve`.
     **controls : float or 1-D grid
@@ -191,8 +194,8 @@ def optimum(
     Returns
     -------
     Optimum
-        On a grid its attributes are arrays with the controls as coordinates. An interrupt leaves the points that it
-        came before without a number, under ``Status.NOT_REACHED``.
+        On a grid its attributes are arrays with the controls as coordinates. Points that an interrupt prevented have
+        no number and ``Status.NOT_REACHED``.
 
     Examples
     --------
@@ -228,11 +231,11 @@ def optimum(
 
 
 def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
-    """Warn of optima that are not to be trusted."""
+    """Warn about optima that did not converge or are less accurate than the tolerance."""
     if doubtful := [one for one in judged if not one.status.converged]:
         grave = [one for one in doubtful if one.status is not Status.INACCURATE]
         first = (grave or doubtful)[0]
-        verdict = "not to be trusted" if grave else "not as accurate as asked"
+        verdict = "not to be trusted" if grave else "less accurate than the tolerance"
         count = f" at {len(doubtful)} of {len(judged)} points, first" if on_grid else ":"
         text = f"the optimum is {verdict}{count} {first.words}"
         warnings.warn(text, ConvergenceWarning, stacklevel=3)
@@ -241,7 +244,7 @@ def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
 def search_over(
     problem: Problem, observable: str, field: str, point: Mapping[str, float], say: Say = quietly
 ) -> MinimumSearch:
-    """The search over the logarithm of a field, by the derivatives of the problem."""
+    """Return a search over the logarithm of a field that uses the derivatives of the problem."""
 
     def look(log_value: float, fine: bool) -> Look:
         value = float(np.exp(log_value))
@@ -250,7 +253,7 @@ def search_over(
         tolerance = _FINE if fine else _COARSE
         try:
             found = _derivative(changed, observable, field, tolerance, point, heading)
-        except (FloatingPointError, ValueError) as error:  # no solution, or none that depends on the field
+        except (FloatingPointError, ValueError) as error:  # no solution, or no observable that depends on the field
             words = f"{field} = {value:.4g}: {error}"
             return Look(log_value, np.nan, np.nan, status=Status.FAILED, words=words)
         slope, slope_error = value * found.derivative, value * found.derivative_error
@@ -260,7 +263,7 @@ def search_over(
 
 
 def as_optimum(found: Minimum, bounds: tuple[float, float] | None = None) -> Optimum:
-    """Optimum in the field itself, from a search over its logarithm; a bound is returned to the last digit."""
+    """Convert a minimum over the logarithm of a field to an optimum over the field; a bound is returned exactly."""
     at = float(np.exp(found.here.at))
     if bounds is not None and not found.inside:
         at = min(bounds, key=lambda bound: abs(bound / at - 1))

@@ -88,7 +88,7 @@ class Progress:
         self.advance(0, text)
 
     def announce(self, text: str) -> None:
-        """Say before the first step what is to come; a log gets the line at once, however short the work has been."""
+        """Show a line before the first step; a log gets the line at once, without the usual delay."""
         self.advance(0, text)
         with _lock:
             if isinstance(self._display, _Lines):

@@ -24,7 +24,8 @@ import numpy as np
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
-#: How many numbers a file keeps of a function: those that all versions keep, and more of them.
+#: Numbers that a file keeps of a function: those that files of all versions have, and those that newer files add.
+#: With fewer numbers, functions that differ only in rare places would count as the same.
 FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
 #: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
 #: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
@@ -64,13 +65,14 @@ class Specification:
         return None
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Values at hundreds of points, some of them far out: :data:`SAMPLE_LENGTH` numbers, for instance at points of
-        :func:`far_points`. Default: None, and files compare :meth:`function_values` and :meth:`function_code` only.
+        """Return :data:`SAMPLE_LENGTH` values of the function, some of them far out, such as at :func:`far_points`.
+
+        Default: None; files then compare :meth:`function_values` and :meth:`function_code` only.
         """
         return None
 
     def function_code(self, field: str) -> str | None:
-        """A digest of the program of the function, for instance from :func:`program_digest`. Default: None."""
+        """Return a digest of the function's program, such as :func:`program_digest`. Default: None."""
         return None
 
     def _repr_html_(self) -> str:
@@ -187,9 +189,9 @@ def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
 
 
 def _close_look(obj: Specification, field: str) -> dict[str, Any]:
-    """``{"sample": [...], "code": ...}``: as many values as tell functions apart that differ in rare places, and more.
+    """Return ``{"sample": [...], "code": ...}``, which distinguishes functions that differ only in rare places.
 
-    What is not a number far out is kept as None.
+    A value of the sample that is not finite is kept as None.
     """
     found: dict[str, Any] = {}
     try:
@@ -205,19 +207,19 @@ def _close_look(obj: Specification, field: str) -> dict[str, Any]:
 
 
 def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
-    """``version of JAX:digest`` of the program of a function of arrays of these shapes, with the arrays it holds."""
+    """Return ``version of JAX:digest`` of a function's program on arrays of these shapes, constants included."""
     import jax
 
     traced = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
     digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())
     for array in traced.consts:
-        # Rounded, for it may have been computed on another machine.
+        # Rounded, because another machine may have computed the array.
         digest.update(" ".join(f"{x:.6g}" for x in np.asarray(array, float).ravel()).encode())
     return f"{jax.__version__}:{digest.hexdigest()}"
 
 
 def weakly_known(described: Any, path: str = "") -> list[str]:
-    """The dotted names of functions of which a description holds few values, as files of earlier versions do."""
+    """Return the dotted names of functions without a sample, as in files of earlier versions."""
     if not isinstance(described, Mapping):
         return []
     if _is_function(described):
@@ -332,8 +334,8 @@ def with_fields(obj: S, **values: Any) -> S:
 def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     """List the dotted names at which two descriptions differ.
 
-    Functions are the same if they are one object or, where a description holds their values, if these agree and so do
-    their programs under one version of JAX; a function of which there are none is not compared.
+    Functions are the same if they are one object. Where a description holds values of a function, the values must
+    agree, and so must the programs if both come from one version of JAX. A function without values is not compared.
     """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if _is_function(first) and _is_function(second):
@@ -375,7 +377,7 @@ def _same_object(first: Any, second: Any) -> bool:
 
 
 def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two described functions are one, as far as both descriptions tell."""
+    """Whether two described functions agree in everything that both descriptions hold."""
     if not all(_same_values(first.get(name), second.get(name)) for name in ("values", "sample")):
         return False
     (version, _, code), (other, _, other_code) = (str(one.get("code", "")).partition(":") for one in (first, second))

@@ -162,7 +162,7 @@ def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray
 
 
 def _briefly(x: Any) -> str:
-    """What was given in place of numbers; of a long list or array a few entries."""
+    """Return the text of an argument that is no number; of a long list or array, the first two entries."""
     entries = x.tolist() if isinstance(x, np.ndarray) else x
     if isinstance(entries, list | tuple) and len(entries) > 4:
         return f"{len(entries)} entries, {', '.join(map(reprlib.repr, entries[:2]))}, ..."

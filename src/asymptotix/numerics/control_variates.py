@@ -57,11 +57,11 @@ class ControlledMeans(NamedTuple):
 
 
 def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
-    """Means of the values (R, m), with the regression on the control variates taken out, whose slopes are pooled.
+    """Return means of the values (R, m) minus their regression on the control variates, with pooled slopes.
 
-    As far as the means scatter less so: nodes of low discrepancy may integrate what varies most better than what the
-    variates have in common with it. The share of the regression is a smooth function of both scatters, so that averages
-    are smooth functions of what the values depend on.
+    Only a share of the regression is subtracted: near one where this reduces the scatter between randomisations, near
+    zero where it increases the scatter, because nodes of low discrepancy may integrate the values better than the
+    variates. The share is a smooth function of both scatters, so that averages are smooth functions of the parameters.
     """
     values, variates, squares, products = (np.stack(part) for part in zip(*randomisations, strict=True))
     f, c = values.mean(0), variates.mean(0)

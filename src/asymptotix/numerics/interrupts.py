@@ -4,8 +4,8 @@ An exception that a signal raises wherever the program happens to be can land in
 turns it into another. Here a handler sets a flag; long loops call :func:`check` between steps, and only there the
 KeyboardInterrupt is raised. A second signal raises at once, wherever it lands.
 
-SIGTERM and SIGHUP wait only for a bounded time. A worker of :mod:`multiprocessing` ends at once, as without this
-library: its pool, which sends the signal, waits for the end of the process and not for a result.
+SIGTERM and SIGHUP wait at most SECONDS_TO_END for a check. In a worker of :mod:`multiprocessing` SIGTERM keeps its
+default effect and ends the process at once, because the pool that sends it waits for the end of the process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 #: A signal that follows an obeyed one within this time raises at once, so that a loop over verbs can be left.
 SECONDS_TO_LEAVE = 3.0
-#: Longest time that SIGTERM and SIGHUP wait for a check; then they raise like a second signal. Clusters commonly kill a
-#: process 30 seconds after SIGTERM, and what is finished has to be written before.
+#: Longest time in seconds that SIGTERM and SIGHUP wait for a check; then they raise like a second signal. Larger: no
+#: time is left to write results, because clusters commonly kill a process 30 seconds after SIGTERM. Smaller: work that
+#: would have stopped at a check is cut off inside compiled code.
 SECONDS_TO_END = 15.0
 
 
@@ -89,9 +90,9 @@ def deferred() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal to stop is waiting: to be called between two steps of long work.
+    """Raise KeyboardInterrupt if a signal to stop is waiting. Long work calls this function between two steps.
 
-    In a thread it is raised where the work that the thread helps with has ended, see :func:`ending_with`.
+    In another thread than the main one it raises once the work of :func:`ending_with` has ended.
     """
     if threading.current_thread() is not threading.main_thread():
         if _helping.ended():
@@ -102,7 +103,7 @@ def check() -> None:
 
 
 class _Helping(threading.local):
-    """What the work that this thread helps with has come to."""
+    """Whether the work that this thread helps with has ended, as a function; one per thread."""
 
     ended: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -112,7 +113,7 @@ _helping = _Helping()
 
 @contextmanager
 def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
-    """Scope in which a thread helps with work, and :func:`check` raises once that has ended."""
+    """Scope in which a thread helps with work: :func:`check` raises once ``ended()`` is true."""
     before, _helping.ended = _helping.ended, ended
     try:
         yield
@@ -160,7 +161,7 @@ def forget() -> None:
 
 def _replace_handlers() -> dict[int, Any]:
     replaced: dict[int, Any] = {}
-    # To a worker of multiprocessing only Ctrl-C is left: its pool terminates it with SIGTERM.
+    # A worker of multiprocessing handles Ctrl-C only: its pool terminates it with SIGTERM.
     numbers = STOP_SIGNALS if multiprocessing.parent_process() is None else (signal.SIGINT,)
     for number in numbers:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
@@ -181,6 +182,6 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _insist(number: int, when: float) -> None:
-    """Send a signal again that no check has obeyed."""
+    """Send a signal a second time, if no check has obeyed the first."""
     if _requests.pending == number and _requests.when == when:
         os.kill(os.getpid(), number)

@@ -20,13 +20,13 @@ LONGEST = 1.0
 """Longest quasi-Newton step in a coordinate."""
 
 WINDOW = 24
-"""Evaluations over which a cycle is looked for; it ends an iteration that is the same in two windows."""
+"""Number of evaluations in a window that is searched for a cycle. Two windows with the same cycle end the iteration."""
 
 CYCLE = 0.1
-"""Scatter of the points at either end of a cycle, relative to their distance, beyond which it is none."""
+"""Largest scatter of the points at either end of a cycle, relative to the distance of the ends."""
 
 LASTING = 0.99
-"""Share of its length by which a cycle may shrink from window to window: one that shrinks more dies out."""
+"""Smallest ratio of a cycle's lengths in successive windows. A cycle that shrinks faster ends by itself."""
 
 BELIEVED = 0.5
 """Share of a step by which the derivative may be wrong along it and still be corrected: more is no smooth map."""
@@ -48,8 +48,8 @@ class FixedPoint:
     steps : int
         Evaluations of F spent.
     status : str
-        "converged", "not converged after 200 steps (residual 0.0003)", with "it cycles between log q = 0.24 and 0.31"
-        where it does, "diverged: non-finite at step 7", or the caller's own word from `stop`.
+        "converged"; "not converged after 200 steps (residual 0.0003)", followed by "it cycles between log q = 0.24 and
+        0.31" for a cycle; "diverged: non-finite at step 7"; or the status that `stop` returned.
     converged : bool
         True only where the residual fell below the tolerance.
     """
@@ -94,12 +94,12 @@ def fixed_point(
     stop : callable, optional
         ``stop(x, residual)``, asked before convergence is tested, ends the iteration where it returns a status.
     names : sequence of str
-        What the coordinates are called, for the sentence on a cycle.
+        Names of the coordinates, for the status of a cycle.
 
     Notes
     -----
-    An iteration that goes to and fro between two places, as one of a map that jumps does, will not end. It is stopped
-    when it has done so for two windows, and the status says between which two values.
+    An iteration that cycles between two points, as a discontinuous map may, does not converge. It is stopped after two
+    windows with the same cycle, and the status gives the two values.
     """
     following, x, residual = _check_start(start), None, np.inf
     _check_options(tolerance, max_steps, anderson, max_move, stride)
@@ -137,10 +137,10 @@ def fixed_point(
 
 
 def _cycle(visited: Sequence[NDArray[np.float64]], names: Sequence[str]) -> str:
-    """Between which two values the last points go to and fro; nothing where they do not.
+    """Return the words for a cycle of the last points between two values; empty if there is no cycle.
 
-    The coordinate is the one that moves most. Its values must lie in two groups, either of them narrow beside their
-    distance, and go from one to the other and back several times.
+    The values are those of the coordinate that moves most. They must form two groups, each narrow compared with the
+    distance of the groups, and change between the groups several times.
     """
     if len(visited) < WINDOW // 2:
         return ""

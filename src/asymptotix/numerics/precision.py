@@ -1,9 +1,9 @@
-"""JAX and NumPy compute as this library expects, whatever the user has set: a scope of our own, also of a precision.
+"""Scopes in which JAX and NumPy have the settings and the precision of this library, whatever the user has set.
 
-A user may have JAX refuse to promote ranks or types, stop at every NaN, or draw other random numbers from the same
-seed, and may have NumPy raise where a number underflows. Such settings are for the user's own programs. Inside the
-scope both libraries have their defaults, for functions of the user's own that are called there, too. JAX's global
-flags are never touched.
+A user's settings may make JAX refuse to promote ranks or types, stop at every NaN, or draw other random numbers from
+the same seed. They may make NumPy raise where a number underflows. Such settings are meant for the user's own
+programs. Inside a scope both libraries have their defaults, also for the user's functions that this library calls.
+The scopes never change JAX's global flags.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import interrupts
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
-#: Settings of JAX and what they are in the scope. A setting that changes no number is left to the user.
+#: Settings of JAX and their values inside a scope. Settings that change no number stay as the user has them.
 OF_JAX = {
     "numpy_rank_promotion": "allow",
     "numpy_dtype_promotion": "standard",
@@ -37,7 +37,9 @@ OF_NUMPY: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore",
 
 
 class _Here(threading.local):
-    """Whether this thread is inside a scope, by library: what is set inside one, such as a wider errstate, stays."""
+    """Whether this thread is inside a scope, per library. A scope inside a scope does not set them again, so that an
+    ``errstate`` in between keeps its effect.
+    """
 
     numpy = False
     jax = False
@@ -47,12 +49,12 @@ _here = _Here()
 
 
 class own_settings:
-    """JAX and NumPy have the settings of this library inside the scope, and the user's outside it.
+    """Scope in which JAX and NumPy have the settings of this library; the user's settings hold outside it.
 
-    Works as a context manager and as a decorator, also of generator functions, and may be nested. The settings belong
-    to the thread; :func:`carried` takes them to another. A ``with`` block must not contain a ``yield``: the caller
-    would then run with these settings until it asks for the next item. Decorate the generator function instead, which
-    leaves the scope at every yield.
+    The scope is a context manager and a decorator, also of generator functions, and may be nested. The settings belong
+    to one thread; :func:`carried` takes them to another thread. A ``with`` block must not contain a ``yield``: the
+    caller would then run with these settings until it asks for the next item. Decorate the generator function instead:
+    the decorator leaves the scope at every yield.
 
     Examples
     --------
@@ -64,7 +66,7 @@ class own_settings:
     >>> _ = np.seterr(**before)
     """
 
-    #: Whether JAX has 64 bits in the scope; None leaves that as it is.
+    #: Whether JAX computes in 64 bits inside the scope; None leaves JAX's precision unchanged.
     x64: bool | None = None
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class own_settings:
             if not _here.numpy:
                 scope.enter_context(np.errstate(**OF_NUMPY))
                 _enter("numpy", scope)
-            # What has not been imported cannot be set. Importing takes long, and not every problem needs JAX.
+            # JAX has settings only once it is imported. The import is slow, and not every problem needs JAX.
             if self.x64 is not None or "jax" in sys.modules:
                 self._enter_jax(scope)
             self._scopes.append(scope.pop_all())
@@ -96,7 +98,7 @@ class own_settings:
 
     @classmethod
     def quietly(cls) -> own_settings:
-        """The scope without a look for signals: for a step of a generator, which may be its last."""
+        """Return the scope without a check for signals, for the steps of a generator."""
         return cls()
 
     def __call__(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -112,9 +114,9 @@ class own_settings:
 
 
 class double_precision(own_settings):
-    """JAX computes in float64 inside the scope, with :class:`own_settings`, and as before outside it.
+    """Scope of :class:`own_settings` in which JAX computes in float64.
 
-    Whoever enters stands between two steps of work: a signal to stop is obeyed here.
+    Entering the scope is a point between two steps of work, so it checks for signals to stop.
 
     Examples
     --------
@@ -148,13 +150,13 @@ class double_precision(own_settings):
 
 
 class single_precision(double_precision):
-    """JAX computes in float32 inside the scope, also where the user has asked for 64 bits: in experiments."""
+    """Scope of :class:`own_settings` in which JAX computes in float32, whatever the user has set. For experiments."""
 
     x64 = False
 
 
 def carried(work: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Return the same work for another thread, where it has the settings that it would have here."""
+    """Return a function that does the same work in another thread, with the settings that this thread has now."""
     if not _here.numpy:
         return work
     made = _settings_with(sys.modules["jax"].config.jax_enable_x64 if _here.jax else None)
@@ -173,7 +175,7 @@ def _settings_with(x64: bool | None) -> type[own_settings]:
 
 
 def _enter(library: str, scope: ExitStack) -> None:
-    """Note that this thread is inside, until the scope ends."""
+    """Mark this thread as inside a scope of the library until ``scope`` closes."""
     setattr(_here, library, True)
     scope.callback(setattr, _here, library, False)
 
@@ -206,7 +208,7 @@ _forked = False  # whether an ancestor of this process had used JAX when it fork
 
 
 def refuse_after_fork() -> None:
-    """Raise a RuntimeError with what to do instead, in a process that was forked after JAX was used."""
+    """Raise RuntimeError in a process that was forked after JAX was used. The message says what to do instead."""
     if _forked:
         raise RuntimeError(
             "this process was forked after JAX was used, and JAX would hang in it: start workers with "
@@ -220,11 +222,11 @@ def _look_back() -> None:
 
 
 def _jax_runs() -> bool:
-    """Whether JAX has started its threads. It is loaded by others too, and being loaded alone does no harm."""
+    """Whether JAX has started its threads. JAX that is only imported can be forked."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None:
         return False
-    # Not public: where it has gone, what is loaded counts as used.
+    # The function is not public. In a version of JAX without it, imported counts as used.
     return getattr(bridge, "backends_are_initialized", lambda: True)()
 
 

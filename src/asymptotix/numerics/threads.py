@@ -89,7 +89,7 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
     left, stopped, unfinished = iter(items), threading.Event(), threading.Event()
 
     def ended() -> bool:
-        # A signal that is obeyed no longer waits: what is done inside of what it ended is to end, too.
+        # A signal that has been obeyed no longer waits, so obeyed signals count too: they also end nested work.
         return stopped.is_set() or interrupts.waiting() or interrupts.times_obeyed() != obeyed
 
     def help_taking() -> None:

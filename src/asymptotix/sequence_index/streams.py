@@ -53,9 +53,9 @@ DEEP_CHANNEL_NORMALS = 29
 DEEP_CHANNEL_ROTATIONS = 31
 #: Index matrices at which a link is evaluated when a model is described.
 LINK_TRIAL = 0
-#: Indices of the outputs whose origin and unit are measured.
+#: Indices at which the origin and the unit of outputs are measured.
 LINK_UNITS = 26
-#: Indices (number, r) of the outputs whose volumes are averaged.
+#: Indices (number, r) at which the volumes of outputs are averaged.
 OUTPUT_VOLUMES = 27
 #: Indices at which the kind of a link is examined.
 LINK_PROBES = 1
@@ -63,7 +63,7 @@ LINK_PROBES = 1
 LINK_LINES = 25
 #: Index matrices at which it is looked for the index rows that an output depends on.
 LINK_DEPENDENCE = 7
-#: Index matrices at which it is looked for the tokens that an output depends on, and indices to compare tokens at.
+#: Index matrices for finding the tokens that an output depends on, and indices at which tokens are compared.
 LINK_TOKENS = 28
 #: Index matrices at which it is looked for rows that may be exchanged.
 ROW_SYMMETRY = 9

@@ -58,13 +58,13 @@ class SequenceIndexTheory:
 
     @cached_property
     def _simplest(self) -> OneToken | None:
-        """The model with one token of which a sample is several samples, if there is one."""
+        """The model with one token, several of whose samples are one sample of this model; None if there is none."""
         model = self.problem.model
         return one_token(model) if isinstance(model, LinkModel) else None
 
     @cached_property
     def curve_evolution(self) -> StateEvolution:
-        """The state evolution that takes least: alpha there is ``copies`` times as large."""
+        """The state evolution that is cheapest to compute; its alpha is larger by the factor ``copies``."""
         return self.state_evolution if self._simplest is None else self._evolution_of(self._simplest)
 
     def _evolution_of(self, simplest: OneToken | None, fixed: Mapping[int, float] | None = None) -> StateEvolution:

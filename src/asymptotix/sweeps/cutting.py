@@ -16,7 +16,7 @@ SizeOfChunks = Callable[[int | None], int]
 def missing_chunks(
     name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks
 ) -> Iterator[SweepChunk]:
-    """Yield the chunks of all points and runs that none of the ``covered`` units is.
+    """Yield chunks of all points and runs that are not among the ``covered`` units.
 
     Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of
     an experiment is a block of seeds at one point and size; where blocks are larger than that, at several points.
@@ -32,7 +32,7 @@ def missing_chunks(
 
 
 def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterator[Sequence]:
-    """Values in a row with one set of entries of ``index``: chunks end where it changes. Controls do not change it."""
+    """Group successive values with the same entries of ``index``: a chunk ends where the entries change."""
     if part.along not in part.fields:
         yield values
         return

@@ -62,7 +62,7 @@ class Lease:
         return (read_claim(self.path) or {}).get("token") == self._token
 
     def create(self) -> bool:
-        """Create the claim; False where there is one."""
+        """Create the claim; return False where a claim exists already."""
         temporary = self.path.with_name(f".{self._token}.claim")
         try:
             temporary.write_text(self._text())
@@ -94,23 +94,23 @@ class Lease:
 
 
 def _place(written: Path, path: Path) -> None:
-    """Put a claim that is written into its place, or raise FileExistsError where there is one.
+    """Put a written claim into its place, or raise FileExistsError where a claim exists already.
 
-    As a link the file is whole when it appears, on NFS too. Many file systems have no links (exFAT, SMB, FUSE): there
-    it appears empty and is then filled. Whoever reads it in between finds no claim and waits for a lease, as for any
-    file that is no claim.
+    A hard link makes the complete file appear at once, on NFS too. File systems without links (exFAT, SMB, FUSE) create
+    an empty file and then fill it. A process that reads the empty file finds no valid claim, and waits for the length
+    of a lease as for any invalid file.
     """
     try:
         os.link(written, path)
         return
     except FileExistsError:
         raise
-    except OSError:  # each file system without links has an error number of its own
+    except OSError:  # the error number differs between file systems without links
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "wb") as file:
             file.write(written.read_bytes())
-    except BaseException:  # a full disk: an empty claim would be waited for
+    except BaseException:  # such as a full disk: others would wait for an empty claim
         path.unlink(missing_ok=True)
         raise
 

@@ -35,7 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: Characters of a chunk's name: half of a SHA-256, which no two chunks share.
 NAME_LENGTH = 32
-#: Problems of a grid that are built before anything is written; of more those at its corners: each takes 0.2 seconds.
+#: Largest number of problems of a grid that are all built before anything is written. For more problems only the
+#: corners of the grid are built, because each problem takes 0.2 seconds.
 MOST_PROBLEMS_CHECKED = 64
 
 
@@ -106,7 +107,7 @@ class SweepPart:
             yield dict(zip(others, values, strict=True))
 
     def at(self, fixed: Mapping[str, float]) -> Problem:
-        """The problem with the fields that a chunk holds fixed; the last one is kept, for the next chunk has it too."""
+        """Return the problem with the fixed fields of a chunk. The last problem is kept: the next chunk may need it."""
         fields = {name: value for name, value in fixed.items() if name in self.fields}
         if self._last.get("fields") != fields:
             self._last.update(fields=fields, problem=with_fields(self.problem, **fields))
@@ -118,11 +119,11 @@ class SweepPart:
 
     @property
     def points(self) -> int:
-        """How many points its grid has."""
+        """Number of points of the grid."""
         return math.prod(np.size(values) for values in self.grid.values())
 
     def corners(self) -> SweepPart:
-        """Return the same with the first and last value only of every field, where many problems would be built."""
+        """Return a part with the first and last value of every field only, if the grid has many problems."""
         ends = {name: values if np.ndim(values) == 0 else [values[0], values[-1]] for name, values in self.grid.items()}
         few = math.prod(np.size(self.grid[name]) for name in self.fields) <= MOST_PROBLEMS_CHECKED
         return self if few else replace(self, grid={**self.grid, **{name: ends[name] for name in self.fields}})
@@ -138,11 +139,11 @@ class SweepPart:
 
     @cached_property
     def _labels(self) -> dict[tuple, tuple[str, ...]]:
-        """Entries of ``index`` by the fields of a problem: they do not depend on its controls."""
+        """Entries of ``index`` by the fields of a problem. Controls do not change them."""
         return {}
 
     def has(self, one: tuple) -> bool:
-        """Whether a unit is one of its points or runs."""
+        """Whether a unit is a point or run of this part."""
         *known, dim, seed = one
         values, sizes, seeds = self._members
         return dim in sizes and seed in seeds and all(value in values.get(name, ()) for name, value in known)

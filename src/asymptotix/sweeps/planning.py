@@ -20,11 +20,11 @@ from .sweep_store import SweepStore
 CHUNK_SECONDS = 30.0
 MOST_IN_CHUNK = 10_000
 SECONDS_BETWEEN_LOOKS = 0.5
-#: Chunks that are planned between two looks at whether a signal to stop waits; a thousand take a tenth of a second.
+#: Number of chunks planned between two checks for signals to stop; a thousand chunks take a tenth of a second.
 CHUNKS_BETWEEN_LOOKS = 1000
-#: Longest time that is planned before work begins; what is not planned by then is planned when that work is done.
+#: Longest planning in seconds before work begins. The remaining chunks are planned when the planned ones are done.
 SECONDS_OF_PLANNING = 10.0
-#: Most chunks that are noted together: what is noted stays when planning is interrupted.
+#: Largest number of chunks written to the plan together. Larger: an interrupt of planning loses more of the plan.
 MOST_NOTED_TOGETHER = 20_000
 PLANNING = "planning"
 
@@ -32,9 +32,9 @@ PLANNING = "planning"
 def planned(
     store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress
 ) -> tuple[list[SweepChunk], bool]:
-    """Note a part, and return its chunks: those that were planned before, and new ones for what they leave out.
+    """Write a part to the store and return its chunks: those planned before, and new ones for the missing units.
 
-    Returned is also whether these are all: a grid of 10^6 chunks takes minutes to plan and is planned in several calls.
+    The second item says whether the plan is complete: a grid of 10^6 chunks is planned in several calls.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def planned(
 
 
 def _counted(chunks: Iterable[SweepChunk], what: str, bar: Progress) -> Iterator[SweepChunk]:
-    """The same chunks; says now and then how many there were, where a signal to stop is obeyed."""
+    """Yield the chunks; show their number from time to time and check for signals to stop."""
     for count, one in enumerate(chunks):
         if count % CHUNKS_BETWEEN_LOOKS == 0:
             bar.message(f"{count} {what}" if count else "planning")
@@ -74,7 +74,7 @@ def _counted(chunks: Iterable[SweepChunk], what: str, bar: Progress) -> Iterator
 
 
 def _lots(chunks: Iterator[SweepChunk]) -> Iterator[list[SweepChunk]]:
-    """The chunks that are planned in time, in lists that are noted together. The first one may take long to measure."""
+    """Yield lists of chunks to be written together, until SECONDS_OF_PLANNING after the first chunk, which is slow."""
     some: list[SweepChunk] = []
     until = math.inf
     for one in chunks:

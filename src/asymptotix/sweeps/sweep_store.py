@@ -164,12 +164,12 @@ class SweepStore:
             return {}
 
     def plan(self) -> list[SweepChunk]:
-        """All chunks that were ever planned; see :meth:`each_planned`."""
+        """Return all chunks of all plans; see :meth:`each_planned`."""
         return list(self.each_planned())
 
     def each_planned(self) -> Iterator[SweepChunk]:
-        """Yield all chunks that were ever planned, in the order of their files, each once."""
-        found: set[tuple[str, str]] = set()  # two parts may have chunks in common, which are computed once
+        """Yield every chunk of all plans once, in the order of the files."""
+        found: set[tuple[str, str]] = set()  # a chunk that two parts share is computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
             text = file.read_bytes()
             if _plan_hash(text) != file.stem.partition("-")[2]:

@@ -30,7 +30,8 @@ from .standing import Reporter, Standing, standing
 from .sweep_store import SweepStore
 
 SECONDS_BETWEEN_LOOKS = 0.5
-#: Points of a grid beyond which an interrupt ends a sweep without its result: to collect 10^5 points takes seconds.
+#: Largest number of points for which an interrupted sweep returns a result. Larger: Ctrl-C seems to hang, because
+#: collecting 10^5 points takes seconds.
 MOST_COLLECTED_AT_AN_INTERRUPT = 20_000
 
 
@@ -86,9 +87,9 @@ def sweep(
     Returns
     -------
     Result
-        As the verb's own. Points of chunks that failed have a status with the message; after an interrupt what is not
-        done is there without numbers. On a grid of more than 20,000 points an interrupt raises KeyboardInterrupt
-        instead, because to collect them takes long.
+        The result of the verb. Points of failed chunks have a status with the message. After an interrupt, points that
+        are not done have no numbers; on a grid of more than 20,000 points an interrupt raises KeyboardInterrupt
+        instead, because collecting the points takes long.
 
     Raises
     ------
@@ -130,7 +131,8 @@ def sweep(
                 raise
             if own.points > MOST_COLLECTED_AT_AN_INTERRUPT:
                 raise KeyboardInterrupt(
-                    f"interrupted: what is done is in {kept.path}. The same call goes on; asymptotix.collect reads it"
+                    f"interrupted: finished chunks are in {kept.path}. Repeat the same call to resume, or read them "
+                    "with asymptotix.collect"
                 ) from None
     result = collect(kept.path, part=name, problem=problem, algorithm=algorithm)
     if complaint := _complaint(kept, name):
@@ -139,7 +141,7 @@ def sweep(
 
 
 def _check(part: SweepPart) -> None:
-    """Raise for what cannot be, before anything is written."""
+    """Raise ValueError for a sweep that is too large or invalid, before anything is written."""
     if part.points > MOST_POINTS:
         raise ValueError(f"the grids of over must have at most {MOST_POINTS} points, got {part.points}")
     part.corners().work()
@@ -202,7 +204,7 @@ def _work_through(
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended = (store.done() | store.failures()) & lines.keys()
     # What is there already is not counted: at its rate the rest would be done in no time.
-    if grows:  # with every lot of a plan
+    if grows:  # with every list of newly planned chunks
         bar.total = bar.done + len(lines) - len(ended)
     report, watch = Reporter(store, bar), Watch()  # here: workers may be too young to know that a claim never changes
     while left := [line for name, line in lines.items() if name not in ended]:

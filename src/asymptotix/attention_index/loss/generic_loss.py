@@ -88,14 +88,14 @@ class GenericLoss(NodeAverage):
     tokens : int
         T.
     loss : callable
-        JAX function of y and of the symmetric h (T, T), with a scalar value of order one, twice differentiable in h. It
-        should not change its shape over distances in h much below ``length``, or the descents may leap over minima.
+        JAX function of y and of the symmetric h (T, T), with a scalar value of order one, twice differentiable in h. If
+        its shape changes over distances in h much below ``length``, descents may jump over minima.
     teacher : callable
         JAX function of the target's symmetric pre-activation R (T, T).
     convex : bool
         Whether the loss is known to be convex in h: there is one minimum to be found then.
     length : float
-        Longest step of a descent in an entry of h.
+        Largest step of a descent in an entry of h. Larger: descents may jump over minima. Smaller: more steps.
     count : int
         Scrambled Sobol nodes, a power of two.
     seed : int

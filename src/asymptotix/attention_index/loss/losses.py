@@ -36,7 +36,7 @@ def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
 
 
 def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
-    """A loss in another unit; one function for one loss and unit, where the loss can be hashed."""
+    """Return the loss divided by a unit; the same function for the same loss and unit, if the loss can be hashed."""
     try:
         hash(loss)
     except TypeError:

@@ -24,63 +24,64 @@ _TRIALS = 16
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)])
 #: Share of the largest slope or curvature that counts as rounding.
 _ROUNDING = 1e-9
-#: Halvings that end an interval of four percent at neighbouring numbers, and one around zero below 1e-26.
+#: Number of bisections that reduce an interval of four percent to neighbouring floats, and the interval around zero to
+#: less than 1e-26.
 _HALVINGS = 60
-#: Change of a slope over neighbouring numbers, relative to its size, that is a jump: a million roundings.
+#: Smallest relative change of a slope between neighbouring floats that counts as a jump, a million roundings.
 _JUMP = 1e-9
-#: How far from a kink its sides begin, relative to its place, and at zero.
+#: Distance from a kink at which its one-sided slopes are taken: relative to its place, and for a kink at zero.
 _ASIDE, _TINY = 1e-13, 1e-30
 
 
 def try_loss(loss: Callable[..., Any], model: AttentionIndex) -> bool:
-    """Whether a loss is convex in h as far as trials tell; raises where it is no loss at all.
+    """Whether a loss is convex in h in all trials; raises ValueError where the function is no loss.
 
-    It is tried on symmetric Gaussian matrices h of the size T, as large as the target's, and on outputs y of a target
-    of that kind.
+    The trials use symmetric Gaussian T x T matrices h, as large as those of the target, and outputs y of a target of
+    the same size.
     """
     return _loss_trial_on(loss, model).convex
 
 
 def unit_of_loss(loss: Callable[..., Any], model: AttentionIndex) -> float:
-    """The power of two next to what a loss changes by between h = 0 and an h as large as the target's.
+    """Return the unit of a loss: its change between h = 0 and an h as large as the target's, to a power of two.
 
-    A loss in this unit is of order one, whatever the unit in which the user has written it.
+    In this unit the loss is of order one, independent of the user's unit.
     """
     return _loss_trial_on(loss, model).unit
 
 
 def try_penalty(penalty: Callable[..., Any], *, positive: bool, size: float = 1.0) -> None:
-    """Raise where a penalty r(t) is no convex function that grows: at t >= 0, or everywhere unless ``positive``.
+    """Raise ValueError unless a penalty r(t) is convex and grows with |t|, for all t or, if ``positive``, for t >= 0.
 
-    ``size`` is that of the target's eigenvalues.
+    ``size`` is the size of the target's eigenvalues.
     """
     _once(_penalty_trial, penalty, positive, size)
 
 
 class LossTrial(NamedTuple):
-    """Properties of a loss that its trials show."""
+    """Properties of a loss in all trials."""
 
     convex: bool
     unit: float
 
 
 def _loss_trial_on(loss: Callable[..., Any], model: AttentionIndex) -> LossTrial:
-    size = float(2.0 ** np.round(0.5 * np.log2(model.noisy_signal)))  # in steps: no trial for every noise of a sweep
+    size = float(2.0 ** np.round(0.5 * np.log2(model.noisy_signal)))  # rounded: a sweep needs few trials
     return _once(_loss_trial, loss, model.tokens, model.activation, model.teacher_beta, size)
 
 
 class PenaltyFunctions(NamedTuple):
-    """A penalty r(t), r'(t) and r''(t), elementwise in double precision, and where r is not smooth."""
+    """A penalty r(t), r'(t) and r''(t), elementwise in double precision, and the places where r is not smooth."""
 
     value: Callable[[np.ndarray], np.ndarray]
     slope: Callable[[np.ndarray], np.ndarray]
     curvature: Callable[[np.ndarray], np.ndarray]
     kinks: tuple[tuple[float, float, float], ...]
-    """(t, r' before, r' after), ascending: where r' jumps, and with equal slopes where r'' does."""
+    """Tuples (t, r' below t, r' above t), ascending, for jumps of r' and, with equal slopes, for jumps of r''."""
 
 
 def penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
-    """The penalty, compiled once."""
+    """Return the penalty with its derivatives and kinks, compiled once."""
     return _once(_penalty_functions, penalty)
 
 
@@ -102,17 +103,17 @@ def _penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
 
 
 def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.ndarray], np.ndarray]) -> tuple:
-    """Jumps of r' and of r'', by bisection towards them from intervals between nine decades below one and nine above.
+    """Return the jumps of r' and r'' for |t| from 1e-9 to 1e9, by bisection of intervals of four percent.
 
-    One is found per interval, of which neighbours differ by four percent.
+    In every interval one jump is found.
     """
     side = np.geomspace(1e-9, 1e9, 9 * 2 * 60 + 1)
     grid = np.concatenate([-side[::-1], [0.0], side])
     ends = np.maximum(abs(grid[1:]), abs(grid[:-1]))
     slopes = np.maximum(abs(slope(grid))[1:], abs(slope(grid))[:-1])
     found: dict[float, tuple[float, float, float]] = {}
-    # far out a slope may be constant but for rounding: a jump of the curvature counts where it would move the slope;
-    # a jump of the slope is the one to keep where there are both
+    # Far out a slope may be constant up to rounding, so a jump of the curvature counts only if it would change the
+    # slope. Where slope and curvature both jump, the jump of the slope is kept.
     for f, least in ((curvature, slopes / ends), (slope, slopes)):
         low, high = _narrowed(f, grid)
         jump, size = abs(f(high) - f(low)), abs(f(grid))
@@ -121,14 +122,14 @@ def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.nd
             t = 0.0 if low[k] <= 0 <= high[k] else float(high[k])
             aside = max(_ASIDE * abs(t), _TINY)  # at the kink itself JAX may give the mean of both slopes
             before, at, after = (float(side) for side in slope(np.array([t - aside, t, t + aside])))
-            for known in [other for other in found if abs(other - t) <= 2 * aside]:  # from the interval beside it
+            for known in [other for other in found if abs(other - t) <= 2 * aside]:  # found in the next interval too
                 del found[known]
             found[t] = (t, before, after) if f is slope else (t, at, at)
     return tuple(found[t] for t in sorted(found))
 
 
 def _narrowed(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every interval of a grid halved down to neighbouring numbers, towards the half in which f changes more."""
+    """Bisect every interval of a grid down to neighbouring floats; keep the half in which f changes more."""
     low, high = grid[:-1].copy(), grid[1:].copy()
     left, right = f(low), f(high)
     for _ in range(_HALVINGS):

@@ -166,14 +166,14 @@ class Convolution(abc.ABC):
         return x, weight, g.real
 
     def nodes_cut_at(self, *cuts: float) -> tuple[Array, Array, ComplexArray]:
-        """Quadrature rule of the whole law for functions with a kink or a jump at every cut, which no panel contains.
+        """Return a quadrature rule of the whole law for functions with kinks or jumps at the cuts.
 
-        The law is integrated once; for further cuts a panel is replaced by its parts.
+        Every cut is a boundary of panels. The law is integrated once; a panel that contains a cut is divided at it.
 
         Returns
         -------
         x, weight, g : arrays
-            As of :meth:`nodes`, with g(x + i0) itself.
+            Those of :meth:`nodes`, with g(x + i0) itself.
         """
         whole = self._whole
         places = np.array([cut if np.isinf(cut) else self._coordinate(cut) for cut in cuts])

@@ -7,9 +7,9 @@ With the map x -> G(x, theta), the fixed point x(theta) and an observable O(x, t
 The map is smooth on fixed nodes, so its partial derivatives are taken by central differences, with an error of the
 order of the square of the step; what would be expensive and noisy, to solve again at a shifted theta, is avoided.
 
-The derivative is taken on all the sets of nodes from which a number of :func:`solve` comes. Its error is their spread,
-and with it what a step of twice the length changes; where the proximal map jumps also what a step does that is long
-enough to meet jumps.
+The derivative is the mean over all sets of nodes that :func:`solve` uses. Its error combines the spread over these sets
+with the change when the step is doubled. Where the proximal map jumps, the change with a step that is long enough to
+include jumps counts too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from .state_evolution import TrainingEvolution, TrainingSolution
 from .training_observables import OBSERVABLES, doubted, mean_and_error, nothing_learned_values, observable_of
 from .training_theory import Branch, TrainingTheory
 
-#: Step in a variable, and relative to theta, and one that is long enough for the proximal map to jump on some samples.
+#: Step of the differences, absolute in the variables and relative in theta, and a longer step over which the proximal
+#: map jumps on some samples.
 _STEP, _LONG_STEP = 3e-4, 3e-2
-#: Relative rounding of the map and of an observable; a difference over a step magnifies it.
+#: Relative rounding of the map and of an observable; the derivative's rounding is larger by 1/step.
 _ROUNDING = 1e-13
-#: What is left of the iteration shows in the derivative about so many times as strongly.
+#: Estimated ratio of the relative error of the derivative to the residual of the fixed point.
 _AMPLIFIED = 10.0
 
-#: Theory and alpha at another value of the parameter.
+#: Function of the parameter that returns theory and alpha.
 Shifted = Callable[[float], tuple[TrainingTheory, float]]
 
 
@@ -48,22 +49,22 @@ def value_and_derivative(
     tolerance: float,
     say: Say = quietly,
 ) -> Derivative:
-    """Value of an observable and its derivative with respect to a parameter, with errors and the status of the point.
+    """Return an observable and its derivative with respect to a parameter, with errors and the status of the point.
 
     Parameters
     ----------
     theory, alpha
-        Where the derivative is taken.
+        Point at which the derivative is taken.
     observable
-        Its name.
+        Name of the observable.
     theta
-        Value of the parameter there.
+        Value of the parameter at this point.
     shifted
         Theory and alpha at another value of the parameter, which may be alpha itself.
     tolerance
-        Numerical error that is asked for, of the value.
+        Tolerance of the value's numerical error.
     say
-        Is told where the work is.
+        Function that shows the progress of the work.
     """
     if observable not in OBSERVABLES:
         raise ValueError(f"observable must be one of {', '.join(OBSERVABLES)}, got {observable!r}")
@@ -73,7 +74,7 @@ def value_and_derivative(
         try:
             derivative = _through_the_fixed_point(found.branch, observable, theta, shifted, say)
         except FloatingPointError as error:
-            words = f"no derivative: a step of {_STEP:g} leaves the solutions ({error})"
+            words = f"no derivative: there is no solution at a step of {_STEP:g} from this point ({error})"
             return _judged(doubted(outcome, Status.FAILED, words), observable, np.nan, np.nan)
         return _judged(outcome, observable, *derivative)
     if not outcome.converged:
@@ -93,7 +94,7 @@ def _judged(outcome: Outcome, observable: str, derivative: float, error: float) 
 def _through_the_fixed_point(
     branch: Branch, observable: str, theta: float, shifted: Shifted, say: Say
 ) -> tuple[float, float]:
-    """The derivative on all nodes of a branch, and its error."""
+    """Return the derivative on all sets of nodes of a branch, and its error."""
     rows = []
     for position, (solution, evolution) in enumerate(zip(branch.solutions, branch.evolutions, strict=True), start=1):
         say(f"derivative on nodes {position} of {len(branch.solutions)}")
@@ -109,14 +110,14 @@ def _through_the_fixed_point(
 
 
 class _Row(NamedTuple):
-    """A derivative, and what rounding may leave in it."""
+    """A derivative and its error by rounding."""
 
     derivative: float
     rounding: float
 
 
 class _Differences:
-    """Differences of the map and of an observable around one fixed point, on its nodes."""
+    """Differences of the map and of an observable around one fixed point, on the nodes of this fixed point."""
 
     def __init__(
         self,
@@ -131,11 +132,11 @@ class _Differences:
         self.x = evolution.variables(solution.parameters)
 
     def derivative(self, step: float, *, jumps: bool = False) -> _Row:
-        """dO/dtheta from differences over this step; with ``jumps`` samples may change their minimum on the way."""
+        """Return dO/dtheta from differences over a step; with ``jumps`` samples may change to other minima."""
         by_x = [self._central(step * unit, 0.0, jumps) / (2 * step) for unit in np.eye(len(self.x))]
         G = np.stack(by_x, axis=1)
         by_theta = self._central(np.zeros_like(self.x), step * abs(self.theta), jumps) / (2 * step * abs(self.theta))
-        response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of O to a push on the map
+        response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of O to a shift of the map
         derivative = by_theta[-1] + response @ by_theta[:-1]
         size = abs(self._map_and_observable(self.x, self.theta, jumps)[-1])
         rounding = _ROUNDING / (step * abs(self.theta)) * (size + float(abs(response).sum()))
@@ -157,7 +158,7 @@ class _Differences:
 def _at_nothing(
     theory: TrainingTheory, alpha: float, observable: str, theta: float, shifted: Shifted, tolerance: float
 ) -> tuple[float, float]:
-    """The derivative where S = 0 stays so: of what the data alone decide."""
+    """Return the derivative where S = 0 near theta: the observables then depend on the data alone."""
     count = theory.equations.node_counts(tolerance)[-1]
     step = _STEP * abs(theta)
 

@@ -21,7 +21,7 @@ from ..targets.target import Target
 
 #: How often a bracket is widened before an equation counts as one that numbers do not resolve.
 MOST_DOUBLINGS = 100
-#: Width of a field, in units of the noise, that stands for infinity: its square is as large as doubles resolve.
+#: Width of a field, in units of the noise, that stands for infinity; one plus its inverse square rounds to one.
 _DIVERGED = 1e8
 
 
@@ -50,9 +50,10 @@ def interpolation(target: Target, noise: float, directions: int) -> float:
 
 
 def interpolation_width(target: Target, noisy_signal: float) -> float:
-    """The delta of :func:`interpolation`; the left side of its equation increases with delta.
+    """Return the delta of :func:`interpolation`; the left side of its equation increases with delta.
 
-    Of a target of zeros it diverges, and stands for that: rounding would decide where a search ends.
+    For a target of zeros delta diverges. The function returns _DIVERGED then, because the end of a search would depend
+    on rounding.
     """
     if target.mean_square == 0:
         return _DIVERGED * float(np.sqrt(noisy_signal))

@@ -39,15 +39,16 @@ from ..targets.target import Target
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
 
-#: m over Q_0 between which its average goes over from one form to the other.
+#: Range of m/Q_0 over which the formula for m changes smoothly from one form to the other.
 _HALF = 0.4, 0.6
 #: Share of the width by which a bulk may exceed it and still count as fitting in.
 _FITS = 1e-6
 #: Entries of a table over pairs of eigenvalues that are held at a time.
 _BLOCK = 2**21
-#: Distance of two eigenvalues, relative to the length of the support, at which a quotient is a derivative.
+#: Distance of two eigenvalues, relative to the length of the support, below which a difference quotient is replaced by
+#: the derivative.
 _SAME = 1e-9
-#: Halvings after which a double is known, from a bracket ten orders of magnitude too long.
+#: Number of bisections that give all digits of a double, also from a bracket ten decades too long.
 _BISECTIONS = 90
 #: Error of the cut of a narrow learner, relative to the largest eigenvalue.
 _CLOSE = 1e-15
@@ -117,8 +118,8 @@ def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArra
         q = float(weight @ t**2)
         return Overlaps(0.0, q, float(weight @ (t * g.real)), q)
     m = float(weight @ (t * best))
-    # Close to Q_0 from what is missing, Q_0 - m, since weights of narrow bulks are known to a few digits only; from one
-    # to the other smoothly, or the iteration might be thrown to and fro between them.
+    # Near Q_0 the difference Q_0 - m is more accurate than m, because weights of narrow bulks are known to a few digits
+    # only. The two formulas change over smoothly; otherwise the iteration might cycle between them.
     share = _smooth_step((m / signal - _HALF[0]) / (_HALF[1] - _HALF[0]))
     m += share * (signal - float(weight @ (left + best * (best - t))) - m)
     along = m / signal
@@ -127,7 +128,7 @@ def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArra
 
 
 def _smooth_step(x: float) -> float:
-    """From 0 at zero to 1 at one, with a continuous slope."""
+    """Return 0 for x <= 0, 1 for x >= 1 and a cubic between, with a continuous slope."""
     x = min(max(x, 0.0), 1.0)
     return x * x * (3 - 2 * x)
 
@@ -235,7 +236,7 @@ class SquaredNorm(Penalty):
 
 
 class Kink(NamedTuple):
-    """A place t at which r'(t) or r''(t) jumps, with r' on its two sides."""
+    """A place t at which r'(t) or r''(t) jumps, with r' below and above t."""
 
     t: float
     before: float
@@ -243,10 +244,10 @@ class Kink(NamedTuple):
 
 
 class SpectralPenalty(Penalty):
-    """A penalty given by its own r, convex, on all symmetric matrices or on the positive semi-definite ones.
+    """A penalty Tr r(S) with convex r, on all symmetric matrices or on the positive semi-definite ones.
 
-    Where r' jumps, t(x) stays at the kink for an interval of x, and nodes of the spectrum are cut at its ends: shares
-    of eigenvalues, such as the rank, are integrals then and no counts of nodes.
+    Where r' jumps, t(x) stays at the kink over an interval of x. The spectrum is integrated in pieces that end at the
+    ends of this interval. Fractions of eigenvalues, such as the rank, are therefore integrals, not counts of nodes.
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ class SpectralPenalty(Penalty):
     positive : bool
         Whether S is confined to the positive semi-definite cone.
     kinks : sequence of Kink
-        Where r is not smooth, ascending.
+        Places where r is not smooth, ascending.
     """
 
     def __init__(
@@ -268,18 +269,18 @@ class SpectralPenalty(Penalty):
         kinks: Sequence[Kink] = (),
     ) -> None:
         self.function, self.derivative, self.curvature, self.positive = function, derivative, curvature, positive
-        if positive:  # the cone ends at zero as if r' came from minus infinity there
+        if positive:  # the boundary of the cone acts like r' = -inf below zero
             at_zero = [kink.after for kink in kinks if kink.t == 0] or [float(derivative(np.zeros(1))[0])]
             kinks = [Kink(0.0, -np.inf, at_zero[0]), *(kink for kink in kinks if kink.t > 0)]
         self.kinks = tuple(kinks)
 
     def plateaus(self, mhat: float, Sigmahat: float) -> Array:
-        """Intervals of x on which t(x) stays at a kink, (kinks, 2)."""
+        """Return the intervals (kinks, 2) of x on which t(x) stays at a kink."""
         ends = [[2 * kink.before + Sigmahat * kink.t, 2 * kink.after + Sigmahat * kink.t] for kink in self.kinks]
         return np.reshape(ends, (-1, 2)) / mhat
 
     def denoise(self, x: np.ndarray, mhat: float, Sigmahat: float) -> np.ndarray:
-        """t(x), where r'(t) + Sigmahat t/2 = mhat x/2, by bisection between the kinks: the left side increases."""
+        """Return the root t(x) of r'(t) + Sigmahat t/2 = mhat x/2, by bisection between the kinks."""
         x = np.asarray(x, float)
         pull, plateaus = 0.5 * mhat * x, self.plateaus(mhat, Sigmahat)
         low, high = self._brackets(x, pull, plateaus, Sigmahat)
@@ -293,7 +294,7 @@ class SpectralPenalty(Penalty):
         return found
 
     def _brackets(self, x: Array, pull: Array, plateaus: Array, Sigmahat: float) -> tuple[Array, Array]:
-        """Neighbouring kinks between which t(x) is, or a bound beyond the outermost."""
+        """Return the kinks, or outer bounds, between which t(x) lies."""
         slopes = [slope for kink in self.kinks for slope in (kink.before, kink.after) if np.isfinite(slope)]
         steepest = max(map(abs, [*slopes, float(self.derivative(np.zeros(1))[0])]))
         reach = 2 * (abs(pull) + steepest) / Sigmahat + max((abs(kink.t) for kink in self.kinks), default=0.0)
@@ -320,7 +321,7 @@ class SpectralPenalty(Penalty):
         )
 
     def _cuts(self, mhat: float, Sigmahat: float) -> list[float]:
-        """Where t(x) is not smooth."""
+        """Return the places x where t(x) is not smooth."""
         ends = self.plateaus(mhat, Sigmahat)
         return [float(end) for end in np.unique(ends[np.isfinite(ends)])]
 

@@ -37,7 +37,7 @@ from .spectral_estimate import MatrixEstimate, Penalty
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
-#: Range of delta = sqrt(qhat)/mhat, the noise in the field, that is ever of use, in units of the target's eigenvalues.
+#: Allowed range of delta = sqrt(qhat)/mhat, the noise in the field, in units of the target's eigenvalues.
 _WIDTHS = 1e-10, 1e5
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
 #: Lengths of the differences that stand for derivatives: of a smooth map, and of one with jumps to be averaged over.
@@ -159,7 +159,7 @@ class TrainingSolution(Iterate):
 
 
 class TrainingEvolution:
-    """State evolution of one loss with one penalty on one target. It keeps nothing: every call says where it starts.
+    """State evolution of one loss with one penalty on one target. It has no state: every call gives its own start.
 
     Parameters
     ----------
@@ -171,9 +171,9 @@ class TrainingEvolution:
     least_error : callable
         The test error of the best multiple of the target on the nodes of this loss.
     nodes : LossNodes or None
-        Which nodes these are, so that another problem can be put on the same ones.
+        Identity of the nodes of the loss, so that another problem can use the same nodes.
     unit : float
-        Unit in which loss and penalty are. Order parameters and fields are those of the loss in this unit.
+        Unit of loss and penalty here, relative to the user's. Order parameters and fields belong to this unit.
     """
 
     def __init__(

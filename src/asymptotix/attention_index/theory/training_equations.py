@@ -57,12 +57,12 @@ def is_factorized(problem: Training) -> bool:
 
 
 def power_of_two(size: float) -> float:
-    """The power of two next to a size: units that change in steps keep what is compiled for them."""
+    """Return the power of two nearest to a size. Units that are powers of two need few compiled programs."""
     return float(2.0 ** np.round(np.log2(size)))
 
 
 def relative_decay(problem: Training) -> float:
-    """:func:`decay_of_matrix` in units of the problem's own: the penalty of an S like the target over the loss."""
+    """Return :func:`decay_of_matrix` in natural units: the penalty of an S as large as the target, over the loss."""
     size = problem.model.noisy_signal
     loss = size if problem.model.activation == "linear" else 1.0
     return decay_of_matrix(problem) * (float(np.sqrt(size)) if is_factorized(problem) else size) / loss
@@ -85,7 +85,7 @@ class TrainingEquations:
 
     @cached_property
     def unit(self) -> float:
-        """Unit of the loss, a power of two: the equations have the loss and the penalty in it, results do not."""
+        """Unit of loss and penalty in the equations, a power of two. Results are in the user's unit."""
         if not callable(self.problem.loss):
             return 1.0
         from ..loss.own_functions import unit_of_loss
@@ -135,11 +135,11 @@ class TrainingEquations:
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
         loss, model = self._losses[nodes], self.model
-        least = lambda: self._least_error(nodes)  # noqa: E731 (a search, made only where it is asked for)
+        least = lambda: self._least_error(nodes)  # noqa: E731 (a search, made on demand only)
         return TrainingEvolution(loss, self.penalty, model.target, model.noisy_signal, least, nodes, self.unit)
 
     def share_nodes_with(self, other: TrainingEquations) -> None:
-        """Let another problem, whose loss is the same function, use these nodes and what is kept on them."""
+        """Let another problem with the same loss use these nodes and the values kept on them."""
         mine, theirs = self._loss_key, other._loss_key
         if mine == theirs:
             other._losses = self._losses
@@ -154,7 +154,7 @@ class TrainingEquations:
 
     @property
     def _length(self) -> float:
-        """Distance in the pre-activation over which a loss of the user's own may change its shape, a power of two."""
+        """Distance in the pre-activation over which a user's loss may change its shape, a power of two."""
         model = self.model
         return power_of_two(float(np.sqrt(model.noisy_signal)) if model.activation == "linear" else 1 / model.beta)
 
@@ -228,7 +228,7 @@ class TrainingEquations:
 
 
 def _user_penalty(function: Callable[..., Any], strength: float, positive: bool) -> SpectralPenalty:
-    """The penalty strength r(t); what is compiled for r serves at all strengths."""
+    """Return the penalty ``strength`` r(t); programs compiled for r serve all strengths."""
     from ..loss.own_functions import penalty_functions
 
     own = penalty_functions(function)

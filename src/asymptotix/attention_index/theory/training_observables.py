@@ -25,7 +25,7 @@ OBSERVABLES = (
     "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat",
     "qhat", "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
-#: How the observables grow with the unit of the loss, the weight decay in the same unit; others do not.
+#: Powers of the loss's unit with which observables scale, if weight_decay scales too; other observables are invariant.
 POWERS = {
     "test_error": 1, "train_error": 1, "train_loss": 1, "excess_error": 1, "potential": 1,
     "Sigma": -1, "mhat": 1, "qhat": 2, "Sigmahat": 1,
@@ -50,14 +50,14 @@ def observables(
 def observable_of(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
 ) -> float:
-    """One number of a solution; some, such as the excess error and the replicon, take as long as an iteration."""
+    """Return one observable of a solution. The excess error and the replicon take as long as an iteration."""
     return _of_solution(problem, alpha, solution, evolution, name) * evolution.unit ** POWERS.get(name, 0)
 
 
 def _of_solution(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
 ) -> float:
-    """The number with the loss in the unit of the equations."""
+    """Return one observable in the equations' unit of the loss."""
     if name == "excess_error":
         return _excess_error(problem, solution, evolution)
     if name == "replicon":
@@ -71,7 +71,7 @@ def _of_solution(
 def _at_once(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
 ) -> dict[str, float]:
-    """Observables that take no time."""
+    """Return the observables that need no further computation."""
     (m, q, Sigma), (mhat, qhat, Sigmahat) = solution.parameters, solution.fields
     averages, penalty = solution.averages, solution.estimate.penalty
     return {
@@ -138,7 +138,7 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
 
 
 def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
-    """The mean over scramblings and its error, or the number on the first of several rules and how far others are."""
+    """Return the mean over scramblings and its error; for several rules, the first number and the largest distance."""
     numbers = np.array(column)
     if len(numbers) == len(NODE_SCRAMBLINGS):
         return float(numbers.mean()), error_of_scramblings(numbers)
@@ -160,11 +160,11 @@ def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outco
 
 
 def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
-    """The verdict on any outcome of training: is the tolerance met, is there an error beyond reason?
+    """Return the outcome with its final status: whether the tolerance is met, and whether an error exceeds its number.
 
-    The tolerance is for test_error, train_error, train_loss, estimation_error and rank: relative to what they are, and
-    where that is little to the :func:`natural_size` of the problem. Of all numbers an error must not exceed the number
-    itself; of a small excess_error it may, which is a remark.
+    The tolerance is for test_error, train_error, train_loss, estimation_error and rank, relative to the number or to
+    its :func:`natural_size`, whichever is larger. An error that exceeds its own number makes the outcome INACCURATE,
+    except for excess_error, where it adds a remark.
     """
     values = outcome.values
     known = {name: (abs(values[name]), values[f"{name}_err"]) for name in values if f"{name}_err" in values}
@@ -191,7 +191,7 @@ def beyond(problem: Training, outcome: Outcome, tolerance: float) -> float:
 
 
 def natural_size(problem: Training, name: str) -> float:
-    """The size of an observable where nothing is learned, or about that: the unit of the loss, Q_0, one for a share."""
+    """Return the approximate size of an observable at S = 0: the loss's unit, Q_0, or one for a fraction."""
     model = problem.model
     if name == "rank":
         return 1.0
@@ -228,7 +228,7 @@ def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEv
 
 
 def nothing_learned_values(problem: Training, alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
-    """All observables at S = 0 on one set of nodes."""
+    """Return all observables at S = 0 on one set of nodes."""
     nothing = dict.fromkeys(OBSERVABLES, 0.0) | {"estimation_error": problem.model.signal}
     return nothing | _at_nothing(alpha, evolution)
 

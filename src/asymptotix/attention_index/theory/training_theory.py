@@ -98,7 +98,7 @@ class Branch:
 
     @property
     def training_loss(self) -> float:
-        """The potential in the unit of the user's loss."""
+        """The potential, in the user's unit of the loss."""
         return self.potential * self.evolutions[0].unit
 
     def same_as(self, other: Branch) -> bool:
@@ -137,7 +137,7 @@ class TrainingTheory:
     def solve(
         self, alpha: float, starts: Sequence[OrderParameters], tolerance: float, say: Say = quietly
     ) -> Found:
-        """What is learned at one alpha; ``say`` is told where the work is."""
+        """Return the solution at one alpha; ``say`` shows the progress of the work."""
         if self.equations.in_two_equations:
             return self._in_two_equations(alpha, tolerance)
         if interpolates(self.problem, alpha):
@@ -214,7 +214,7 @@ class TrainingTheory:
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
             if outcome.how is not Status.INACCURATE or count is None:
                 break
-            # an error falls with their number, or not quite as fast
+            # an error falls as the inverse number of nodes, or more slowly
             needed = count * beyond(self.problem, outcome, tolerance)
         for other in others:
             outcome = doubted(outcome, None, _second_branch(lowest, other))
@@ -328,6 +328,6 @@ def _second_branch(lowest: Branch, other: Branch) -> str:
 def _unsettled(end: TrainingSolution, lowest: Branch) -> str:
     unit = lowest.evolutions[0].unit
     return (
-        f"unproven: another start leads to a lower training loss, {end.potential(lowest.alpha) * unit:.4g} in the "
-        f"place of {lowest.training_loss:.4g}, but does not settle there (q = {end.parameters.q:.4g})"
+        f"unproven: another start leads to a lower training loss, {end.potential(lowest.alpha) * unit:.4g} instead "
+        f"of {lowest.training_loss:.4g}, but does not converge there (q = {end.parameters.q:.4g})"
     )

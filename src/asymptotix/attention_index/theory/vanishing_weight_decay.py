@@ -19,12 +19,13 @@ from .training_equations import Training, decay_of_matrix, is_factorized, relati
 from .training_observables import judged, narrow_remark, with_rounding
 from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
-#: Weight decay of S, in units of the target's, that is as good as none, and the largest for which the limit stands in
-#: where the iteration fails.
+#: Largest weight decay of S, in natural units of the problem, that counts as zero, and the largest one at which the
+#: limit of no decay replaces an iteration that fails.
 COUNTS_AS_ZERO, NEARLY_ZERO = 2e-12, 2e-6
 #: Noise relative to the signal below which interpolation is known by its limit only.
 _LITTLE_NOISE = 1e-11
-#: Weight decay of S, in units of the target's, below which the end point at vanishing weight decay is a good start.
+#: Weight decay of S, in natural units of the problem, below which the solution at vanishing weight decay is a good
+#: start.
 _SMALL_DECAY = 4e-3
 
 

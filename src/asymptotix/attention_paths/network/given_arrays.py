@@ -46,15 +46,16 @@ def labels_of_examples(given: Any, examples: int) -> np.ndarray:
 
 
 def require_signs(name: str, labels: np.ndarray) -> None:
-    """Refuse labels other than +1 and -1."""
+    """Raise ValueError for labels other than +1 and -1."""
     if wrong := sorted(set(np.unique(labels)) - {-1.0, 1.0}):
         raise ValueError(f"{name} must be +1 or -1, got {', '.join(f'{y:g}' for y in wrong[:5])}")
 
 
 def refuse_other_classes(labels: np.ndarray) -> None:
-    """Refuse the labels of two classes, such as 0 and 1, whose signs do not tell the classes apart.
+    """Raise ValueError for two classes whose labels are not opposite numbers, such as 0 and 1.
 
-    Two examples are no evidence of classes. Several outputs are told apart by the largest, whatever the labels are.
+    With one output the sign is the class. Two examples alone count as numbers, not as classes. With several outputs the
+    class is the largest output, and any labels are accepted.
     """
     classes = _two_classes(labels)
     if classes is not None and classes[0] != -classes[1]:
@@ -67,7 +68,7 @@ def refuse_other_classes(labels: np.ndarray) -> None:
 
 
 def require_same_classes(labels: np.ndarray, learned: np.ndarray) -> None:
-    """Refuse labels that are neither of the two that were learned from, where there are two."""
+    """Raise ValueError for labels other than the two learned ones, if two classes were learned."""
     classes = _two_classes(learned)
     if classes is not None and (other := sorted(set(np.unique(labels).tolist()) - set(classes))):
         low, high = classes
@@ -75,7 +76,7 @@ def require_same_classes(labels: np.ndarray, learned: np.ndarray) -> None:
 
 
 def _two_classes(labels: np.ndarray) -> tuple[float, float] | None:
-    """The two values that the labels of one output have; None where they have more or fewer."""
+    """Return the two values of the labels of one output; None unless there are exactly two."""
     if labels.size != len(labels) or len(labels) < 3 or len(values := np.unique(labels)) != 2:
         return None
     return float(values[0]), float(values[1])

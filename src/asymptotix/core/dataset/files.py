@@ -37,9 +37,9 @@ MOST_CHARACTERS = 2**24
 MOST_LEVELS = 64
 #: Characters of an error that are shown: it may quote what it does not like, and that may be long.
 MOST_WORDS = 1000
-#: How many bytes one byte of a file may stand for: deflate, HDF5's compression, makes at most 1032 of one.
+#: Largest ratio of unpacked to packed bytes that is believed. Deflate, HDF5's compression, reaches at most 1032.
 MOST_PER_BYTE = 1100
-#: Bytes that any file may unpack to.
+#: Bytes that a file of any length may unpack to.
 ALWAYS_UNPACKED = 2**26
 
 
@@ -145,7 +145,7 @@ def opened(path: str | os.PathLike) -> xr.Dataset:
 
 
 class _TooLarge(ValueError):
-    """A file that claims more than its bytes can hold."""
+    """The file claims more data than its bytes can hold."""
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _opened(data: bytes | memoryview) -> xr.Dataset:
 
 
 def _refuse_more_than_it_holds(file: Any, length: int) -> None:
-    """Refuse a file whose variables were never written: HDF5 makes them of nothing, however large they are."""
+    """Refuse a file that claims large variables which were never written: HDF5 would fill them on reading."""
     import h5py
 
     claimed = sum(int(item.nbytes) for item in file.values() if isinstance(item, h5py.Dataset))
@@ -251,8 +251,8 @@ def _problem(described: Any, arrays: Mapping[str, np.ndarray], given: Problem | 
             raise ValueError(f"the problem given differs from the one saved in {', '.join(fixed)}")
         if weak := weakly_known(saved):
             warnings.warn(
-                f"the file was written by an earlier version, which kept few values of {', '.join(weak)}: a"
-                " function that differs in rare places only is not told apart from it",
+                f"the file was written by an earlier version, which kept only a few values of {', '.join(weak)}:"
+                " a function that differs from it only in rare places is not detected; save the file again",
                 stacklevel=2,
             )
         return with_fields(given, **{path.rpartition(".")[2]: value_at(saved, path) for path in found})

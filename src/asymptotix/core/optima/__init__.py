@@ -1,1 +1,1 @@
-"""The one search for the place at which a function is least, whose values and slopes have errors and statuses."""
+"""Search for the minimum of a function of one variable. Its values and slopes come with errors and statuses."""

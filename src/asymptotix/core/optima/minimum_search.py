@@ -1,8 +1,8 @@
 """Search for the minimum of a function of one variable whose values and slopes are known to their errors.
 
-A minimum is a root of the slope. It is enclosed first, between two bounds or downhill from a start, then found on
-coarse averages, then on fine ones where its error is beyond the tolerance. Its error is that of the slope there over
-the curvature, and what is left of the search.
+A minimum is a root of the slope. The search first encloses the root, between two bounds or downhill from a start. It
+then finds the root on coarse averages, and on fine averages where the error of the root exceeds the tolerance. The
+error of the root is the error of the slope divided by the curvature, plus the tolerance of the search itself.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import numpy as np
 
 from ..status import Status
 
-#: Share of the error of a slope below which the slope counts as zero: the search ends there.
+#: Fraction of a slope's error below which the slope counts as zero and the search ends. Larger: the root is off by
+#: more than its error. Smaller: evaluations are spent on noise.
 _SETTLED = 0.2
-#: Share of the tolerance that is left to the search, beside the error of the slope.
+#: Fraction of the tolerance that the search itself may use; the rest is for the error of the slope.
 _LEFT = 0.3
-#: Points between two bounds at which a minimum is looked for where their slopes do not enclose one.
+#: Number of places, both bounds included, that are tried where the slopes at the bounds enclose no minimum.
 _SCAN = 9
-#: Distance at which slopes are compared for the curvature, and the farthest at which they are.
+#: Distances (in the variable) between slopes that are compared for the curvature: that of an extra evaluation, the
+#: smallest and the largest. Below the smallest the errors of the slopes dominate.
 _BESIDE, _NEAREST, _FARTHEST = 0.1, 0.02, 0.5
-#: Width of a bracket that is halved.
+#: Width of a bracket (in the variable) above which it is halved; narrower brackets use the secant.
 _WIDE = 1.5
 _MOST_STEPS, _MOST_STRIDES = 40, 30
 
 
 class Look(NamedTuple):
-    """A function at one place: value and slope with their errors, and the status of the point."""
+    """One evaluation of the function: value and slope with their errors, and the status of the point."""
 
     at: float
     value: float
@@ -46,13 +48,13 @@ class Look(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether the theory does not vouch for the point: an error beyond the tolerance is no doubt, being known."""
+        """Whether the theory may not hold at this point. An error above the tolerance is known, and is no doubt."""
         return not self.status.converged and self.status is not Status.INACCURATE
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the search ended: ``here`` is the last look, ``error`` that of its place."""
+    """The end of a search: ``here`` is the evaluation at the minimum, ``error`` the error of the place."""
 
     here: Look
     error: float
@@ -62,14 +64,14 @@ class Minimum:
 
 
 class MinimumSearch:
-    """Looks at a function here and there, and keeps what it has seen.
+    """Search for a minimum that keeps every evaluation of the function.
 
     Parameters
     ----------
     look : callable
-        ``look(at, fine)`` gives a :class:`Look`; with ``fine`` from averages as accurate as they get.
+        ``look(at, fine)`` returns a :class:`Look`; with ``fine``, from the most accurate averages.
     show : callable
-        What people call a place.
+        Text for a place, in the units of the user.
     """
 
     def __init__(self, look: Callable[[float, bool], Look], show: Callable[[float], str]) -> None:
@@ -77,7 +79,7 @@ class MinimumSearch:
         self.seen: dict[tuple[float, bool], Look] = {}
 
     def at(self, place: float, *, fine: bool = False) -> Look:
-        """The function at a place, looked at once."""
+        """Return the function at a place, evaluated once."""
         if (place, fine) not in self.seen:
             self.seen[place, fine] = self._look(place, fine)
         return self.seen[place, fine]
@@ -85,10 +87,10 @@ class MinimumSearch:
     # -- from outside ------------------------------------------------------------------------------------------
 
     def between(self, low: float, high: float, tolerance: float) -> Minimum:
-        """The minimum between two bounds, to a tolerance in the variable.
+        """Return the minimum between two bounds, to a tolerance in the variable.
 
-        Where the slopes at the bounds do not enclose it, because the function is flat there, say, it is looked for at
-        places between.
+        Where the slopes at the bounds enclose no minimum (where the function is flat there, for example), places
+        between the bounds are tried.
         """
         ends = self.at(low), self.at(high)
         if ends[0].sign < 0 < ends[1].sign:
@@ -99,7 +101,7 @@ class MinimumSearch:
         looks = [ends[0], *(self.at(place) for place in np.linspace(low, high, _SCAN)[1:-1].tolist()), ends[1]]
         known = [look for look in looks if np.isfinite(look.value)]
         if not known:
-            return self._judged(ends[0], np.inf, Status.FAILED, "nothing is known between the bounds", inside=False)
+            return self._judged(ends[0], np.inf, Status.FAILED, "no value anywhere between the bounds", inside=False)
         best = min(known, key=lambda look: look.value)
         around = self._enclosed(known, known.index(best))
         if around is not None:
@@ -107,9 +109,9 @@ class MinimumSearch:
         return self._without_slopes(looks, best)
 
     def downhill(self, start: float, stride: float, least: float, tolerance: float) -> Minimum | None:
-        """The first minimum downhill from a start; None where the function falls all the way down to ``least``.
+        """Return the first minimum downhill from a start; None where the function falls all the way to ``least``.
 
-        Strides grow by half on the way down, where a function may fall over many orders of magnitude.
+        Strides towards smaller places grow by half each time, because the function may fall over many decades.
         """
         here, went = self.at(start), 0
         for _ in range(_MOST_STRIDES):
@@ -129,7 +131,7 @@ class MinimumSearch:
     # -- enclosed ----------------------------------------------------------------------------------------------
 
     def _enclosed(self, looks: list[Look], best: int) -> tuple[Look, Look] | None:
-        """Neighbours between which the slope goes from negative to positive, around the lowest look."""
+        """Return neighbours of the lowest evaluation between which the slope changes from negative to positive."""
         for left, right in ((best - 1, best), (best, best + 1)):
             if not 0 <= left < right < len(looks):
                 continue
@@ -139,18 +141,18 @@ class MinimumSearch:
                     break
                 if high.slope > 0:
                     return low, high
-                # flat from ``high`` on: the minimum, if there is one, lies before
+                # the function is flat above ``high``: a minimum lies below
                 middle = self.at(0.5 * (low.at + high.at))
                 low, high = (middle, high) if middle.slope < 0 else (low, middle)
         return None
 
     def _root(self, low: Look, high: Look, tolerance: float) -> Look:
-        """Where the slope vanishes between two looks, by secants of which none stays at one end (Illinois)."""
+        """Return the root of the slope between two evaluations, by the secant method in its Illinois variant."""
         weights, last, here = [1.0, 1.0], 0, low
         for _ in range(_MOST_STEPS):
             left, right = weights[0] * low.slope, weights[1] * high.slope
             width = high.at - low.at
-            # over a wide bracket slopes differ by orders of magnitude, and secants creep along from one end
+            # slopes at the ends of a wide bracket differ by orders of magnitude: secants would stay near one end
             share = 0.5 if width > _WIDE else float(np.clip(left / (left - right), 0.01, 0.99))
             place = low.at + width * share
             if width < _LEFT * tolerance or abs(place - here.at) < _LEFT * tolerance:
@@ -166,7 +168,7 @@ class MinimumSearch:
         return here
 
     def _refined(self, root: Look, tolerance: float) -> Minimum:
-        """The root on fine averages, where coarse ones leave it beyond the tolerance, and its error."""
+        """Return the root with its error, on fine averages where coarse ones do not meet the tolerance."""
         if not np.isfinite(root.slope):
             return self._judged(root, np.inf, root.status, root.words, inside=False)
         curvature = self._curvature(root)
@@ -187,7 +189,7 @@ class MinimumSearch:
         return here.at - float(np.clip(here.slope / curvature, -_FARTHEST, _FARTHEST))
 
     def _curvature(self, root: Look) -> float:
-        """Growth of the slope around a root, the smaller of the two sides'."""
+        """Return the slope's rate of change at a root, the smaller one of its two sides."""
         coarse = [look for (_, fine), look in self.seen.items() if not fine and np.isfinite(look.slope)]
         others = [look for look in coarse if _NEAREST < abs(look.at - root.at) < _FARTHEST]
         others = others or [self.at(root.at - _BESIDE)]
@@ -199,12 +201,12 @@ class MinimumSearch:
         return float(min(slopes))
 
     def _error(self, root: Look, curvature: float, tolerance: float) -> float:
-        """Error of the place of a root: from the error of its slope, and from the search."""
+        """Return the error of a root's place: the part from the slope's error plus the part of the search."""
         if not curvature > 0:
             return np.inf
         return float((np.nan_to_num(root.slope_error) + abs(root.slope)) / curvature) + _LEFT * tolerance
 
-    # -- what is said of it ------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------------
 
     def _inside(self, here: Look, error: float, tolerance: float) -> Minimum:
         if error <= tolerance:
@@ -212,19 +214,19 @@ class MinimumSearch:
         if not error < 1:
             return self._flat(here)
         words = (
-            f"inaccurate: the place of the minimum is known to {error:.1%}, beyond the tolerance of {tolerance:.2%}: "
-            f"the slope per relative change is known to {here.slope_error:.1g} only"
+            f"inaccurate: the relative error of the minimum's place is {error:.1%}, beyond the tolerance of "
+            f"{tolerance:.2%}: the error of the slope is {here.slope_error:.1g}; ask for a larger tolerance"
         )
         return self._judged(here, error, Status.INACCURATE, words, inside=True)
 
     def _flat(self, here: Look) -> Minimum:
-        words = "inaccurate: flat, the error does not tell this place from others"
-        if np.isfinite(here.value) and not np.isfinite(here.slope):  # at a kink there is no slope, which is no doubt
+        words = "inaccurate: the minimum is too flat, so numerical error does not tell this place from others"
+        if np.isfinite(here.value) and not np.isfinite(here.slope):  # a kink has no slope; the value is not in doubt
             return Minimum(here, np.inf, True, Status.INACCURATE, words)
         return self._judged(here, np.inf, Status.INACCURATE, words, inside=True)
 
     def _without_slopes(self, looks: list[Look], best: Look) -> Minimum:
-        """The lowest look, where slopes enclose no minimum around it."""
+        """Return the lowest evaluation where no slopes enclose a minimum around it."""
         ends = looks[0], looks[-1]
         if best in ends or best.sign == 0:
             tied = [end for end in ends if end.value <= best.value + np.nan_to_num(best.value_error)]
@@ -232,15 +234,15 @@ class MinimumSearch:
         else:
             tied, at_end = [], False
         if not at_end:
-            words = "inaccurate: slopes and values do not agree on where the minimum is"
+            words = "inaccurate: slopes and values disagree on the place of the minimum; try narrower bounds"
             return self._judged(best, np.inf, Status.INACCURATE, words, inside=True)
         end = best if best in ends else tied[0]
-        side = f"not {'below' if end is ends[0] else 'above'} {self._show(end.at)}"
-        words = f"no minimum between the bounds is as low: the least value is {side}"
+        side, remedy = ("lower", "decrease") if end is ends[0] else ("upper", "increase")
+        words = f"no minimum between the bounds: the {side} bound {self._show(end.at)} is as low as any; {remedy} it"
         return self._judged(end, np.inf, Status.AT_BOUND, words, inside=False)
 
     def _judged(self, here: Look, error: float, status: Status, words: str, *, inside: bool) -> Minimum:
-        """With the doubts about the point, and about others whose value would be lower still."""
+        """Return the minimum with the doubts about its point, and about points that would be lower still."""
         lower = [look for look in self.seen.values() if look.doubtful and look.value < here.value]
         doubts = [look for look in (here, *lower) if look.doubtful]
         if doubts:

@@ -49,7 +49,7 @@ def draw_data(
 
 
 def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-    """Observations of samples, padded to a power of two: a program compiled for one number of samples serves others."""
+    """Return observations of samples. Samples are padded to a power of two, so that few programs are compiled."""
     more = (1 << (len(Z) - 1).bit_length()) - len(Z)
     rows = np.minimum(np.arange(len(Z) + more), len(Z) - 1)
     return np.asarray(channel.observe(Z[rows], None if noise is None else noise[rows]))[: len(Z)]

@@ -29,14 +29,15 @@ _BEYOND_NOISE = 3.0
 def settled(
     overlap: np.ndarray, tolerance: float, share: float = 1.0, *, ended_early: bool = False
 ) -> tuple[Status, str]:
-    """Whether a run stands still, and the sentence, from its finite overlaps (T, P, P) after every iteration.
+    """Return the status of a run and its sentence, from the finite overlaps (T, P, P) after every iteration.
 
-    It does where no diagonal overlap moved by ``tolerance`` in one of the last iterations, nor drifted by that over
-    more of them and beyond its noise; with damping, had they been taken in full and not by a ``share``. A run that
-    ``ended_early`` was not given all the iterations that were allowed, because state evolution was steady.
+    A run has converged if no diagonal overlap moved by ``tolerance`` in one of the last iterations, and none drifted by
+    ``tolerance`` over a longer window and beyond its noise. With damping, moves are divided by the ``share`` of a full
+    step. A run that ``ended_early`` used fewer iterations than allowed, because state evolution was steady.
     """
     if len(overlap) < 2:
-        return Status.NOT_CONVERGED, "not converged: one iteration cannot show whether the overlap still moves"
+        words = "not converged: one iteration cannot show whether the overlap still moves; increase iterations"
+        return Status.NOT_CONVERGED, words
     q = np.einsum("tpp->tp", overlap)
     what_to_do = "increase dim; more iterations will not help" if ended_early else "increase iterations"
     moving = float(abs(np.diff(q[-_LAST:], axis=0)).max()) / share

@@ -41,12 +41,13 @@ VARIANCES = ("state_evolution", "empirical")
 #: Nodes of a plan on a CPU and on an accelerator. On a CPU half of them where a run has fewer samples than that and
 #: overlaps are diagonal: A of two layers is then known to 1 %, and on N samples it scatters by 160 %/sqrt(N).
 _PLAN_NODES = 2**11, 2**13
-#: Samples whose posterior is timed before the first run, at most; where it takes long, and elsewhere. Without draws a
-#: program is compiled for their number, which is then that of the first runs.
+#: Largest number of samples whose posterior is timed before the first run, for slow channels and for others. Where runs
+#: have fewer samples, the program compiled for the timing serves the first runs too.
 _TIMED_SLOW, _TIMED = 2**6, 2**12
-#: Seconds after which a line says what is going on before the first run.
+#: Seconds of preparation, or of estimated work, from which a progress line is shown before the first run.
 _SILENT_SECONDS = 3.0
-#: Products of numbers in a pass through the tokens: a cautious figure for one core.
+#: Multiplications per second in a pass through the tokens, a low estimate for one core. Larger: the announced time is
+#: too short.
 _PRODUCTS_PER_SECOND = 2e9
 #: Seeds are run together as long as their data stay below this many bytes.
 _BATCH_BYTES = 2**31
@@ -188,13 +189,13 @@ class GAMP(AlgorithmOnSamples):
         seeds: Sequence[int],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """One point after the other; before the first, how long all of them may take is said."""
+        """Run one point after the other; show an upper estimate of the total time before the first point."""
         assert dim is not None  # the verb asks for it
         self._announce(sequence_theory_of(problem), list(self._runs(points, dim, seeds)), progress)
         yield from super().run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
 
     def _announce(self, theory: SequenceIndexTheory, points: Sequence[PointRuns], progress: Progress) -> None:
-        """Say how long the runs may take, by the time of one posterior; and that it is compiled where that is long."""
+        """Show an upper estimate of the time of all runs, from the time of a posterior, and a line while compiling."""
         with ThreadPoolExecutor(1) as pool:
             timed = pool.submit(_seconds_per_posterior, theory.channel, points[0].samples * len(points[0].seeds))
             if not wait([timed], timeout=_SILENT_SECONDS).done:
@@ -217,7 +218,7 @@ class GAMP(AlgorithmOnSamples):
         firsts, parts = zip(*runs.batches(together), strict=True)
         prepared = partial(self._batch, theory, runs, stream)
         with ThreadPoolExecutor(1) as pool:
-            first_batch = pool.submit(carried(prepared), parts[0])  # draws and compiles meanwhile
+            first_batch = pool.submit(carried(prepared), parts[0])  # draws and compiles while the plan is made
             stages = self._plan(theory, runs, under(f"{runs.label}: variances from state evolution", progress.message))
             batches = chain([first_batch.result()], map(prepared, parts[1:]))
             del first_batch  # or it would keep the first data alive beside those of later batches
@@ -270,13 +271,13 @@ class GAMP(AlgorithmOnSamples):
         return True, 1
 
     def _plan(self, theory: SequenceIndexTheory, runs: PointRuns, say: Say) -> list[Stage]:
-        """The plan of the runs at a point."""
+        """Return the plan of the runs at a point."""
         way = _Way(self._start(theory) == "staged", self.variances, self.iterations, self.damping)
         return planned(theory, runs.samples, runs.dim, way, say)
 
 
 def _seconds_per_posterior(channel: Channel, samples: int) -> float:
-    """Time of a posterior at half overlap, after one that may have been compiled."""
+    """Return the time per sample of a posterior at overlap 1/2; the first evaluation, which compiles, is not timed."""
     P, M = channel.indices, channel.tokens
     most = _TIMED_SLOW if channel.cost > 1 else _TIMED
     rng = np.random.default_rng(streams.PLAN_NODES)
@@ -290,7 +291,7 @@ def _seconds_per_posterior(channel: Channel, samples: int) -> float:
 
 
 class _Way(NamedTuple):
-    """What the plan of a run depends on besides the problem; see :class:`GAMP`."""
+    """Options of :class:`GAMP` on which the plan of a run depends."""
 
     staged: bool
     variances: str
@@ -298,14 +299,14 @@ class _Way(NamedTuple):
     damping: float
 
 
-#: Plans by problem, samples, dimension and way, the oldest first; and how many of them are kept.
+#: Plans by problem, alpha, number of nodes and options, the least recently used first; and how many plans are kept.
 _PLANS: OrderedDict[tuple[Any, float, int, _Way], list[Stage]] = OrderedDict()
 _MOST_PLANS = 256
 _PLANS_LOCK = threading.Lock()
 
 
 def planned(theory: SequenceIndexTheory, samples: int, dim: int, way: _Way, say: Say) -> list[Stage]:
-    """The plan of runs with so many samples: made once for a problem and alpha, and kept."""
+    """Return the plan of runs with this number of samples, made once per problem and alpha and then kept."""
     count = _plan_count(theory, samples)
     key = (theory.problem, samples / dim, count, way)
     with _PLANS_LOCK:
@@ -331,7 +332,7 @@ def _made_plan(theory: SequenceIndexTheory, alpha: float, count: int, way: _Way,
 
 
 def _plan_count(theory: SequenceIndexTheory, samples: int) -> int:
-    """Nodes of the plan of runs that see so many samples each."""
+    """Return the number of nodes for the plan of runs with this number of samples."""
     most = _PLAN_NODES[not on_cpu()]
     least = most // 2 if on_cpu() and theory.channel.diagonal else most
     least = min(theory.state_evolution.nodes.affordable(most), least)

@@ -38,7 +38,7 @@ class BatchOptions(NamedTuple):
     empirical : bool
         Variances come from the data in all runs and iterations.
     iterations : int
-        At most, of the last stage.
+        Largest number of iterations of the last stage.
     damping, jitter, start_scale, side_information, tolerance : float
     """
 

@@ -71,9 +71,9 @@ class BlockPosterior(NamedTuple):
 def posterior_in_runs(
     channel: Channel, observation: Any, omega: Any, V: Any, numbers: np.ndarray | None = None
 ) -> Posterior:
-    """The posterior of samples as accurate as in averages: errors have random signs, and move overlaps by 1e-3 at most.
+    """Return the posteriors of samples, as accurate as in averages: their errors change overlaps by 1e-3 at most.
 
-    Draws of a posterior go by the ``numbers`` of the samples, whatever else is computed with them.
+    Draws of a posterior depend on the ``numbers`` of the samples only, not on other samples of the same call.
     """
     accuracy = POSTERIOR_ACCURACY if numbers is None else replace(POSTERIOR_ACCURACY, numbers=numbers)
     V = np.asarray(V, np.float32)

@@ -40,7 +40,7 @@ SMALLEST_VARIANCE = 1e-6
 _KNOWN = 1e-4
 #: Overlap given to a direction that state evolution says cannot be learned: it is tried all the same.
 _HOPELESS = 1e-3
-#: Nodes of spectral starts, fewer where one posterior costs milliseconds.
+#: Number of nodes of spectral starts; channels with slow posteriors take fewer.
 _SPECTRAL_NODES = 2**12
 _STEADY = 0.02
 _INTERMEDIATE = 40
@@ -92,16 +92,16 @@ class Stage:
 
 
 class PlanNodes:
-    """The nodes on which the plans of a problem are made, for every alpha.
+    """Nodes for the plans of a problem, the same for every alpha.
 
-    Where :func:`asymptotix.solve` takes nodes without posteriors, they are its own, and what it has found on them
-    serves here too; otherwise fewer than it takes.
+    Where :func:`asymptotix.solve` uses nodes without posteriors, the plans use these nodes and the averages kept on
+    them. Otherwise the plans have their own nodes, fewer than :func:`asymptotix.solve` uses.
 
     Parameters
     ----------
     evolution : StateEvolution
     count : int
-        Nodes of averages that ask for posteriors.
+        Number of nodes of averages that need posteriors.
     """
 
     def __init__(self, evolution: StateEvolution, count: int) -> None:
@@ -113,17 +113,17 @@ class PlanNodes:
         if isinstance(evolution.nodes, SortedNodes):
             self.averages: Averager = evolution.nodes.few
             return
-        # Directions that a symmetry makes equivalent are recognised by the scatter between randomisations.
+        # Equivalent directions are recognised by the scatter between randomisations, so there must be several.
         split = 1 if channel.diagonal else 8
         self.averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
 
     def growth(self, V: np.ndarray, rest: np.ndarray) -> Instability:
-        """What grows of the directions ``rest`` (P, d), where the others have variances V."""
+        """Return the instability of the directions ``rest`` (P, d), where the other directions have variances V."""
         evolution, nothing = self.evolution, rest.shape[1] == len(V)
         if evolution.channel.diagonal:
             curvature = curvature_at_zero(evolution.channel).value[None] if nothing else self.averages(V).curvature
             return diagonal_instability(curvature, np.asarray(rest.any(1)))
-        first = rest.shape[1] == evolution.visible.shape[1]  # nothing has entered; V may be I later too
+        first = rest.shape[1] == evolution.visible.shape[1]  # no direction has entered; V = I alone does not show this
         if not isinstance(evolution.nodes, SortedNodes):
             assert isinstance(self.averages, OperatorAverager)
             return instability([self.averages], V, rest, least_moment(evolution.channel) if first else NO_MOMENT)
@@ -175,7 +175,7 @@ class SpectralNodes:
 def learning_stages(
     nodes: PlanNodes, alpha: float, *, iterations: int, damping: float, say: Say = quietly
 ) -> list[Stage]:
-    """One stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint one."""
+    """Return one stage per set of directions, the most unstable first; ``iterations`` bounds the last, joint stage."""
     evolution = nodes.evolution
     P = evolution.channel.indices
     V, active, stages = np.eye(P), np.zeros((P, P)), []

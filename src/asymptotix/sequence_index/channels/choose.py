@@ -64,8 +64,8 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     ==========================  =====================================================================
 
     with n = P M the number of indices and the rank that of the differential of the link. Averages of one index and one
-    output are quadratures, unless the link is too steep for its noise or overflows. What no
-    channel covers raises NotImplementedError, which says what to choose instead.
+    output are quadratures, unless the link is too steep for its noise or overflows. A link that no channel covers
+    raises NotImplementedError; the message says what to choose instead.
 
     Parameters
     ----------
@@ -87,9 +87,9 @@ def covers(model: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def channel_of_link(model: LinkModel) -> LinkChannel:
-    """The channel of a link; its ``description`` says in words what was chosen and why.
+    """Return the channel of a link; its ``description`` names the method and the reason for its choice.
 
-    It observes the link in units of its own, see :class:`ObservedLink`.
+    The channel observes the link in standard units, see :class:`ObservedLink`.
     """
     observed = ObservedLink(model)
     n, kind = model.indices * model.tokens, link_kind(observed)

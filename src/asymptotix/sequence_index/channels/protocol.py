@@ -366,13 +366,13 @@ class Channel(abc.ABC):
 
     @property
     def volume_error(self) -> float:
-        """Standard error of the mean of :meth:`log_output_volume`, where that is taken from draws."""
+        """Standard error of the mean of :meth:`log_output_volume`; zero where this mean needs no draws."""
         return 0.0
 
     def visible(self, frame: np.ndarray) -> np.ndarray | None:
-        """Orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
+        """Return orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) that the output depends on.
 
-        None where only averages tell.
+        None where only averages show which directions these are.
         """
         return None
 

@@ -21,7 +21,7 @@ MOST_ROWS = 4
 #: Index matrices at which all of them are, and those that pass once more; what a link does with the few that are large
 #: is easily missed, so that half of them are.
 _TRIED, _TRIED_AGAIN, _LARGE = 16, 2**12, 2.0
-#: The change of an output that is rounding, in its own units.
+#: Largest relative change of an output that counts as rounding.
 _ROUNDING = 1e-9
 
 #: An output as a function of index matrices (n, P, M).
@@ -36,12 +36,12 @@ class RowSymmetry:
 
     @classmethod
     def of_output(cls, output: Output, rows: int, tokens: int, seed: int) -> RowSymmetry:
-        """Those that an output, of order one, does not show, or only by its reflection."""
+        """Return the symmetries of the index rows that leave an output of order one unchanged, or reflect it."""
         every = _signed_permutations(rows) if rows <= MOST_ROWS else np.eye(rows)[None]
         return cls(_unseen(every, output, tokens, seed, or_reflected=True))
 
     def unseen_by(self, output: Output, tokens: int, seed: int) -> RowSymmetry:
-        """The part of it that an output does not show at all: nor does any posterior at zero overlap."""
+        """Return the subgroup that leaves an output unchanged, and so every posterior at zero overlap."""
         return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_reflected=False))
 
     @cached_property
@@ -96,7 +96,7 @@ def probes(rows: int, tokens: int, seed: int, count: int = _TRIED_AGAIN) -> np.n
 
 
 def same_outputs(there: np.ndarray, here: np.ndarray) -> bool:
-    """Whether outputs (n, k) are the same up to rounding."""
+    """Whether outputs (n, k) are equal up to rounding."""
     return bool(_alike(there, here).all())
 
 
@@ -105,7 +105,7 @@ def _alike(there: np.ndarray, here: np.ndarray) -> np.ndarray:
 
 
 def _reflected(there: np.ndarray, here: np.ndarray) -> bool:
-    """Whether every output (n, k) is the same, or its mirror image at some point: the law of its noise has both."""
+    """Whether every output (n, k) is equal to the other or to its mirror image; the noise has both symmetries."""
     centre = there[0] + here[0]
     mirrored = _alike(centre - there, here).all(0)
     return bool((mirrored | _alike(there, here).all(0)).all())

@@ -38,13 +38,13 @@ from ..channels.protocol import (
 )
 from ..channels.row_symmetry import RowSymmetry
 
-#: Multiplications between two looks at whether a signal to stop waits: a fraction of a second on one core.
+#: Multiplications between two checks for signals to stop, a fraction of a second on one core. Larger: Ctrl-C waits.
 _PRODUCTS_BETWEEN_LOOKS = 2**33
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
 #: move by less than 1e-4 against four times finer cells.
 POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
-#: Largest overlaps up to which the curvature at zero overlap is all of a control variate, and from which none of it. In
-#: between its share falls smoothly: an iterated map that jumps has no fixed point there.
+#: Largest diagonal overlaps up to which the curvature at zero overlap is a full control variate, and from which it is
+#: not used. Between them its share falls smoothly, because a map that jumps may have no fixed point.
 _CONTROL_WHOLE, _CONTROL_NONE = 0.1, 0.5
 #: Draws from which a posterior covariance is good to about half a percent.
 _MANY_DRAWS = 4096
@@ -61,11 +61,11 @@ class QuasiRandomAverager(OperatorAverager):
     directions of the overlap. A posterior that comes from draws is asked for twice, with independent lists, and squares
     become products of the two.
 
-    Control variates have a known mean. Where the curvature at zero overlap is known from deterministic quadrature, it
-    is one while overlaps are small: near the first threshold it removes most of the error. It costs as much as an
-    evaluation, once per set of nodes, and is of no use far from zero overlap; its share falls smoothly with the largest
-    overlap. For other channels they are the Hermite polynomials of degree 2 and 4 of the true index, with mean zero, at
-    every overlap.
+    Control variates have a known mean. Where deterministic quadrature gives the curvature at zero overlap, the
+    curvature is the control variate at small overlaps: near the first threshold it removes most of the error. It costs
+    as much as one evaluation per set of nodes. It is of no use far from zero overlap, so its share falls smoothly with
+    the largest overlap. For other channels the control variates are the Hermite polynomials of degree 2 and 4 of the
+    true index, with mean zero, at every overlap.
     """
 
     def __init__(
@@ -152,10 +152,10 @@ class QuasiRandomAverager(OperatorAverager):
     def samples(
         self, V: np.ndarray, posterior: Callable[[Any, Any, Any, Accuracy], Posterior] | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
-        """The nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
+        """Return the nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
 
-        Those of the channel itself, each to be trusted on its own: prepared ones are made for averages. Or those that
-        are given.
+        The posteriors come from ``posterior`` or, by default, from the channel itself. Each of them is accurate by
+        itself, whereas prepared posteriors are accurate on average only.
         """
         Z, _, weights = self._nodes
         found = (posterior or self.channel.posterior)(self._observation, self._omega(V), V, self._accuracy)
@@ -248,7 +248,7 @@ class QuasiRandomAverager(OperatorAverager):
         return np.einsum("ra,aij->rij", components, basis), allowed @ operators @ allowed
 
     def _control_at(self, Q: np.ndarray) -> tuple[Control | None, float]:
-        """The control variates, and the share of the regression on them that is taken out."""
+        """Return the control variates, and the share of the regression on them that is subtracted."""
         if not self.channel.curvature_is_control:
             return self._hermite_control, 1.0
         share = _falling((float(np.diag(Q).max()) - _CONTROL_WHOLE) / (_CONTROL_NONE - _CONTROL_WHOLE))
@@ -265,7 +265,7 @@ class QuasiRandomAverager(OperatorAverager):
 
 
 def _falling(x: float) -> float:
-    """One up to x = 0, zero from x = 1 on, with two continuous derivatives."""
+    """Return 1 for x <= 0, 0 for x >= 1 and a polynomial between, with two continuous derivatives."""
     t = min(max(x, 0.0), 1.0)
     return 1.0 - t**3 * (10.0 - 15.0 * t + 6.0 * t**2)
 
@@ -312,9 +312,9 @@ def squares_and_operators(
 
 
 def _in_pieces(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """``rows @ matrix``, in pieces of less than a second each, between which a signal to stop is obeyed.
+    """Return ``rows @ matrix``, computed in pieces of less than a second with a check for signals between them.
 
-    Of eight indices all rows together take ten seconds.
+    For eight indices the whole product takes ten seconds.
     """
     found = np.empty((len(rows), matrix.shape[1]), np.result_type(rows, matrix))
     each = max(1, _PRODUCTS_BETWEEN_LOOKS // matrix.size)

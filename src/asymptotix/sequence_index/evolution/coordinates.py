@@ -19,8 +19,8 @@ from ..channels.row_symmetry import RowSymmetry
 #: Precisions are kept in this range. Below it nothing is learned; at its end, 1-q = 1e-6, a direction counts as known
 #: and has no coordinate any more: it would run away from the others without end.
 PRECISIONS = (1e-300, 1e6)
-#: The logit from which on a direction counts as known: eigenvalues of a matrix of logits at the end of the range may
-#: come back some units in the last place before it.
+#: Smallest logit of a direction that counts as known. It lies slightly below the end of the range, because rounding
+#: reduces eigenvalues of a matrix of logits by some units in the last place.
 KNOWN_LOGIT = np.log(PRECISIONS[1]) * (1 - 1e-12)
 
 

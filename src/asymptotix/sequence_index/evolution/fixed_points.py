@@ -183,10 +183,15 @@ class StateEvolution(Dynamics):
 
 
 def _with_what_may_be_learned(solution: OverlapSolution, unseen: float, tolerance: float) -> OverlapSolution:
-    """The solution, inaccurate where the nodes do not exclude an overlap in a direction that counts as not learned."""
+    """Return the solution; INACCURATE where the nodes do not exclude an overlap above the tolerance in a direction that
+    counts as not learned.
+    """
     if unseen <= tolerance:
         return solution
-    words = f"{solution.words}; of what counts as not learned, an overlap of up to {unseen:.1e} is not excluded"
+    words = (
+        f"{solution.words}; in directions that count as not learned, an overlap of up to {unseen:.1e} is not excluded"
+        f" (tolerance {tolerance:g})"
+    )
     return replace(solution, how=Status.INACCURATE, words=words)
 
 

@@ -29,7 +29,7 @@ from ..channels.protocol import OperatorAverager
 NO_MOMENT = 1e-9
 #: Errors by which an average must exceed zero to count as different from it.
 SIGNIFICANT = 4.0
-#: Errors above its mean up to which an average is not excluded: 1 in 25 is beyond, of eight rows.
+#: Standard errors above the mean up to which a value is not excluded; with eight rows 1 in 25 values is larger.
 NOT_EXCLUDED = 2.0
 #: Errors within which two eigenvalues count as equal.
 _TIED = 3.0
@@ -55,7 +55,7 @@ class Instability(NamedTuple):
     direction : array (P, P)
         Positive semi-definite, of Frobenius norm one: the overlap that grows; zero if the rate is.
     unseen : float
-        Largest E|g|^2 along a direction outside the range of ``moment`` that the nodes do not exclude.
+        Largest E|g|^2, along any direction outside the range of ``moment``, that the nodes do not exclude.
     """
 
     moment: np.ndarray
@@ -120,9 +120,9 @@ def analysed(
 
 
 def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.ndarray, np.ndarray, float]:
-    """Principal directions of the mean of matrices (R, d, d) along which it exceeds the floor.
+    """Return the principal directions along which the mean of matrices (R, d, d) exceeds the floor, and its values.
 
-    Then the largest value that it may have along the others.
+    The third item is the largest value that the nodes do not exclude along the other directions.
 
     What vanishes does so sample by sample, unless posteriors come from draws or one in many misses a root (``noisy``):
     then the mean must exceed its own error too, along directions that the other half of the rows has chosen.

@@ -143,7 +143,7 @@ class Nodes:
 
     def evidence_error(self, log_evidence: float) -> float:
         """By how much that may be wrong beyond the scatter of its rows."""
-        found = self.block(0).accuracy * max(1.0, abs(log_evidence))  # the density of an output has units
+        found = self.block(0).accuracy * max(1.0, abs(log_evidence))  # a density has units
         return float(np.hypot(found, self.channel.volume_error)) if self.exact else found
 
     @cached_property

@@ -29,8 +29,8 @@ from .zero_overlap import curvature_at_zero, sampled_instability_at_zero
 SEED_OVERLAP = 0.02
 #: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
 MISALIGNED = 1e-6
-#: Overlap, about, that the rest of the index space may have where it counts as not learned; and numbers of blocks of
-#: nodes that are asked in turn until it is known to have less.
+#: Approximate largest overlap of directions that count as not learned, and the numbers of blocks of nodes that are used
+#: in turn until their overlap is known to be smaller. Fewer blocks: directions that rare samples show are missed.
 _UNSEEN, _GROWTH_BLOCKS = 5e-4, (1, 4, 16)
 
 
@@ -58,7 +58,8 @@ class OverlapMap:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
         self.held = dict(held or {})
-        #: Samples of this channel in one of the model's: alpha here is so many times as large, and said divided by it.
+        #: Number of this channel's samples in one sample of the model. Here alpha is larger by this factor; messages
+        #: divide alpha by it.
         self.copies = 1
 
     # -- the map -----------------------------------------------------------------------------------------------
@@ -137,9 +138,10 @@ class OverlapMap:
         return self._growth_outside(point)
 
     def _growth_outside(self, point: Point) -> Instability:
-        """What grows outside the learned subspace, on more nodes where these leave open whether a direction is learned.
+        """Return what grows outside the learned subspace, with more nodes while they leave open whether it is learned.
 
-        What rare data alone show of a direction scatters: on one block it may not stand out of its error.
+        A direction that only rare samples show has a moment with large scatter, which one block may not distinguish
+        from zero.
         """
         outside, blocks = self.not_learned(point), []
         for count in _GROWTH_BLOCKS:

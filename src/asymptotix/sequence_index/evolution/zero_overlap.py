@@ -92,9 +92,9 @@ def _directions_with_a_mean(channel: Channel) -> int:
 
 @lru_cache(maxsize=64)
 def least_moment(channel: Channel) -> float:
-    """E|g|^2 at zero overlap below which it counts as zero: any where outputs are even, so that it vanishes.
+    """Return the value of E|g|^2 at zero overlap below which it counts as zero: inf for even outputs, as it vanishes.
 
-    At extrema of a link rounding is as large as what counts as a moment elsewhere, and draws have noise.
+    Even outputs need this rule because rounding at the extrema of a link, and the noise of draws, may exceed NO_MOMENT.
     """
     return np.inf if _is_even(channel) else NO_MOMENT
 

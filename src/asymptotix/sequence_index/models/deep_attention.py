@@ -143,7 +143,7 @@ class DeepAttention(Specification):
             return condensed(self.activation(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """The activation at many logits, some of them large."""
+        """Return values of the activation at many logits, some of them large."""
         import jax.numpy as jnp
 
         if not callable(self.activation):

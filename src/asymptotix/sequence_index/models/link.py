@@ -129,7 +129,7 @@ def _link_values(model: LinkModel) -> np.ndarray:
 
 
 def _link_sample(model: LinkModel) -> np.ndarray:
-    """The link at many of them, some of them large."""
+    """Return values of the link at many index matrices, some of them large."""
     return condensed(_at(model, far_points(SAMPLE_LENGTH, model.indices, model.tokens)), SAMPLE_LENGTH)
 
 
@@ -140,5 +140,5 @@ def _link_code(model: LinkModel) -> str:
 
 @double_precision()
 def _at(model: LinkModel, Z: np.ndarray) -> np.ndarray:
-    """The link at index matrices (n, P, M)."""
+    """Evaluate the link at index matrices (n, P, M)."""
     return np.asarray(jax.vmap(lambda z: jnp.ravel(jnp.asarray(model.evaluate(z))))(jnp.asarray(Z)))

@@ -57,13 +57,13 @@ def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def changed_outputs(model: LinkModel, seed: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which output changes with which row (axis 1) or token (axis 2), (k, P or M), and one of the index matrices."""
+    """Return which output changes with which row (axis 1) or token (axis 2), (k, P or M), and one index matrix."""
     rng = np.random.default_rng(seed)
     sizes = np.resize(_SIZES, (_PROBES, 1, 1))
     Z, moved = sizes * rng.standard_normal((2, _PROBES, model.indices, model.tokens))
     outputs = compiled(jax.vmap(lambda Z: jnp.ravel(jnp.asarray(model.evaluate(Z))).astype(float)))
     before = np.asarray(outputs(Z))
-    unit = np.nanmedian(abs(before - np.nanmedian(before, axis=0)), axis=0)  # no unit of an output hides it
+    unit = np.nanmedian(abs(before - np.nanmedian(before, axis=0)), axis=0)  # changes are in this unit
     columns = []
     for place in range(Z.shape[axis]):
         here = np.moveaxis(np.zeros(Z.shape, bool), axis, 0)

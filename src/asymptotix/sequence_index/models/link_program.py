@@ -1,11 +1,14 @@
-"""The traced program of a link: what can be said of it for certain, without trying it at points.
+"""Exact properties of a link that follow from its traced program, without an evaluation at any point.
 
-Three things are read off the list of operations. Whether all of them are analytic: then what holds on some interval, as
-being constant or affine, holds everywhere. Where they are not, which branches they take: of a maximum the larger side,
-of ``floor`` the whole number. Indices with the same branches see one analytic function: where it is constant for some
-of them by rounding only, it is not for others. And which operations at the end of the program lose nothing: a strictly
-monotone function of an output says as much as the output. Without them ``tanh(4 z)`` is ``z``, whose large values
-double precision can tell apart.
+Three properties are read off the list of operations.
+
+- Whether all operations are analytic. A property of the link on some interval (constant, affine) then holds everywhere.
+- Which branches the other operations take: the larger side of a maximum, the integer of ``floor``. On all indices with
+  the same branches the link is one analytic function, so it is constant on all of them or on none; values that are
+  equal on some of them only are equal by rounding.
+- Which operations at the end of the program are reversible: a strictly monotone function of an output carries the same
+  information as the output. Without its reversible operations ``tanh(4 z)`` is ``z``, whose large values differ in
+  double precision.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ from ...numerics.precision import double_precision
 
 #: Calls of functions whose operations become part of the program itself.
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}
-#: Operations that move numbers and keep all of them.
+#: Operations that move numbers and lose none of them.
 _MOVES = {"reshape", "squeeze", "broadcast_in_dim", "transpose", "rev", "copy", "copy_p", "stack", "concatenate"}
 _ANALYTIC = _MOVES | {
     "add", "add_any", "asinh", "atan", "cos", "cosh", "cumsum", "div", "dot_general", "erf", "erfc", "exp", "exp2",
     "expm1", "integer_pow", "iota", "log1p", "logistic", "mul", "neg", "reduce_prod", "reduce_sum", "sin", "sinh",
     "slice", "split", "square", "sub", "tanh",
 }  # fmt: skip
-#: Functions with derivatives of their own that are analytic, whatever they are computed with.
+#: Functions with custom derivatives that are analytic, although they are computed with operations that are not.
 _ANALYTIC_FUNCTIONS = {"logaddexp", "logsumexp", "_softmax", "softmax", "log_softmax"}
-#: Operations that choose: from what they are given and what they make of it, numbers that name the branch.
+#: Operations with branches, and the numbers that identify the branch taken, as a function of arguments and result.
 _BRANCHES: dict[str, Callable[[list[Any], Any], Any]] = {
     "abs": lambda given, made: given[0] > 0,
     "argmax": lambda given, made: made,
@@ -53,15 +56,15 @@ _BRANCHES: dict[str, Callable[[list[Any], Any], Any]] = {
     "sign": lambda given, made: made,
     **dict.fromkeys(("eq", "ge", "gt", "le", "lt", "ne"), lambda given, made: made),
 }
-#: Operations that take numbers from places, or put them there: which of their arguments are the places.
+#: Operations that read or write at positions, and which of their arguments are the positions.
 _PLACES = {
     "dynamic_slice": slice(1, None), "dynamic_update_slice": slice(2, None), "gather": slice(1, 2),
     "scatter": slice(1, 2), "scatter-add": slice(1, 2),
 }  # fmt: skip
-#: Operations on what branches have decided already.
+#: Operations on the results of branches, which add no branches of their own.
 _LOGIC = {"and", "not", "or", "xor", "stop_gradient"}
 
-#: log|f'(x)| of strictly monotone functions of one number, also where f' itself would be rounded to zero.
+#: log|f'(x)| of strictly monotone functions f of one number, finite also where f' itself underflows.
 _LOG_SLOPES: dict[str, Callable[[Any], Any]] = {
     "neg": jnp.zeros_like,
     "copy": jnp.zeros_like,
@@ -84,7 +87,7 @@ _LOG_SLOPES: dict[str, Callable[[Any], Any]] = {
 
 
 class Step(NamedTuple):
-    """One reversible operation of a number: the function, and the logarithm of the size of its slope."""
+    """One reversible operation f on a number: f and log|f'|."""
 
     apply: Callable[[Any], Any]
     log_slope: Callable[[Any], Any]
@@ -92,7 +95,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """An intermediate result that the output shows, and the reversible steps from it to the output."""
+    """An intermediate result that the output determines, and the reversible steps from it to the output."""
 
     variable: core.Var
     steps: tuple[Step, ...]
@@ -106,15 +109,15 @@ class LinkProgram:
     ----------
     jaxpr : ClosedJaxpr
     leaves : tuple of Leaf
-        Without noise, knowing the output is knowing these, and the other way round.
+        Without noise the leaves determine the output, and the output determines the leaves.
     analytic : bool
-        Whether the link is an analytic function of its indices, as far as its operations tell.
+        Whether the operations prove that the link is an analytic function of its indices.
     branching : bool
-        Whether it is one for indices that have the same :meth:`branches`.
+        Whether the operations prove that the link is analytic among indices with the same :meth:`branches`.
     same : dict
-        Variables that are computed as another one, and that one.
+        Variables whose computation repeats that of an earlier variable, and this earlier variable.
     plain : bool
-        Whether every number of the output belongs to a number of the leaves of its own, so that volumes factorise.
+        Whether numbers of the output and numbers of the leaves correspond one to one, so that volumes factorise.
     """
 
     jaxpr: Any
@@ -127,7 +130,7 @@ class LinkProgram:
     @classmethod
     @double_precision()
     def of(cls, link: Callable[[Any], Any], size: int) -> LinkProgram:
-        """The program of a link of ``size`` indices."""
+        """Trace a link of ``size`` indices and return its program."""
         traced = jax.make_jaxpr(link)(jax.ShapeDtypeStruct((size,), jnp.float64))
         flat = jax.make_jaxpr(lambda z: _evaluated(traced, [z]))(jax.ShapeDtypeStruct((size,), jnp.float64))
         same = _same_values(flat)
@@ -141,18 +144,18 @@ class LinkProgram:
         return cls(flat, leaves, _is_analytic(flat.jaxpr), _is_analytic(flat.jaxpr, branching=True), same, plain)
 
     def branches(self, z: Any) -> Any:
-        """Numbers (b,) that name the branches taken at indices z (n,)."""
+        """Return numbers (b,) that identify the branches taken at indices z (n,)."""
         taken: list[Any] = []
         _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z}, taken)
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(one).astype(float) for one in taken)])
 
     def shown(self, z: Any) -> Any:
-        """The leaves as one vector (m,), of indices (n,)."""
+        """Return the leaves at indices z (n,), as one vector (m,)."""
         values = _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z})
         return jnp.concatenate([jnp.ravel(values[leaf.variable]).astype(z.dtype) for leaf in self.leaves])
 
     def log_volume(self, shown: Any) -> Any:
-        """Log sqrt(det H^T H), H = dy/du the differential of the outputs with respect to the leaves u (m,)."""
+        """Return log sqrt(det H^T H) with H = dy/du, the differential of the outputs with respect to leaves u (m,)."""
         if not self.plain:
             H = jax.jacfwd(self._outputs)(shown)
             return 0.5 * jnp.linalg.slogdet(H.T @ H)[1]
@@ -164,7 +167,7 @@ class LinkProgram:
         return total
 
     def _parts(self, shown: Any) -> list[Any]:
-        """The leaves, each in its own shape."""
+        """Split the vector of leaves into arrays, each in its own shape."""
         ends = np.cumsum([_size(leaf.variable) for leaf in self.leaves])
         return [
             part.reshape(leaf.variable.aval.shape)  # pyright: ignore[reportAttributeAccessIssue]
@@ -172,7 +175,7 @@ class LinkProgram:
         ]
 
     def _outputs(self, shown: Any) -> Any:
-        """The outputs (k,) as a function of the leaves (m,)."""
+        """Return the outputs (k,) as a function of the leaves (m,)."""
         known = {leaf.variable: part for leaf, part in zip(self.leaves, self._parts(shown), strict=True)}
         known |= {variable: known[first] for variable, first in self.same.items() if first in known}
         values = _environment(self.jaxpr, known)
@@ -186,13 +189,13 @@ class _Trace(NamedTuple):
 
 
 def _evaluated(closed: Any, given: Sequence[Any], taken: list[Any] | None = None) -> list[Any]:
-    """What a traced function makes of its arguments, calls taken apart."""
+    """Evaluate a traced function, with all calls inlined."""
     values = _environment(closed, dict(zip(closed.jaxpr.invars, given, strict=True)), taken)
     return [_value(values, variable) for variable in closed.jaxpr.outvars]
 
 
 def _environment(closed: Any, values: dict[Any, Any], taken: list[Any] | None = None) -> dict[Any, Any]:
-    """All variables that the given values determine, and these; ``taken`` collects the branches."""
+    """Return the given values and all variables that they determine; ``taken`` collects the branches."""
     values = {**dict(zip(closed.jaxpr.constvars, closed.consts, strict=True)), **values}
     for equation in closed.jaxpr.eqns:
         if any(variable in values for variable in equation.outvars):
@@ -219,7 +222,7 @@ def _value(values: dict[Any, Any], variable: Any) -> Any:
 
 
 def _dependent(jaxpr: Any) -> set[core.Var]:
-    """Variables that depend on the indices."""
+    """Return the variables that depend on the indices."""
     found = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         if any(not isinstance(x, core.Literal) and x in found for x in equation.invars):
@@ -228,7 +231,7 @@ def _dependent(jaxpr: Any) -> set[core.Var]:
 
 
 def _same_values(closed: Any) -> dict[core.Var, core.Var]:
-    """Per variable, the first one that is computed in the same way."""
+    """Map every repeated variable to the first variable with the same computation."""
     first: dict[Any, list[core.Var]] = {}
     same: dict[core.Var, core.Var] = {}
     for equation in closed.jaxpr.eqns:
@@ -239,14 +242,14 @@ def _same_values(closed: Any) -> dict[core.Var, core.Var]:
         options = tuple((name, str(value)) for name, value in sorted(equation.params.items()))
         key = (equation.primitive.name, inputs, options)
         if any(callable(value) for value in equation.params.values()):
-            continue  # a function of its own may be any
+            continue  # a custom function may compute anything
         known = first.setdefault(key, equation.outvars)
         same.update(zip(equation.outvars, known, strict=True))
     return same
 
 
 def _leaves(variable: Any, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[Leaf]:
-    """What is left of an output when reversible operations at its end are taken off."""
+    """Return the leaves of an output: what remains when the reversible operations at its end are removed."""
     if isinstance(variable, core.Literal) or variable not in trace.depends:
         return []
     variable = trace.same.get(variable, variable)
@@ -255,7 +258,7 @@ def _leaves(variable: Any, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[
         return [Leaf(variable, steps)]
     moving = [x for x in made.invars if not isinstance(x, core.Literal) and x in trace.depends]
     if made.primitive.name in _MOVES or _keeps_numbers(made):
-        # Numbers change their places and their shape: steps that do not care for shapes stay behind.
+        # The operation changes places and shapes of numbers; only steps that work for every shape may follow it.
         if all(_shapeless(step) for step in steps):
             return [leaf for one in moving for leaf in _leaves(one, trace, steps)]
         return [Leaf(variable, steps)]
@@ -268,7 +271,7 @@ def _shapeless(step: Step) -> bool:
 
 
 def _keeps_numbers(equation: Any) -> bool:
-    """Whether an operation changes the type of numbers and loses nothing."""
+    """Whether an operation converts the type of numbers without losing digits."""
     if equation.primitive.name != "convert_element_type":
         return False
     old, new = equation.invars[0].aval.dtype, equation.params["new_dtype"]
@@ -276,7 +279,7 @@ def _keeps_numbers(equation: Any) -> bool:
 
 
 def _reversible(equation: Any, moving: list[Any], closed: Any) -> Step | None:
-    """The operation as a step, where it is a strictly monotone function of one number each."""
+    """Return the operation as a step if it is an elementwise, strictly monotone function; else None."""
     if len(moving) != 1 or len(equation.outvars) != 1 or not jnp.issubdtype(moving[0].aval.dtype, jnp.floating):
         return None
     name, options = equation.primitive.name, equation.params
@@ -298,13 +301,13 @@ def _reversible(equation: Any, moving: list[Any], closed: Any) -> Step | None:
 
 
 def _with_constant(name: str, c: np.ndarray, first: bool) -> Step | None:
-    """An operation of a number with a constant ``c``; ``first`` says that the number comes first."""
+    """Return an operation of a number and a constant ``c`` as a step; ``first`` if the number is the first argument."""
     if name in ("add", "sub"):
         sign = 1.0 if first or name == "add" else -1.0
         shift = -c if first and name == "sub" else c
         return _step(lambda x: sign * x + shift, jnp.zeros_like, c)
     if name == "pow" and first and c.ndim == 0:
-        # An even power of a number of either sign is not reversible; a broken one has a positive base.
+        # An even power of a number of either sign is not reversible; a power with a fractional exponent has base > 0.
         if c == np.round(c) and c % 2 == 0:
             return None
         return _step(lambda x: x**c, lambda x: np.log(abs(c)) + (c - 1) * jnp.log(jnp.abs(x)), c)
@@ -330,7 +333,7 @@ def _size(variable: Any) -> int:
 
 
 def _needed(closed: Any, leaves: list[core.Var], same: dict[core.Var, core.Var]) -> set[core.Var]:
-    """Leaves that are not functions of the others; of variables that are the ``same`` the first stands for all."""
+    """Return the leaves that are no functions of other leaves; repeated variables count as the first of them."""
     kept = list(leaves)
     constants = {same.get(x, x) for x in _environment(closed, {})}
     for leaf in reversed(leaves):
@@ -344,7 +347,7 @@ def _needed(closed: Any, leaves: list[core.Var], same: dict[core.Var, core.Var])
 
 
 def _is_analytic(jaxpr: Any, branching: bool = False) -> bool:
-    """Whether all operations on what depends on the indices are; ``branching``: whether they are on every branch."""
+    """Whether all operations that depend on the indices are analytic; with ``branching``, on every branch."""
     depends = _dependent(jaxpr)
     return all(
         _is_known(one, depends, branching)

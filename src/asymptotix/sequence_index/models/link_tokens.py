@@ -1,8 +1,8 @@
-"""Links whose outputs each show one token: a sample is several samples of a model with one token.
+"""Reduction of links whose every output depends on one token only to a model with one token.
 
-Tokens are independent under the prior and, given an overlap, under the posterior. Where outputs that show token t are
-the same function of it for all tokens that are shown at all, M of them, n samples say what M n samples of that function
-say: alpha there is M times as large.
+Tokens are independent under the prior and, given an overlap, under the posterior. If the outputs of M tokens are the
+same function of their token, and other tokens have no outputs, then n samples carry the information of M n samples of
+the model with one token: its alpha is M times as large.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from .. import streams
 from .link import LinkModel, SequenceIndex
 from .link_parts import changed_outputs
 
-#: Indices at which links of several tokens are compared, every second one large, and what is rounding.
+#: Number of indices at which the functions of different tokens are compared, and the relative difference that counts
+#: as rounding.
 _PLACES, _ROUNDING = 2**12, 1e-12
 
 class OneToken(NamedTuple):
-    """A model with one token, and of how many of its samples one sample of another model is made."""
+    """A model with one token, and the number of its samples that one sample of the original model is equal to."""
 
     model: SequenceIndex
     copies: int
 
 
 def one_token(model: LinkModel) -> OneToken | None:
-    """What a model with several tokens is made of; None where that is not several times the same, or it has one token.
+    """Return the equivalent model with one token; None if there is none, or if the model has one token already.
 
     >>> one_token(SequenceIndex(lambda Z: jnp.tanh(Z[0, :2]), 1, 3)).copies
     2
@@ -49,12 +50,12 @@ def one_token(model: LinkModel) -> OneToken | None:
 
 @double_precision()
 def _shown_tokens(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
-    """Which output depends on which token, (k, M), and an index matrix at which the link was seen."""
+    """Return which output depends on which token, (k, M), and one index matrix at which the link was evaluated."""
     return changed_outputs(model, streams.LINK_TOKENS, axis=2)
 
 
 def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray) -> Any:
-    """The outputs that show a token, as a function of its indices (P, 1); the other tokens are anything."""
+    """Return a token's outputs as a function of its indices (P, 1); the values of other tokens do not matter."""
 
     def link(Z: Any) -> Any:
         whole = jnp.asarray(others, Z.dtype).at[:, token].set(Z[:, 0])
@@ -65,7 +66,7 @@ def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray
 
 @double_precision()
 def _same_functions(links: list[Any], model: LinkModel) -> bool:
-    """Whether links (P, 1) -> (k,) are one function, up to rounding, at thousands of places."""
+    """Whether links (P, 1) -> (k,) agree up to rounding at _PLACES index matrices."""
     rng = np.random.default_rng(streams.LINK_TOKENS)
     Z = rng.standard_normal((_PLACES, model.indices, 1))
     Z[1::2] *= 2.0

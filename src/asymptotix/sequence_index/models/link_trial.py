@@ -21,8 +21,8 @@ from .. import streams
 _DRAWS, _FARTHEST = 32, 4.0
 #: Samples at a time of which no use of a model can do with fewer: each has a covariance of its indices.
 _SAMPLES = 2**13
-#: Links that passed, as functions of index matrices of a shape: a sweep over the noise makes a thousand models of one
-#: link, and a trial takes 0.2 seconds.
+#: Links that passed the trial, with the shape of their index matrices. A sweep over the noise makes a thousand models
+#: of one link; a trial takes 0.2 seconds.
 _passed: set[tuple[Any, Any, int, int]] = set()
 _MOST_PASSED = 64
 
@@ -126,17 +126,17 @@ def _untraceable(link: Any, shape: str, error: Exception) -> ValueError:
 
 
 def _remedy(error: Exception) -> str:
-    """What to write instead of Python, NumPy or the module math, which need numbers; empty for other errors."""
+    """Return what to write instead of Python's, NumPy's or math's functions of numbers; empty for other errors."""
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return (
-            "Python's if, and, or, not, min and max need a number, and JAX traces the link without one: use "
-            "jnp.where(cond, a, b) instead of if, and jnp.logical_and, jnp.minimum and so on instead of the others"
+            "Python's if, and, or, not, min and max need a number, but JAX traces the link with symbols: use "
+            "jnp.where(cond, a, b) instead of if, jnp.logical_and instead of and, jnp.minimum instead of min"
         )
     if isinstance(error, jax.errors.TracerArrayConversionError):
-        return "NumPy needs numbers, and JAX traces the link without them: use jnp.sign instead of np.sign, and so on"
+        return "NumPy needs numbers, but JAX traces the link with symbols: use jnp.sign instead of np.sign, for example"
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return (
-            "float(), int(), range() and the functions of math need a number, and JAX traces the link without one: "
-            "use jnp.sin instead of math.sin, and so on"
+            "float(), int(), range() and the functions of math need a number, but JAX traces the link with symbols: "
+            "use jnp.sin instead of math.sin, for example"
         )
     return ""

@@ -1,8 +1,9 @@
-"""What the output of a link shows, in a unit and from an origin of its own.
+"""The observed output of a link: the information in its output, in standard units.
 
-Units do not matter: c y + b says as much as y. And without noise neither do strictly monotone functions of outputs, nor
-outputs that are functions of others. Channels work with an output from which all this has been taken off, so that what
-is equivalent is computed with the same numbers, and no tolerance meets a unit.
+An output c y + b carries the same information as y. Without noise so does any strictly monotone function of y, and
+outputs that are functions of other outputs add no information. Channels work with an output from which unit, origin,
+monotone functions and redundant outputs are removed. Equivalent links are thus computed with the same numbers, and
+absolute tolerances do not depend on the user's unit.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from .. import streams
 from .link import LinkModel
 from .link_program import LinkProgram
 
-#: Draws from which the origin and the unit of an output are read.
+#: Number of draws of the indices that give origin (median) and unit of an output.
 _DRAWS = 2**12
-#: Quantiles whose distance is the unit, the first pair that differs.
+#: Pairs of quantiles. The unit of an output is the distance of the first pair that differs.
 _QUANTILES = ((0.25, 0.75), (0.01, 0.99), (0.0, 1.0))
 
 
 class ObservedLink:
-    """A model whose output says as much as that of another one, of order one.
+    """A model with the same information in its output as another model, but with outputs of order one.
 
     Parameters
     ----------
@@ -37,14 +38,14 @@ class ObservedLink:
     Attributes
     ----------
     own : SequenceIndex or MultiIndex
-        The model.
+        The other model, as the user gave it.
     indices, tokens : int
     noise : float
-        Variance of the noise, in the square of the unit.
+        Variance of the noise, in squared units of the observed output.
     link : callable
-        The user's own, for messages.
+        The user's link, for messages.
     analytic : bool
-        Whether the link is an analytic function of its indices, as far as its program tells.
+        Whether the program of the link proves that it is an analytic function of its indices.
     """
 
     def __init__(self, model: LinkModel) -> None:
@@ -60,14 +61,14 @@ class ObservedLink:
         return repr(self.own)
 
     def evaluate(self, Z: Any) -> Any:
-        """The output (m,) without noise, of one index matrix Z (P, M)."""
+        """Return the observed output (m,) of one index matrix Z (P, M), without noise."""
         return (self._shown(jnp.ravel(Z)) - self._origin) / self._unit
 
     @double_precision()
     def branches(self, z: np.ndarray) -> np.ndarray | None:
-        """Numbers (m, b) that name the branches of the link at indices (m, n); None where they are not known.
+        """Return numbers (m, b) that identify the branches of the link at indices z (m, n); None if unknown.
 
-        For the same branches the link is one analytic function.
+        On all indices with the same branches the link is one analytic function.
         """
         if self._branches is None:
             return None
@@ -79,7 +80,7 @@ class ObservedLink:
         return flat_link(self.own, z) if self.own.noise > 0 else self._program.shown(z)
 
     def log_volume(self, y: Any) -> Any:
-        """Log of the volume of the model's own outputs per volume of the outputs here, at one output y (m,)."""
+        """Return the log of the user's output volume per observed output volume, at one observed output y (m,)."""
         own = jnp.log(self._unit).sum()
         if self.own.noise > 0:
             return own
@@ -87,7 +88,7 @@ class ObservedLink:
 
     @double_precision()
     def _measured(self) -> tuple[np.ndarray, np.ndarray]:
-        """Origin and unit of every output; with noise, which is the same for all of them, one unit for all."""
+        """Return origin and unit of every output; with noise, which has one variance, one unit for all outputs."""
         z = sobol_normals(_DRAWS, self.indices * self.tokens, streams.LINK_UNITS)
         y = np.asarray(compiled(jax.vmap(self._shown))(jnp.asarray(z)))
         origin, unit = np.median(y, axis=0), np.zeros(y.shape[1])
@@ -101,6 +102,6 @@ class ObservedLink:
 
 
 def flat_link(model: Any, z: Any) -> Any:
-    """The link as a function R^n -> R^k of the vector of all indices, outputs in the precision of z."""
+    """Evaluate the link as a function R^n -> R^k of the vector z of all indices, in the precision of z."""
     y = model.evaluate(z.reshape(model.indices, model.tokens))
     return jnp.ravel(jnp.asarray(y)).astype(z.dtype)

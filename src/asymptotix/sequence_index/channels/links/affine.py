@@ -72,7 +72,7 @@ class LinearAverager(OperatorAverager):
     unseen : int
         Number of outputs that are noise alone.
     doubt : float
-        Largest probability of indices where the link may be another one.
+        Upper bound on the probability of indices where the link is not this affine function.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class CubatureChannel(LinkChannel):
         self._corners = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=self.size)))
 
     def exact(self) -> NoisyAverager | None:
-        """Where there is one index and one output, and the link is not too steep for its noise."""
+        """Return exact averages for one index and one output, if the link is not too steep for its noise; else None."""
         return noisy_averager(self.model, self.noises)
 
     def footprint(self, draws: int) -> int:

@@ -26,23 +26,23 @@ from ..tools.recovery_rates import last_recovered
 _EXPENSIVE = ((4096, 8), (65536, 16))
 #: Differentials that show which directions are recovered last.
 _DIFFERENTIALS = 2**10
-#: Share of the differentials along a direction below which they are rounding.
+#: Fraction of the differentials' squared length along a direction below which it counts as rounding.
 _HIDDEN = 1e-13
-#: Draws of a row from which the mean volume is taken.
+#: Number of draws per randomisation for the mean volume.
 _VOLUMES = 2**13
-#: Outputs may have been rounded to single precision before they come back; else to double precision.
+#: Relative rounding of outputs that were stored in single precision, and in double precision.
 ROUNDING, _FINE_ROUNDING = 2e-6, 2e-14
 
 
 def _sizes_along(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How far differentials (m, k, d, M) of any length go along d directions, at most one, and these (d, d)."""
+    """Return the fractions (d,) of normalised differentials (m, k, d, M) along their principal directions (d, d)."""
     length = np.sqrt((J**2).sum((2, 3), keepdims=True))
     unit = J / np.where(length > 0, length, np.inf)
     return np.linalg.eigh(np.einsum("akim,akjm->ij", unit, unit) / max(1, np.count_nonzero(length)))
 
 
 def rounding_of(y: Any) -> Any:
-    """By how much outputs differ that are the same but for rounding: more for numbers of single precision."""
+    """Return the largest difference of equal outputs by rounding; larger for numbers of single precision."""
     single = y.astype(np.float32).astype(y.dtype) == y
     return jnp.where(single, ROUNDING, _FINE_ROUNDING) * (1 + jnp.abs(y))
 
@@ -82,11 +82,11 @@ class LinkChannel(MappedChannel):
         return SupportedPosterior(self, observation, Z, accuracy)
 
     def exact(self) -> OperatorAverager | None:
-        """Averages of the observed link by deterministic quadrature; None where they must be sampled."""
+        """Return averages of the observed link by deterministic quadrature; None where they must be sampled."""
         return None
 
     def exact_averager(self) -> OperatorAverager | None:
-        """Those in the units of the user's own output, made once."""
+        """Return the averages of :meth:`exact` in the units of the user's output, made once."""
         return self._exact_averager
 
     @functools.cached_property
@@ -107,7 +107,7 @@ class LinkChannel(MappedChannel):
         return compiled(jax.vmap(self.support))
 
     def link(self, z: Any) -> Any:
-        """The observed link as a function R^n -> R^k, float outputs."""
+        """Evaluate the observed link as a function R^n -> R^k with float outputs."""
         return flat_link(self.model, z)
 
     @functools.cached_property
@@ -116,11 +116,11 @@ class LinkChannel(MappedChannel):
         return compiled(jax.vmap(self.link))
 
     def _without_noise(self, Z: np.ndarray) -> np.ndarray:
-        """Observations (n, k) of index matrices (n, P, M), without noise."""
+        """Return observations (n, k) of index matrices (n, P, M), without noise."""
         return self.observe(Z, np.zeros((len(Z), self.noises)))
 
     def observe(self, Z: Any, noise: Any = None) -> Any:
-        """The outputs (n, k) in units of their own, with the noise of the model; see :class:`ObservedLink`.
+        """Return the observed outputs (n, k), in the units of :class:`ObservedLink`, with the noise of the model.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class LinkChannel(MappedChannel):
             z = jnp.asarray(np.asarray(Z, float).reshape(len(Z), self.size))
             y = self._link_program(z)
             if self.noises:
-                # The hash is one of single or double numbers, as they are given.
+                # The hash uses the bits of Z in the precision in which Z is given.
                 bits = jnp.asarray(np.asarray(Z)).reshape(len(Z), self.size)
                 normals = jax.vmap(self._hashed_noise)(bits) if noise is None else jnp.asarray(noise, float)
                 y = y + np.sqrt(self.model.noise) * normals
@@ -152,14 +152,14 @@ class LinkChannel(MappedChannel):
             return super().recovery_bound(frame)
         J = np.einsum("akpm,pi->akim", self._differentials, frame)
         if not (_sizes_along(J)[0] > _HIDDEN).all():
-            return np.inf  # some directions are seen in jumps alone: no data fix them all
+            return np.inf  # some directions show in jumps only: no number of samples fixes them exactly
         directions, rank = last_recovered(J, self.outputs)
         return directions / rank
 
     @functools.cached_property
     @double_precision()
     def _differentials(self) -> np.ndarray:
-        """Those of the observation at draws of the indices, (m, k, P, M)."""
+        """The differentials (m, k, P, M) of the observation at draws of the indices."""
         J = compiled(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(self._looks))
         return np.asarray(J).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
 
@@ -176,7 +176,7 @@ class LinkChannel(MappedChannel):
         hidden = frame @ axes[:, ~seen]
         moved = Z + hidden @ (hidden.T @ Z[::-1])
         if not same_outputs(self._without_noise(moved), self._without_noise(Z)):
-            return None  # jumps show what differentials do not
+            return None  # jumps depend on directions that the differentials do not show
         return frame @ axes[:, seen]
 
     @functools.cached_property
@@ -184,7 +184,7 @@ class LinkChannel(MappedChannel):
         return compiled(jax.vmap(functools.partial(flat_link, self.model.own)))
 
     def model_output(self, Z: Any) -> Any:
-        """The output of the user's own link without noise, (n, k)."""
+        """Return the output (n, k) of the user's link, without noise."""
         xp = array_namespace(Z)
         with double_precision() if xp is np else contextlib.nullcontext():
             y = self._own_program(jnp.asarray(Z).reshape(len(Z), self.size))
@@ -196,7 +196,7 @@ class LinkChannel(MappedChannel):
 
     @double_precision()
     def log_output_volume(self, observation: Any) -> np.ndarray:
-        """Log |dy / d observation|, zero where the observation is one of countably many."""
+        """Return log |dy / d observation|; zero where the observation is discrete."""
         y = np.asarray(observation, float)
         if self.noises == 0 and self.outputs == 0:
             return np.zeros(len(y))
@@ -204,7 +204,7 @@ class LinkChannel(MappedChannel):
 
     @functools.cached_property
     def mean_log_volume(self) -> Estimate:
-        """E log |dy / d observation| over the data: what averages that know no single output leave out."""
+        """E log |dy / d observation| over the data, the constant that converts log evidence to the user's units."""
         rows = [sobol_normals(_VOLUMES, self.size, (streams.OUTPUT_VOLUMES, r)) for r in range(8)]
         found = [self.log_output_volume(self._without_noise(z.reshape(-1, self.indices, self.tokens))) for z in rows]
         means = np.mean(found, axis=1)
@@ -217,7 +217,7 @@ class LinkChannel(MappedChannel):
 
 
 class InOwnUnits(OperatorAverager):
-    """Averages of an observed link, with the density of the user's own output.
+    """Averages of an observed link whose evidence is the density of the user's output.
 
     Parameters
     ----------

@@ -15,22 +15,23 @@ from ....numerics.quadrature import sobol_normals, sobol_uniforms
 from ... import streams
 from ...models.observed_link import ObservedLink, flat_link
 
-#: Draws of the prior at which a link is examined, and other places: indices that are larger, and one index at a time
-#: that is anything up to six standard deviations.
+#: Number of draws of the prior at which a link is examined, and number of places of each of two further kinds: indices
+#: _LARGER times as large, and one index that is uniform up to _FARTHEST standard deviations. With fewer places, rare
+#: regions are missed in which the link is another function.
 _DRAWS, _OTHERS = 2**13, 2**12
 _LARGER, _FARTHEST = 2.0, 6.0
-#: By how much indices are made smaller where it is asked for the rank of a differential without rounding.
+#: Factors by which indices are reduced for ranks without rounding; differentials may underflow far from zero.
 _NEARER = (0.5, 0.2)
-#: Share of the draws at which a link must have finite derivatives.
+#: Smallest fraction of the draws at which a link must have finite derivatives.
 _MOSTLY = 0.999
-#: Draws whose values are counted.
+#: Number of draws whose distinct values are counted; see ``alphabet`` and ``doubt`` of :class:`LinkKind`.
 VALUES = 2**16
-#: More distinct values than this among them is not taken for a finite number of values.
+#: Most distinct values among these draws for which the output counts as discrete.
 LARGEST_ALPHABET = 256
 
 
 class LinkKind(NamedTuple):
-    """Properties of a link, read off its program, and off its values and differentials at thousands of places.
+    """Properties of a link, from its program and from its values and differentials at thousands of places.
 
     Attributes
     ----------
@@ -39,7 +40,7 @@ class LinkKind(NamedTuple):
     rank : float
         Mean rank of the differential: n where the output fixes the indices up to a finite set, 0 for discrete outputs.
     ranks : set of int
-        The ranks that occur; more than one for a link that is constant on a region, as a rectifier is.
+        The ranks that occur; more than one for a link that is constant on a region, such as a rectifier.
     matrix, offset : arrays or None
         B (k, n) and b (k,) where the link is B z + b.
     affine : tuple of bool
@@ -47,8 +48,8 @@ class LinkKind(NamedTuple):
     alphabet : int
         Number of distinct outputs among 65536 draws.
     doubt : float
-        Largest probability, with a confidence of 95 %, of a region of indices where the link is of another kind; zero
-        where its program leaves no doubt.
+        Upper bound (95 % confidence) on the probability of indices where the link is of another kind; zero where the
+        program proves the kind.
     """
 
     outputs: int
@@ -63,7 +64,7 @@ class LinkKind(NamedTuple):
 
 @double_precision()
 def link_kind(model: ObservedLink) -> LinkKind:
-    """Examine the link of a model at fixed places."""
+    """Return the kind of a model's link, examined at fixed places."""
     n = model.indices * model.tokens
     z, one = _places(n), partial(flat_link, model)
     link, differential = compiled(jax.vmap(one)), compiled(jax.vmap(jax.jacfwd(one)))
@@ -79,14 +80,14 @@ def link_kind(model: ObservedLink) -> LinkKind:
     matrix, offset = _affine_map(z, J, y, ranks, draws, values)
     affine = tuple(_is_affine_in(i, z, J, y, differential, link) for i in range(n))
     alphabet = len(np.unique(np.round(values, 9), axis=0))
-    # None of m draws was an exception: with a confidence of 95 % their probability is below 3/m.
+    # No draw of VALUES was an exception: with 95 % confidence the probability of exceptions is below 3/VALUES.
     doubt = 0.0 if model.analytic else 3 / VALUES
     mean = float(ranks[:prior].mean())
     return LinkKind(y.shape[1], mean, frozenset(map(int, ranks)), matrix, offset, affine, alphabet, doubt)
 
 
 def _places(n: int) -> np.ndarray:
-    """Indices (m, n) at which a link is examined, draws of the prior first."""
+    """Return the indices (m, n) at which a link is examined, draws of the prior first."""
     draws = sobol_normals(_DRAWS, n, streams.LINK_PROBES)
     single = draws[:_OTHERS].copy()
     which = np.arange(_OTHERS) % n
@@ -96,10 +97,11 @@ def _places(n: int) -> np.ndarray:
 
 
 def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray, differential: Any) -> np.ndarray:
-    """Ranks of the differentials J (m, k, n), the largest among the indices with the same branches.
+    """Return the ranks of differentials J (m, k, n), each the largest among all indices with the same branches.
 
-    There the link is one analytic function, whose rank is the same but for places of no volume: a smaller one comes
-    from rounding, as far out on tanh. So nearer indices are asked, too, as far as they have the branches of others.
+    On these indices the link is one analytic function, whose rank is constant except on a set of probability zero. A
+    smaller rank comes from rounding, as in the tails of tanh. Indices nearer to zero are therefore examined too; they
+    count for the branches that they share with the given indices.
     """
     ranks = _ranks(J)
     if model.analytic:
@@ -116,7 +118,7 @@ def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray, differenti
 
 
 def _ranks(J: np.ndarray) -> np.ndarray:
-    """Ranks of matrices (m, k, n), however different the lengths of their rows are."""
+    """Return the ranks of matrices (m, k, n), independent of the lengths of their rows."""
     length = np.sqrt((J**2).sum(2, keepdims=True))
     directions = J / np.where(length > 1e-290, length, np.inf)
     return (np.linalg.svd(directions, compute_uv=False) > 1e-7).sum(1)
@@ -125,7 +127,7 @@ def _ranks(J: np.ndarray) -> np.ndarray:
 def _affine_map(
     z: np.ndarray, J: np.ndarray, y: np.ndarray, ranks: np.ndarray, draws: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """B and b where the link is B z + b at all places and draws, else None and None."""
+    """Return B and b if the link is B z + b at all places and draws, else None and None."""
     matrix, offset = J[0], y[0] - J[0] @ z[0]
     if not ranks.all() or np.abs(J - matrix).max() > 1e-10 * (1 + np.abs(matrix).max()):
         return None, None

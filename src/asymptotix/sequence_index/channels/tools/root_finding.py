@@ -14,11 +14,11 @@ _RESIDUAL, _SAME = 2e-6, 1e-4
 
 
 def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any:
-    """Root of an increasing function z -> (value, slope) in [lower, upper]: Newton, every third step a bisection.
+    """Return the root of an increasing function z -> (value, slope) in [lower, upper], by Newton steps and bisections.
 
-    The last steps are Newton's: where rounding leaves a value of one sign next to the root, bisections come from far.
-
-    Unless there are so few steps that a bracket must be narrow already: then only where Newton leaves it.
+    Every third step is a bisection, except the last four: where rounding gives values near the root the wrong sign, a
+    late bisection would move far from the root. With at most twelve steps the bracket must be narrow already, and only
+    steps that Newton would take out of the bracket are bisections.
     """
     bisecting = steps > 12
 

@@ -22,7 +22,7 @@ class FoundThresholds(NamedTuple):
     informed: float
 
     def per(self, copies: int) -> FoundThresholds:
-        """The same of a model whose samples are so many each."""
+        """Return the thresholds of a model each of whose samples is ``copies`` samples of this one."""
         return FoundThresholds(
             [step._replace(threshold=step.threshold.per(copies)) for step in self.steps],
             [one.per(copies) for one in self.weak],

@@ -25,16 +25,16 @@ class Threshold(NamedTuple):
     error: float
     how: Status = Status.CONVERGED
     words: str = ""
-    #: The alpha up to which it was looked for in vain.
+    #: Largest alpha of a search that found no threshold.
     searched: float = np.inf
 
     def per(self, copies: int) -> Threshold:
-        """The same of a model whose samples are so many each."""
+        """Return the threshold of a model each of whose samples is ``copies`` samples of this one."""
         if copies == 1:
             return self
         if self.how is Status.AT_BOUND and np.isfinite(self.searched):
             return not_below(self.searched / copies)
-        # What is not a number stays the same object: thresholds are compared.
+        # nan stays the same object, because thresholds are compared as tuples.
         error = self.error if np.isnan(self.error) else self.error / copies
         return self._replace(alpha=self.alpha / copies, error=error)
 

@@ -1,7 +1,7 @@
 """Windows, edges and integrals of grids over whitened indices; compiled with numba.
 
-A grid of K^n nodes x over a box holds the values of the link, a node's number counting the last coordinate fastest.
-An edge joins two neighbours along one coordinate.
+A grid of K^n nodes x over a box holds the values of the link; the last coordinate of the nodes varies fastest. An edge
+joins two neighbouring nodes along one coordinate.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import math
 import numpy as np
 from numba import njit
 
-#: Logarithm of the density, relative to the largest, below which a place is left out.
+#: Places whose log density is this much below the largest are left out. Smaller: tails of the posterior are lost.
 _CUT = 8.0
 _LEAST = 1e-300
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2PI = math.sqrt(2 * math.pi)
-#: Width of a piece in standard deviations below which three nodes integrate it.
+#: Width of a piece, in standard deviations, below which a rule of three nodes integrates it.
 _NARROW = 1.0
 _GAUSS, _OUTER, _INNER = math.sqrt(0.6), 5 / 18, 8 / 18
-#: Points of an edge at most: its ends and what is inserted between them.
+#: Largest number of points of an edge: its two ends and the inserted points.
 MOST_POINTS = 6
-#: Deviation of an inserted value from the line through its neighbours, in units of what changes the answer, beyond
-#: which another point is inserted.
+#: Deviation of an inserted value from the line through its neighbours, in units of a noticeable change of the answer,
+#: above which another point is inserted.
 _BENT = 0.1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _edges_of(values, y, lo, hi, coordinates, sigma, found, scores) -> tuple[int, float]:
-    """Write coordinate and first node (m, 2) of edges that may have mass, and their scores; how many, and the best.
+    """Write coordinate, first node (m, 2) and score of every edge that may have mass; return their number, best score.
 
-    The score is the logarithm of the largest density near an edge, if the link goes beyond its ends by what it bends
-    there and a tenth of its change.
+    The score is the log of the largest density near an edge, if the link exceeds its values at the ends by its
+    curvature there and a tenth of its change.
     """
     nodes, n = coordinates.shape
     K = coordinates[-1, 0] + 1
@@ -73,14 +73,14 @@ def _edges_of(values, y, lo, hi, coordinates, sigma, found, scores) -> tuple[int
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def windows(values, y, lo, hi, coordinates, sigma) -> None:
-    """Shrink the boxes (samples, n) from lo to hi to where there is mass, and one edge more on every side."""
+    """Shrink the boxes (samples, n) from lo to hi to the region with mass, plus one edge on every side."""
     nodes, n = coordinates.shape
     K = coordinates[-1, 0] + 1
     found, scores = np.empty((n * nodes, 2), np.int64), np.empty(n * nodes)
     first, last = np.empty(n, np.int64), np.empty(n, np.int64)
     for k in range(len(lo)):
         count, best = _edges_of(values[k], y[k], lo[k], hi[k], coordinates, sigma, found, scores)
-        if count == 0:  # around the node whose value is nearest
+        if count == 0:  # a box around the node whose value is nearest to y
             node = np.abs(values[k] - y[k]).argmin()
             first[:], last[:] = coordinates[node], coordinates[node]
         else:
@@ -100,10 +100,10 @@ def windows(values, y, lo, hi, coordinates, sigma) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops) -> int:
-    """Write samples, coordinates and first nodes (m, 3) of the edges near which there is mass; how many there are.
+    """Write sample, coordinate and first node (m, 3) of the edges near which there is mass; return their number.
 
-    ``tops`` (samples,) are the logarithms of the largest densities. Where ``edges`` is too short the number is that
-    for which it would be long enough.
+    ``tops`` (samples,) are the logs of the largest densities. Where ``edges`` is too short for them the function still
+    returns their number.
     """
     nodes, n = coordinates.shape
     found, scores, total = np.empty((n * nodes, 2), np.int64), np.empty(n * nodes), 0
@@ -120,7 +120,7 @@ def relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) -> None:
-    """Write which edges (m,) ask for a point, and the points (n, m)."""
+    """Write the numbers of the edges (m,) that ask for a point, and the points (n, m)."""
     n = coordinates.shape[1]
     K, count, x = coordinates[-1, 0] + 1, 0, np.empty(n)
     for m in range(len(edges)):
@@ -141,7 +141,7 @@ def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) ->
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(values, y, coordinates, edges, places, outputs, counts, asked) -> None:
-    """Write the ends of every edge, and where its first point is inserted: at the level, or in the middle."""
+    """Write the ends of every edge and the place of its first inserted point: at the level, or in the middle."""
     n, K = coordinates.shape[1], coordinates[-1, 0] + 1
     for m in range(len(edges)):
         k, e, node = edges[m]
@@ -156,9 +156,9 @@ def begin(values, y, coordinates, edges, places, outputs, counts, asked) -> None
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def inserted(found, y, rows, edges, sigma, places, outputs, counts, asked) -> int:
-    """Insert the values found at the places that edges ``rows`` asked for; write where the next ones go, nan for none.
+    """Insert the values ``found`` at the places that edges ``rows`` asked for; write the next places, nan for none.
 
-    Returns how many are asked for.
+    Returns the number of next places.
     """
     more = 0
     for r in range(len(rows)):
@@ -179,7 +179,7 @@ def inserted(found, y, rows, edges, sigma, places, outputs, counts, asked) -> in
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _next(places, outputs, count, at, sigma) -> float:
-    """Where the next point goes after the one at ``at`` was inserted; nan where none is needed."""
+    """Return the place of the next point after the one at position ``at``; nan where none is needed."""
     if count >= MOST_POINTS:
         return np.nan
     left, right = at - 1, at + 1
@@ -190,7 +190,7 @@ def _next(places, outputs, count, at, sigma) -> float:
     span = max(abs(outputs[right] - outputs[at]), abs(outputs[at] - outputs[left]))
     if span == 0.0 or bent * width < _BENT * max(sigma, span):
         return np.nan
-    # Of the two pieces, the one that crosses the level; of two such, or none, the one that changes more.
+    # The piece that crosses the level is divided next; if both cross or none does, the piece that changes more.
     crosses_left = outputs[left] * outputs[at] < 0
     crosses_right = outputs[right] * outputs[at] < 0
     if crosses_left != crosses_right:
@@ -256,17 +256,17 @@ def _piece(a, b, r, s, sigma, top, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def integrals(edges, places, outputs, counts, gradients, lo, hi, coordinates, root, sigma, tops, sums) -> None:
-    """Add up mass, first and second moments of the samples, twice: of even and of odd lines.
+    """Sum mass, first and second moments of the samples, separately for even and for odd lines.
 
     Parameters
     ----------
     edges : array of int (m, 3)
     places, outputs : arrays (m, points)
-        Inserted points and their outputs less y.
+        Inserted points, and their outputs minus y.
     gradients : array (n, m)
-        Of the link at the first inserted points.
+        Gradients of the link at the first inserted points.
     sums : array (samples, 2, 1 + n + n^2)
-        Written; relative to e^top.
+        The sums, divided by e^top; written.
     """
     n, K = coordinates.shape[1], coordinates[-1, 0] + 1
     sums[:] = 0.0
@@ -313,7 +313,7 @@ def integrals(edges, places, outputs, counts, gradients, lo, hi, coordinates, ro
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _share(slopes, step, e, sigma) -> float:
-    """Share of coordinate e in a partition of unity: it vanishes where the level set is tangent to the edge."""
+    """Return the share of coordinate e in the partition of unity; zero where the level set is tangent to the edge."""
     n, steep = len(slopes), 0.0
     for j in range(n):
         steep = max(steep, abs(slopes[j]))

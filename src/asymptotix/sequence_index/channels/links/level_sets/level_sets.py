@@ -1,12 +1,14 @@
 """Fast posteriors of up to three indices given one output: a grid over the indices, and integrals along its edges.
 
-In whitened coordinates z = omega + V^{1/2} x the posterior of x is N(0, I) times the likelihood of g(z), a ridge along
-the level set {g = y}, however narrow: without noise the level set itself. Lines of a grid along each coordinate meet
-it, and on every piece of a line the link is nearly linear, so that the piece is integrated in closed form. The lines of
-all coordinates share the ridge between them by a partition of unity that vanishes where they are tangent to it.
+In whitened coordinates z = omega + V^{1/2} x the posterior of x is N(0, I) times the likelihood of g(z). The likelihood
+is a ridge along the level set {g = y}; without noise it is the level set itself. The lines of a grid along every
+coordinate cross the ridge. On every piece of a line the link is nearly linear, so that the piece is integrated in
+closed form. A partition of unity divides the ridge between the coordinates; the share of a coordinate vanishes where
+its lines are tangent to the ridge.
 
-A first, coarse grid shows the window that has mass. The halves of the lines, the even and the odd ones, tell how good
-the sum is: where they differ the window gets a finer grid, and where that is not enough the channel's own posterior.
+A first, coarse grid finds the window that holds the mass. The difference between even and odd lines estimates the
+error: where it is large the window gets a finer grid. Samples without mass in the window get the channel's own
+posterior.
 """
 
 from __future__ import annotations
@@ -24,25 +26,27 @@ from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from .....numerics.threads import in_threads
 
-#: Indices at most: a grid has as many dimensions.
+#: Largest number of indices, which is the dimension of the grid.
 LARGEST_SIZE = 3
-#: Standard deviations from omega at which the first window ends.
+#: Half width of the first window around omega, in standard deviations.
 _REACH = 6.5
-#: Nodes of coarse grids, of fine ones, and of finer ones, along a coordinate; by the number of indices.
+#: Nodes per coordinate by the number of indices: of coarse grids, of fine grids, and of grids for the samples whose
+#: fine grid was too coarse.
 _COARSE = {1: 32, 2: 16, 3: 9}
 _FINE = ({1: 64, 2: 28, 3: 14}, {1: 256, 2: 64, 3: 28})
-#: A window that lost more than this share of its width is looked at again, so many times at most.
+#: Fraction of its width below which a window has shrunk so much that it is determined again, and the largest number of
+#: such repetitions.
 _SHRUNK, _LOOKS = 0.5, 6
-#: Difference of the even and the odd lines, in posterior standard deviations, beyond which a grid is too coarse.
+#: Difference between even and odd lines, in posterior standard deviations, above which a grid is too coarse.
 _APART = 0.2
-#: Nodes at a time, in one of several threads.
+#: Number of nodes that a thread processes at a time.
 _AT_ONCE = 2**18
-#: Points at which a link is evaluated at a time, so that two programs serve all.
+#: Numbers of points per evaluation of a link. Two numbers only, so that only two programs are compiled.
 _BLOCKS = 2**16, 2**12
 
 
 class _Sums(NamedTuple):
-    """Log evidence (m,), mean (m, n) and covariance (m, n, n) of whitened indices; how far halves are apart (m,)."""
+    """Log evidence (m,), mean (m, n) and covariance (m, n, n) of whitened indices; difference of even and odd lines."""
 
     log_evidence: np.ndarray
     mean: np.ndarray
@@ -62,12 +66,12 @@ class _Samples(NamedTuple):
 
 
 class LevelSets:
-    """Posteriors of many samples.
+    """Function that computes the posteriors of many samples.
 
     Parameters
     ----------
     link : callable
-        Of the vector of all indices (n,), n at most 3; returns one number in an array (1,).
+        Function of the vector of all indices (n,), n at most 3; returns one number in an array (1,).
     size : int
         n.
     noise : float
@@ -79,7 +83,7 @@ class LevelSets:
 
     @cached_property
     def _programs(self) -> tuple[Any, Any]:
-        """The link of points (n, m), and with its gradient (1 + n, m)."""
+        """The compiled link of points (n, m), and the compiled link with its gradient (1 + n, m)."""
 
         def one(z: Any) -> Any:
             return self._link(z)[0]
@@ -91,7 +95,7 @@ class LevelSets:
         return compiled(jax.vmap(one, 1, 0)), compiled(jax.vmap(with_gradient, 1, 1))
 
     def _evaluated(self, z: np.ndarray, gradient: bool = False) -> np.ndarray:
-        """Values (1, m) at points (n, m), with the gradient (1 + n, m)."""
+        """Return values (1, m) at points (n, m); with ``gradient``, values and gradients (1 + n, m)."""
         program, m = self._programs[gradient], z.shape[1]
         found = np.empty((1 + gradient * self._size, m))
         start = 0
@@ -107,7 +111,7 @@ class LevelSets:
         return found
 
     def __call__(self, y: np.ndarray, mean: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log evidence (m,), shift (m, n) and covariance (m, n, n) of samples with outputs y (m,), means (m, n), V."""
+        """Return log evidence (m,), shift (m, n) and covariance (m, n, n) for outputs y (m,), means (m, n) and V."""
         values, axes = np.linalg.eigh(V)
         root = (axes * np.sqrt(values.clip(0))[:, None, :]) @ axes.swapaxes(1, 2)
         samples = _Samples(y, mean, root)
@@ -137,7 +141,7 @@ class LevelSets:
         return self._integrated(samples, lo, hi, K)
 
     def _values(self, samples: _Samples, lo: np.ndarray, hi: np.ndarray, K: int) -> np.ndarray:
-        """The link (m, K^n) at the nodes of grids from lo to hi (m, n)."""
+        """Return the link (m, K^n) at the nodes of grids from lo to hi (m, n)."""
         n = self._size
         axes = lo[:, :, None] + (hi - lo)[:, :, None] * (np.arange(K) / (K - 1))
         z = np.zeros((n, len(lo), *[K] * n))
@@ -149,7 +153,7 @@ class LevelSets:
         return self._evaluated(z.reshape(n, -1)).reshape(len(lo), -1)
 
     def _windows(self, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
-        from .edge_kernels import windows  # numba takes a while to import
+        from .edge_kernels import windows  # numba is slow to import
 
         K, n = _COARSE[self._size], self._size
         lo, hi = np.full((len(samples.y), n), -_REACH), np.full((len(samples.y), n), _REACH)
@@ -194,7 +198,7 @@ class LevelSets:
 
 @lru_cache(maxsize=16)
 def _coordinates(K: int, n: int) -> np.ndarray:
-    """Places (K^n, n) of the nodes of a grid."""
+    """Return the integer coordinates (K^n, n) of the nodes of a grid."""
     return np.stack(np.meshgrid(*[np.arange(K)] * n, indexing="ij"), -1).reshape(-1, n)
 
 

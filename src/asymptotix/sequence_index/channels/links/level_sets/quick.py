@@ -1,6 +1,7 @@
-"""Posteriors for message passing, which asks for those of all samples in every iteration: fast, where a channel is not.
+"""Fast posteriors for message passing, which computes the posteriors of all samples in every iteration.
 
-Errors of samples have random signs: of a few hundredths of a deviation, they move an overlap by less than 1e-3.
+Errors of single samples are a few hundredths of a standard deviation. Their signs are random, so that they change an
+overlap by less than 1e-3.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from ..fibre import FibreChannel
 from ..link_channel import LinkChannel
 from .level_sets import LARGEST_SIZE, LevelSets
 
-#: Of observations, omega, V and the accuracy; as that of a channel.
+#: Function of observations, omega, V and accuracy, like the ``posterior`` of a channel.
 PosteriorOf = Callable[[Any, Any, Any, Accuracy], Posterior]
 
 
 def quick_posterior(channel: Channel) -> PosteriorOf:
-    """The posterior of a channel, or a faster one of the same samples that is good enough for message passing."""
+    """Return the fastest posterior of a channel that is accurate enough for message passing."""
     return _by_level_sets(channel) or channel.posterior
 
 
 @lru_cache(maxsize=64)
 def _by_level_sets(channel: Channel) -> PosteriorOf | None:
-    """A faster one; None where the channel is fast itself, or there is none."""
+    """Return the posterior by level sets; None where the channel itself is fast or level sets do not apply."""
     slow = isinstance(channel, (CubatureChannel, CurveChannel, FibreChannel))
     if not slow or not 2 <= channel.size <= LARGEST_SIZE or not _one_output(channel):
         return None
@@ -54,7 +55,7 @@ class _ByLevelSets:
         log_evidence, shift, covariance = self._level_sets(y, mean, whole)
         found = Posterior(log_evidence, shift.reshape(n, P, M), covariance.reshape(n, P, M, P, M))
         lost = np.flatnonzero(~np.isfinite(log_evidence))
-        if len(lost):  # beyond all windows: rare, and each takes milliseconds
+        if len(lost):  # no mass inside the window: rare, and each such sample takes milliseconds
             own = self._channel.posterior(y[lost, None], np.asarray(omega, float)[lost], V[lost], accuracy)
             for field, new in zip(found[:3], own[:3], strict=True):
                 field[lost] = np.asarray(new)

@@ -14,15 +14,15 @@ from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
 from ....models.observed_link import ObservedLink, flat_link
 
-#: How far the line goes, and where it ends for a link that has too many pieces on all of it.
+#: Largest |z| of the line that is cut into pieces; the second value is for links with too many pieces up to the first.
 _REACHES = (40.0, 9.0)
 _LARGEST_NUMBER_OF_PIECES = 512
-#: Distance of the places between which pieces are looked for, where indices are likely.
+#: Distance of grid points for |z| < 12. Larger: narrower pieces are missed. Smaller: more evaluations.
 _STEP = 0.002
-#: Bisections that lead to two neighbouring numbers.
+#: Number of bisections from _STEP to neighbouring floats.
 _BISECTIONS = 60
 
-#: Of places (m,), the values (m, k) and the slopes (m, k) of the link there.
+#: Function of places (m,) that returns values (m, k) and slopes (m, k) of the link.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -33,9 +33,9 @@ class Pieces(NamedTuple):
     ----------
     ends : array (K, 2)
     constant : array (K,) of bool
-        On the others every output is strictly monotone or constant.
+        Whether the link is constant; on the other pieces every output is strictly monotone or constant.
     saturated : array (K,) of bool
-        Where the link is constant by rounding only.
+        Whether the link is constant by rounding only.
     component : array (K,) of int
         An output that is strictly monotone there.
     value : array (K, k)
@@ -50,7 +50,7 @@ class Pieces(NamedTuple):
 
     @property
     def flat(self) -> np.ndarray:
-        """Which pieces (K,) are constant for the link itself, and not by rounding."""
+        """Whether each piece (K,) is constant, and not by rounding only."""
         return self.constant & ~self.saturated
 
 
@@ -78,7 +78,7 @@ def pieces(model: ObservedLink) -> Pieces:
 
 
 def _cuts(model: ObservedLink, reach: float, evaluate: Evaluate) -> np.ndarray:
-    """Ends of the pieces, in ascending order, on the part of the line where the link is finite."""
+    """Return the ends of the pieces, ascending, on the part of the line where the link is finite."""
     far = np.geomspace(12, 40, 240)
     # Off the round numbers, where links have their kinks and jumps.
     grid = np.concatenate([-far[::-1], np.arange(-12, 12, _STEP), far]) + 0.00123456
@@ -108,7 +108,10 @@ def _classified(model: ObservedLink, cuts: np.ndarray, evaluate: Evaluate) -> Pi
 
 
 def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray) -> np.ndarray:
-    """Which constant pieces have the branches of one that is not constant: one analytic function is both or none."""
+    """Return which constant pieces share their branches with a piece that is not constant.
+
+    On indices with the same branches the link is one analytic function, which is constant everywhere or nowhere.
+    """
     if model.analytic:
         return constant
     branches = model.branches(ends.mean(1)[:, None])
@@ -119,7 +122,7 @@ def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray) -> n
 
 
 def _joined(found: Pieces) -> Pieces:
-    """Neighbours that are both constant, with one value, as one: a branch that changes nothing has cut them."""
+    """Join neighbouring constant pieces of one value, which a branch without effect has separated."""
     alike = found.flat[1:] & found.flat[:-1] & (found.value[1:] == found.value[:-1]).all(1)
     first = np.append(True, ~alike)
     last = np.append(~alike, True)
@@ -136,7 +139,7 @@ def _turns(grid: np.ndarray, derivative: np.ndarray, evaluate: Evaluate) -> np.n
 
 
 def _kinks(model: ObservedLink, grid: np.ndarray) -> np.ndarray:
-    """Where the link takes other branches."""
+    """Return the places where the branches of the link change."""
     taken = model.branches(grid[:, None])
     if taken is None:
         return np.zeros(0)
@@ -152,7 +155,7 @@ def _kinks(model: ObservedLink, grid: np.ndarray) -> np.ndarray:
 
 
 def _bisected(a: np.ndarray, b: np.ndarray, same: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The first places right of ``a`` that are not the ``same`` as there, up to rounding."""
+    """Return the first places between a and b that are not the ``same`` as a, up to rounding."""
     for _ in range(_BISECTIONS if len(a) else 0):
         middle = 0.5 * (a + b)
         left = same(middle)

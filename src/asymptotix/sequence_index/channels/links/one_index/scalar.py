@@ -19,7 +19,7 @@ from ..link_channel import ROUNDING, LinkChannel, rounding_of
 from .pieces import Pieces, pieces
 from .scalar_averager import MOST, ScalarAverager, reached
 
-#: Probability of lost roots that is not felt.
+#: Largest total probability of pieces whose roots are lost; larger, and averages would have an error of this order.
 _LOST = 1e-9
 
 
@@ -40,7 +40,7 @@ class ScalarChannel(LinkChannel):
         )
 
     def exact(self) -> ScalarAverager | None:
-        """Where the link has one output, few pieces, and nowhere overflows."""
+        """Return exact averages for a link of one output that has few pieces and never overflows; else None."""
         if self._pieces.value.shape[1] > 1 or reached(self._pieces.ends).sum() > MOST:
             return None
         both = compiled(jax.vmap(lambda z: jax.jvp(self.link, (z[None],), (jnp.ones(1),))))
@@ -86,7 +86,7 @@ class ScalarChannel(LinkChannel):
         return weighted_moments(join(logs), t * scale, variance * scale**2)
 
     def log_output_volume(self, observation: Any) -> np.ndarray:
-        """As of any link; zero on the pieces where it is constant, whose outputs have a probability."""
+        """Return log |dy / d observation|; zero on pieces where the link is constant: outputs there are discrete."""
         volumes = super().log_output_volume(observation)
         if not self._pieces.flat.any():
             return volumes
@@ -113,15 +113,15 @@ class ScalarChannel(LinkChannel):
 
 
 def _refuse_lost_roots(model: ObservedLink, found: Pieces) -> None:
-    """Raise NotImplementedError where rounding gives one output to several pieces: which roots there are is lost."""
+    """Raise NotImplementedError where rounding gives several pieces one output, so that their roots are unknown."""
     from scipy.special import ndtr
 
     ends, value = found.ends[found.saturated], found.value[found.saturated, 0]
     shared = (abs(value[:, None] - value) <= ROUNDING * (1 + abs(value))).sum(1) > 1
     if (ndtr(ends[shared, 1]) - ndtr(ends[shared, 0])).sum() > _LOST:
         raise NotImplementedError(
-            f"link {model.link!r} without noise: by rounding it has one value on several intervals where it is not"
-            " constant, so that its roots cannot be told; write it without what saturates, or choose noise > 0, for"
+            f"link {model.link!r} without noise rounds to one value on several intervals where it is not constant,"
+            " so that its roots cannot be found; write it without the saturating function, or choose noise > 0, for"
             " example noise=0.01"
         )
 

@@ -2,8 +2,8 @@
 
 The roots z_j of g(z_j) = g(z) do not depend on the overlap: they are found once, for all nodes z. An average is then a
 sum over nodes of z and of the noise of omega, with posteriors that are sums over roots of N(z_j; omega, V)/|g'(z_j)|.
-Where the link is constant the posterior is the prior cut to all intervals with that value. As a function of z both are
-smooth but where the number of roots changes, at extrema and at whatever has the same output.
+Where the link is constant the posterior is the prior truncated to all intervals with that value. Both posteriors are
+smooth functions of z except where the number of roots changes: at extrema, and at other places with the same output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
 #: Distances from where the number of roots changes at which intervals end: there roots are close to each other.
 _AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
 _BISECTIONS = 60
-#: Relative difference of values that are the same up to rounding.
+#: Largest relative difference of values that are equal up to rounding.
 _SAME = 1e-12
 #: Intervals at most: the numbers that are held at once grow with the cube of theirs.
 MOST = 32
@@ -42,7 +42,7 @@ class ScalarAverager(OperatorAverager):
     Parameters
     ----------
     cut : Pieces
-        Intervals on each of which the link is strictly monotone or constant, from the left to the right.
+        Intervals, ascending, on each of which the link is strictly monotone or constant.
     evaluate : callable
         The link and its slope.
     """
@@ -58,7 +58,7 @@ class ScalarAverager(OperatorAverager):
         self._flat = _FlatNodes.of(z[on_flat], ends[flat], cut.value[inside][flat, 0])
         z_moving, moving = z[~on_flat], ends[~flat]
         self._roots, self._log_weights = _weighted_roots(z_moving, moving, cut.saturated[inside][~flat], evaluate)
-        good = np.isfinite(self._log_weights).any(1)  # not: at an extremum, up to rounding
+        good = np.isfinite(self._log_weights).any(1)  # False at an extremum, up to rounding
         self._roots, self._log_weights = self._roots[good], self._log_weights[good]
         self._z = np.concatenate([z_moving[good], z[on_flat]])
         self._weights = np.concatenate([weights[~on_flat][good], weights[on_flat]])
@@ -99,7 +99,7 @@ class ScalarAverager(OperatorAverager):
 
 
 class _FlatNodes(NamedTuple):
-    """Of nodes where the link is constant, all intervals (m, K, 2) with the same value, and which of them count."""
+    """Nodes where the link is constant: all intervals (m, K, 2), and which of them (m, K) have the node's value."""
 
     intervals: np.ndarray
     counts: np.ndarray
@@ -108,7 +108,7 @@ class _FlatNodes(NamedTuple):
     def of(cls, z: np.ndarray, ends: np.ndarray, value: np.ndarray) -> _FlatNodes:
         own = value[np.argmax(_within(z, ends), axis=1)] if len(z) else value[:0]
         same = abs(own[:, None] - value) <= _SAME * (1 + abs(own[:, None]))
-        # No posterior reaches beyond the first and the last of all intervals.
+        # The first and the last of all intervals extend to infinity.
         reach = np.where(ends == ends.min(initial=0.0), -np.inf, ends)
         reach = np.where(ends == ends.max(initial=0.0), np.inf, reach)
         outside = np.where(abs(ends) >= _FARTHEST_ROOT, reach, ends)
@@ -116,19 +116,19 @@ class _FlatNodes(NamedTuple):
 
 
 def reached(ends: np.ndarray) -> np.ndarray:
-    """Which of the intervals (K, 2) may hold roots that count."""
+    """Return which of the intervals (K, 2) may hold roots of noticeable weight."""
     return (ends[:, 1] > -_FARTHEST_ROOT) & (ends[:, 0] < _FARTHEST_ROOT)
 
 
 def _within(z: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which places (m,) lie in which of the intervals (K, 2)."""
+    """Return which places (m,) lie in which of the intervals (K, 2), an array (m, K)."""
     return (z[:, None] >= ends[:, 0]) & (z[:, None] <= ends[:, 1])
 
 
 def _weighted_roots(
     z: np.ndarray, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per node (m,) the roots (m, K) of the link in the intervals, and log(1/|slope|) there, -inf for none."""
+    """Return, per node z (m,), roots (m, K) in the intervals and log(1/|slope|) at the roots; -inf without a root."""
     if not len(z):
         return np.zeros((0, 1)), np.zeros((0, 1))
     roots, exists = _roots(evaluate(z)[0], ends, evaluate)
@@ -137,7 +137,7 @@ def _weighted_roots(
     slope = np.abs(evaluate(roots.ravel())[1]).reshape(roots.shape)
     with np.errstate(divide="ignore"):
         log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
-    # Where the slope is zero by rounding the output tells its index all but exactly: no other root weighs anything.
+    # Where the node's slope rounds to zero the weight of the node exceeds those of all other roots.
     lost = own & saturated & (slope == 0)
     log_weights = np.where(lost.any(1, keepdims=True), np.where(lost, 0.0, -np.inf), log_weights)
     return roots, log_weights
@@ -145,7 +145,7 @@ def _weighted_roots(
 
 @jax.jit
 def _cut_to(intervals: Any, counts: Any, omega: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Log mass, mean shift and variance of priors cut to intervals (m, K, 2) for fields (m, noises)."""
+    """Return log mass, mean shift and variance of priors truncated to intervals (m, K, 2), for fields (m, noises)."""
     scale = jnp.sqrt(v)
     ends = (intervals[:, :, None] - omega[:, None, :, None]) / scale
     log_mass, mean, variance = truncated_normal(ends[..., 0], ends[..., 1])
