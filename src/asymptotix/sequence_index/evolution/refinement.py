@@ -134,19 +134,22 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
         here = _evaluated(evolution, here.point, better, correction)
     predictions, seen = Predictions(here.point, response, nodes.biased), [here]
     predictions.add(here, inverse)
+    certain = point.space.certain
+    known = certain.shape[1]
+    systematic = _systematic_errors(evolution, here.point, better, response)
+    systematic = systematic + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
+    # More blocks make the scatter smaller and nothing else: a systematic error that is too large does not ask for all.
+    aim = max(tolerance - float(systematic.max()), tolerance / 2)
     while True:
         end, errors = predictions.end(seen[-1].point), predictions.error(seen[-1].point)
         error, blocks = float(errors.max()), len(seen)
-        if moving or (error <= tolerance and blocks in BLOCKS) or blocks == most:
+        if moving or (error <= aim and blocks in BLOCKS) or blocks == most:
             break
         say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
         for there in _on_more_blocks(evolution, end, blocks_of, blocks, correction):
             predictions.add(there, inverse)
             seen.append(there)
-    certain = point.space.certain
-    known = certain.shape[1]
-    errors = errors + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
-    errors = errors + _systematic_errors(evolution, seen[0].point, better, response)
+    errors = errors + systematic
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
     averages = nodes.with_evidence(_pooled(seen, end), end.V)
