@@ -108,15 +108,15 @@ class Findings:
     seconds: float
 
     @property
-    def found(self) -> tuple[list[str], list[str], list[str]]:
+    def faults(self) -> tuple[list[str], list[str], list[str]]:
         return self.left_out, self.falls, self.bends
 
     def __str__(self) -> str:
         counts = ", ".join(
             f"{len(found)} {name}"
-            for name, found in zip(("not converged", "not monotone", "not smooth"), self.found, strict=True)
+            for name, found in zip(("not converged", "not monotone", "not smooth"), self.faults, strict=True)
         )
-        lines = [f"    {line}" for lines in self.found for line in lines][:12]
+        lines = [f"    {line}" for lines in self.faults for line in lines][:12]
         head = f"{self.points} points: {counts}; largest distance {self.largest:.2g} errors; {self.seconds:.0f} s"
         return "\n".join([head, *lines])
 
@@ -129,7 +129,8 @@ def examined(curve: Curve, points: int | None = None, seed: int = 0) -> Findings
     x = np.sort(np.exp(draws) if curve.logarithmic else draws)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = asx.solve(curve.problem(), **{curve.control: x}, **dict(curve.others), progress=False)
+        controls: dict[str, Any] = {curve.control: x, **dict(curve.others)}
+        found = asx.solve(curve.problem(), progress=False, **controls)
     ds = found.ds
     names, words = [f"{curve.control} = {one:.6g}" for one in x], [str(word) for word in ds["status"].values]
     good = ds["converged"].values | ["within errors of the threshold" in word for word in words]
@@ -164,7 +165,7 @@ def _falls(names: Sequence[str], values: np.ndarray, errors: np.ndarray) -> list
         allowed = ERRORS * np.hypot(error[1:], error[:-1]) + ROUNDING * abs(one[1:])
         lines += [
             f"{names[k + 1]}: {one[k + 1]:.7g}±{error[k + 1]:.1e} after {one[k]:.7g}±{error[k]:.1e}"
-            for k in np.flatnonzero(one[1:] < one[:-1] - allowed)
+            for k in np.flatnonzero(one[1:] < one[:-1] - allowed).tolist()
         ]
     return lines
 
@@ -175,12 +176,15 @@ def _distance(t: np.ndarray, values: np.ndarray, errors: np.ndarray) -> tuple[fl
     What the cubic leaves out is taken from its distance to the parabola without the farthest point.
     """
     near, at = np.delete(np.arange(len(t)), NEIGHBOURS), t - t[NEIGHBOURS]
-    cubic = _at_zero(at[near]) @ values[near]
+    weights = _at_zero(at[near])
+    cubic = weights @ values[near]
     nearest = near[np.argsort(abs(at[near]))[:-1]]
     beyond = abs(_at_zero(at[nearest]) @ values[nearest] - cubic)
-    value, error = values[NEIGHBOURS], errors.max(0)
-    # Nodes are common to all points: the error of the cubic is about that of its points, not a sum of independent ones.
-    allowed = np.maximum(error + ROUNDING * abs(value) / ERRORS, np.finfo(float).tiny)
+    value, error = values[NEIGHBOURS], errors[NEIGHBOURS]
+    # Neighbours that nearly coincide have large weights, and so have their errors.
+    sizes = 1 + abs(weights).sum()
+    allowed = error + abs(weights) @ errors[near] + sizes * ROUNDING * abs(value) / ERRORS
+    allowed = np.maximum(allowed, np.finfo(float).tiny)
     apart = np.maximum(abs(value - cubic) - beyond, 0.0) / allowed
     worst = int(np.argmax(apart))
     said = f"{value[worst]:.7g}±{error[worst]:.1e}, its neighbours say {cubic[worst]:.7g}"
