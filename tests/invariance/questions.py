@@ -172,4 +172,3 @@ def _read(result: asx.Result) -> Answer:
         error = ds[f"{name}_err"].values if f"{name}_err" in ds else np.zeros(values.shape)
         numbers[str(name)] = (values.values.reshape(count, *own), np.asarray(error).reshape(count, *own))
     return Answer(numbers, np.asarray(ds["converged"].values).reshape(count), words)
-

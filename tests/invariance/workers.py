@@ -138,9 +138,7 @@ class Campaign:
             pair = harness.pair_of(worker.case, self.small)
             _, wall = worker.took()
             lines = harness.reproduction(pair) if outcome in harness.FAULTS else ""
-            self.note(
-                Verdict(worker.case, pair.family, pair.transformation, outcome, words, seconds=wall, lines=lines)
-            )
+            self.note(Verdict(worker.case, pair.family, pair.transformation, outcome, words, seconds=wall, lines=lines))
         worker.end()
         worker.start()
 

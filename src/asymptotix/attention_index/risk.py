@@ -7,7 +7,7 @@ d) is that of eq. (1).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ from ..core.specification import (
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision
+from ..numerics.programs.snapshot import Snapshot, snapshot
 from .model import AttentionIndex
 from .training_definitions import TRAINING_DEFINITIONS
 
@@ -138,6 +139,7 @@ class RiskMinimization(Problem):
     parameterization: str = "factorized"
     loss: str | Callable[..., Any] = "squared"
     penalty: Callable[..., Any] | None = None
+    snapshots: tuple[tuple[str, Snapshot], ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, AttentionIndex):
@@ -172,11 +174,15 @@ class RiskMinimization(Problem):
             return
         from .loss.own_functions import try_loss, try_penalty
 
+        shapes = {"loss": [(self.model.tokens, self.model.tokens)] * 2, "penalty": [()]}
+        own = {name: getattr(self, name) for name in shapes if callable(getattr(self, name))}
+        made = tuple((name, snapshot(function, *shapes[name])) for name, function in own.items())
+        object.__setattr__(self, "snapshots", made)
         if callable(self.loss):
-            try_loss(self.loss, self.model)
+            try_loss(self.function("loss"), self.model)
         if self.penalty is not None:
             size = float(np.sqrt(self.model.signal or self.model.noisy_signal))
-            try_penalty(self.penalty, positive=self.parameterization == "factorized", size=size)
+            try_penalty(self.function("penalty"), positive=self.parameterization == "factorized", size=size)
 
     @cached_property
     def theory(self) -> TrainingTheory:
@@ -192,16 +198,21 @@ class RiskMinimization(Problem):
         return None if found is None else condensed(found)
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return values of the loss or penalty at many fixed points, some of them far out."""
+        """Return values of the loss or penalty at many fixed points in units of the target, some of them far out."""
         T = self.model.tokens
         points = far_points(SAMPLE_LENGTH) if field == "penalty" else fixed_points(2, SAMPLE_LENGTH, T, T)
         if field == "loss":
             points[:, 1::2] *= 2
-        found = self._own_at(field, points)
+        found = self._own_at(field, self.function_scale(field) * points)
         return None if found is None else condensed(found, SAMPLE_LENGTH)
 
+    def function_scale(self, field: str) -> float:
+        """Return the size of eigenvalues, or of pre-activations, of the target, a power of two."""
+        size = self.model.signal if field == "penalty" else 0.0
+        return float(2.0 ** np.round(0.5 * np.log2(size or self.model.noisy_signal)))
+
     def function_code(self, field: str) -> str | None:
-        T, function = self.model.tokens, getattr(self, field)
+        T, function = self.model.tokens, self.function(field)
         if not callable(function):
             return None
         with double_precision():
@@ -211,7 +222,7 @@ class RiskMinimization(Problem):
         """Return the user's penalty at t (n,), or loss at logits (2, n, T, T); None for built-in functions."""
         import jax
 
-        function = getattr(self, field)
+        function = self.function(field)
         if not callable(function):
             return None
         if field == "penalty":

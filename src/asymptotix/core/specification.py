@@ -13,14 +13,14 @@ import hashlib
 import importlib
 import math
 import numbers
-import re
 import reprlib
 import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from ..numerics.programs.program_listing import program_listing
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
@@ -30,6 +30,8 @@ FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
 #: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
 #: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
 SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
+#: Number of the way in which programs are listed for :func:`program_digest`. Digests of other ways are not compared.
+_LISTING = 2
 
 
 class Specification:
@@ -57,6 +59,18 @@ class Specification:
             )
         _REGISTRY[cls.__name__] = cls
 
+    #: Snapshots of the functions that fields hold, by field. A specification that computes with a user's function
+    #: declares ``snapshots: tuple[...] = field(init=False, repr=False, default=())`` and sets it when it is made.
+    snapshots: ClassVar[Any] = ()
+
+    def function(self, field: str) -> Any:
+        """Return what is called for the function that a field holds: the snapshot of it, or the function itself.
+
+        A user's function may change while it stays the same object. The snapshot does not change, and two models hold
+        the same snapshot only if their functions were the same. So computations and caches use the snapshot.
+        """
+        return dict(self.snapshots).get(field) or getattr(self, field)
+
     def function_values(self, field: str) -> np.ndarray | None:
         """Values at :func:`fixed_points` of the function that a field holds, at most 32: what a file knows it by.
 
@@ -70,6 +84,10 @@ class Specification:
         Default: None; files then compare :meth:`function_values` and :meth:`function_code` only.
         """
         return None
+
+    def function_scale(self, field: str) -> float:
+        """Return the scale of the points of :meth:`function_sample`. Samples at other scales are not compared."""
+        return 1.0
 
     def function_code(self, field: str) -> str | None:
         """Return a digest of the function's program, such as :func:`program_digest`. Default: None."""
@@ -111,7 +129,10 @@ def _encode_specification(
 ) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(obj).__name__}
     for name in _fields(obj):
-        value = encode(getattr(obj, name), path=f"{path}.{name}", arrays=arrays, keep_functions=keep_functions)
+        value = getattr(obj, name)
+        if keep_functions and callable(value):
+            value = obj.function(name)
+        value = encode(value, path=f"{path}.{name}", arrays=arrays, keep_functions=keep_functions)
         described[name] = {**value, **_fingerprint(obj, name)} if _is_function(value) else value
     return described
 
@@ -191,31 +212,32 @@ def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
 def _close_look(obj: Specification, field: str) -> dict[str, Any]:
     """Return ``{"sample": [...], "code": ...}``, which distinguishes functions that differ only in rare places.
 
-    A value of the sample that is not finite is kept as None.
+    A value of the sample that is not finite is kept as None. A scale of the sample other than one is kept too.
     """
     found: dict[str, Any] = {}
     try:
         sample, code = obj.function_sample(field), obj.function_code(field)
+        scale = obj.function_scale(field)
     except Exception:  # as above
         return found
     if sample is not None:
         numbers = np.asarray(sample, float).ravel()[:SAMPLE_LENGTH]
         found["sample"] = [float(f"{x:.8g}") if np.isfinite(x) else None for x in numbers]
+        found |= {"scale": scale} if scale != 1 else {}
     if code is not None:
         found["code"] = code
     return found
 
 
 def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
-    """Return ``version of JAX:digest`` of a function's program on arrays of these shapes, constants included."""
+    """Return ``version of JAX:digest`` of a function's program on arrays of these shapes, constants included.
+
+    The caller sets JAX to double precision.
+    """
     import jax
 
-    traced = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())
-    for array in traced.consts:
-        # Rounded, because another machine may have computed the array.
-        digest.update(" ".join(f"{x:.6g}" for x in np.asarray(array, float).ravel()).encode())
-    return f"{jax.__version__}:{digest.hexdigest()}"
+    digest = hashlib.sha256("\n".join(program_listing(function, *shapes)).encode())
+    return f"{jax.__version__} listing {_LISTING}:{digest.hexdigest()}"
 
 
 def weakly_known(described: Any, path: str = "") -> list[str]:
@@ -378,7 +400,8 @@ def _same_object(first: Any, second: Any) -> bool:
 
 def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two described functions agree in everything that both descriptions hold."""
-    if not all(_same_values(first.get(name), second.get(name)) for name in ("values", "sample")):
+    names = ("values", "sample") if first.get("scale", 1.0) == second.get("scale", 1.0) else ("values",)
+    if not all(_same_values(first.get(name), second.get(name)) for name in names):
         return False
     (version, _, code), (other, _, other_code) = (str(one.get("code", "")).partition(":") for one in (first, second))
     return version != other or code == other_code

@@ -13,9 +13,7 @@ Item = TypeVar("Item")
 SizeOfChunks = Callable[[int | None], int]
 
 
-def missing_chunks(
-    name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks
-) -> Iterator[SweepChunk]:
+def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> Iterator[SweepChunk]:
     """Yield chunks of all points and runs that are not among the ``covered`` units.
 
     Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of

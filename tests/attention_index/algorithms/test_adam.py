@@ -173,7 +173,7 @@ def test_gradient_of_other_losses_and_penalties(rng, given, loss):
 
 
 def test_a_loss_that_calls_lapack_has_the_same_gradient(rng, monkeypatch):
-    """On one matrix after the other, see `numerics.compiled`: many at once may wait for one another for ever."""
+    """On one matrix after the other, see `programs.compiled`: many at once may wait for one another for ever."""
 
     def loss(y, h):
         return ((y - h) ** 2).sum() + jnp.linalg.slogdet(jnp.eye(len(h)) + h @ h.T)[1] + jnp.linalg.eigvalsh(y @ y.T)[0]

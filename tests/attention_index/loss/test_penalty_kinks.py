@@ -21,9 +21,7 @@ def test_jumps_of_slope_and_curvature_are_found(place):
     ((t, before, after),) = penalty_functions(lambda t: jnp.maximum(t, 3 * t - 2 * place)).kinks
     assert (before, after) == (1.0, 3.0)
     assert t == pytest.approx(place, rel=1e-14)
-    left, right = penalty_functions(
-        lambda t: jnp.where(abs(t) < place, t**2, 2 * place * abs(t) - place**2)
-    ).kinks
+    left, right = penalty_functions(lambda t: jnp.where(abs(t) < place, t**2, 2 * place * abs(t) - place**2)).kinks
     assert (left[0], right[0]) == pytest.approx((-place, place), rel=1e-14)
     assert right[1] == right[2] == pytest.approx(2 * place, rel=1e-14)
 

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import asymptotix as asx
-from asymptotix.attention_index.theory.spectral_estimate import narrow_cut, overlaps
+from asymptotix.attention_index.penalties.spectral_estimate import narrow_cut, overlaps
 from asymptotix.attention_index.theory.two_equations import two_equations
 from asymptotix.core.status import Status
 from reference_numbers import reference

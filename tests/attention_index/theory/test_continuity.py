@@ -11,7 +11,7 @@ import pytest
 
 import asymptotix as asx
 from asymptotix.attention_index.loss.quadrature_nodes import LossNodes
-from asymptotix.attention_index.theory.spectral_estimate import overlaps
+from asymptotix.attention_index.penalties.spectral_estimate import overlaps
 from asymptotix.attention_index.theory.state_evolution import TrainingEvolution
 
 MOVE = 1e-6

@@ -135,7 +135,7 @@ def test_replicon_against_reference():
 
 
 def test_squared_response_by_two_rules():
-    from asymptotix.attention_index.theory.spectral_estimate import NuclearNorm, SpectralPenalty
+    from asymptotix.attention_index.penalties.spectral_estimate import NuclearNorm, SpectralPenalty
 
     target, delta, eps = asx.MarchenkoPastur(0.5), 0.6, 0.15
     convolution = target.convolution(delta)

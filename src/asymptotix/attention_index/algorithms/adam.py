@@ -22,9 +22,9 @@ from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...core.status import Status
 from ...numerics import checks
-from ...numerics.compiled import one_by_one
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.precision import single_precision
+from ...numerics.programs.compiled import one_by_one
 from .. import streams
 from ..model import AttentionIndex
 from ..risk import RiskMinimization
@@ -139,7 +139,8 @@ class Adam(AlgorithmOnSamples):
     def _run(self, problem: Training, runs: PointRuns, seeds: Sequence[int], progress: Progress) -> Iterator[Outcome]:
         """Train with every seed, all at once, and report one after the other."""
         model, dim, samples, width = problem.model, runs.dim, runs.samples, _width(problem, runs.dim)
-        settings = AdamSettings(self.steps, model.activation, problem.parameterization, problem.loss, problem.penalty)
+        functions = problem.function("loss"), problem.function("penalty")
+        settings = AdamSettings(self.steps, model.activation, problem.parameterization, *functions)
         nuclear = is_factorized(problem) and problem.penalty is None
         # |W|_F^2 = d sqrt(m/d) Tr S
         strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import checks
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
+from ...numerics.programs.snapshot import snapshot
 from .batched_newton import BatchedNewton, in_parts
 from .loss_average import NodeAverage
 from .proximal import ProximalMap
@@ -131,7 +132,6 @@ class GenericLoss(NodeAverage):
         for name, function in (("loss", loss), ("teacher", teacher)):
             if not callable(function):
                 raise TypeError(f"{name} must be a JAX function, got {function!r}")
-        hashable = all(getattr(function, "__hash__", None) for function in (loss, teacher))
-        make = _kept_map if hashable else GenericMap
-        proximal = make(int(checks.integer("tokens", tokens, 1)), loss, teacher, convex, length)
+        T = int(checks.integer("tokens", tokens, 1))
+        proximal = _kept_map(T, snapshot(loss, (T, T), (T, T)), snapshot(teacher, (T, T)), convex, length)
         super().__init__(proximal, *sobol_nodes(count, proximal.visible_directions, seed))

@@ -35,15 +35,7 @@ def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))
 
 
-def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
-    """Return the loss divided by a unit; the same function for the same loss and unit, if the loss can be hashed."""
-    try:
-        hash(loss)
-    except TypeError:
-        return _in_unit.__wrapped__(loss, unit)
-    return _in_unit(loss, unit)
-
-
 @functools.lru_cache(maxsize=64)
-def _in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
+def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
+    """Return a loss, of the user's own a snapshot, divided by a unit; the same function for the same loss and unit."""
     return loss if unit == 1 else lambda y, h: loss(y, h) / unit

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
+from ...numerics.programs.snapshot import Snapshot, snapshot
 from ..model import AttentionIndex
 from ..streams import TRIAL_MATRICES
 from .losses import teacher_output
@@ -55,7 +56,7 @@ def try_penalty(penalty: Callable[..., Any], *, positive: bool, size: float = 1.
 
     ``size`` is the size of the target's eigenvalues.
     """
-    _once(_penalty_trial, penalty, positive, size)
+    _penalty_trial(snapshot(penalty, ()), positive, size)
 
 
 class LossTrial(NamedTuple):
@@ -67,7 +68,9 @@ class LossTrial(NamedTuple):
 
 def _loss_trial_on(loss: Callable[..., Any], model: AttentionIndex) -> LossTrial:
     size = float(2.0 ** np.round(0.5 * np.log2(model.noisy_signal)))  # rounded: a sweep needs few trials
-    return _once(_loss_trial, loss, model.tokens, model.activation, model.teacher_beta, size)
+    T = model.tokens
+    known = snapshot(loss, (T, T), (T, T))
+    return _loss_trial(known, T, model.activation, model.teacher_beta, size)
 
 
 class PenaltyFunctions(NamedTuple):
@@ -82,11 +85,14 @@ class PenaltyFunctions(NamedTuple):
 
 def penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
     """Return the penalty with its derivatives and kinks, compiled once."""
-    return _once(_penalty_functions, penalty)
+    return _penalty_functions(snapshot(penalty, ()))
+
+
+# These caches know a function by its snapshot, so that a function that has changed is tried and compiled anew.
 
 
 @functools.lru_cache(maxsize=32)
-def _penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
+def _penalty_functions(penalty: Snapshot) -> PenaltyFunctions:
     slope = jax.grad(penalty)
 
     def in_double(f: Callable[..., Any]) -> Callable[[np.ndarray], np.ndarray]:
@@ -141,17 +147,8 @@ def _narrowed(f: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> tuple[
     return low, high
 
 
-def _once(trial: Callable[..., Any], function: Callable[..., Any], *others: Any) -> Any:
-    """A trial that is not repeated for every problem of a sweep, unless the function cannot be hashed."""
-    try:
-        hash(function)
-    except TypeError:
-        return trial.__wrapped__(function, *others)  # type: ignore[attr-defined]
-    return trial(function, *others)
-
-
 @functools.lru_cache(maxsize=64)
-def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: float, size: float) -> LossTrial:
+def _loss_trial(loss: Snapshot, tokens: int, activation: str, beta: float, size: float) -> LossTrial:
     teacher = teacher_output(AttentionIndex(tokens, activation=activation, beta=beta))
     first, second = np.triu_indices(tokens)
     R, h = size * np.random.default_rng(TRIAL_MATRICES).standard_normal((2, _TRIALS, len(first)))
@@ -160,7 +157,7 @@ def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: fl
         upper = jnp.zeros((tokens, tokens)).at[first, second].set(entries)
         return upper + upper.T - jnp.diag(jnp.diag(upper))
 
-    def of_entries(r: Any, entries: Any) -> Any:
+    def of_entries(loss: Callable[..., Any], r: Any, entries: Any) -> Any:
         return loss(teacher(symmetric(r)), symmetric(entries))
 
     what = f"a JAX function loss(y, h) of two arrays of shape ({tokens}, {tokens}) that returns a number"
@@ -174,10 +171,10 @@ def _loss_trial(loss: Callable[..., Any], tokens: int, activation: str, beta: fl
 
 
 @functools.lru_cache(maxsize=64)
-def _penalty_trial(penalty: Callable[..., Any], positive: bool, size: float) -> None:
+def _penalty_trial(penalty: Snapshot, positive: bool, size: float) -> None:
     t = size * (_SIZES if positive else np.concatenate([-_SIZES[:0:-1], _SIZES]))
     what = "a JAX function r(t) of one number that returns a number"
-    value, slope, _ = _tried("penalty", what, penalty, lambda _, x: penalty(x[0]), 0 * t[:, None], t[:, None])
+    value, slope, _ = _tried("penalty", what, penalty, lambda penalty, _, x: penalty(x[0]), 0 * t[:, None], t[:, None])
     slope = slope[:, 0]
     # Of a convex function a secant is at least as steep as the tangent at its left end, and at most at its right.
     steps = np.stack([slope[:-1], np.diff(value) / np.diff(t), slope[1:]])
@@ -194,12 +191,12 @@ def _penalty_trial(penalty: Callable[..., Any], positive: bool, size: float) -> 
 
 
 def _tried(
-    name: str, what: str, function: Any, of_sample: Callable[[Any, Any], Any], *samples: np.ndarray
+    name: str, what: str, function: Snapshot, of_sample: Callable[[Any, Any, Any], Any], *samples: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values, slopes and curvatures (those of a loss) of a function in the second argument at several samples."""
 
-    def scalar(*sample: Any) -> Any:
-        value = jnp.asarray(of_sample(*sample))
+    def scalar(*sample: Any, called: Callable[..., Any] = function) -> Any:
+        value = jnp.asarray(of_sample(called, *sample))
         if value.shape != ():
             raise _NoNumberError(f"an array of shape {value.shape}")
         if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -214,7 +211,8 @@ def _tried(
     try:
         with double_precision():
             found = [np.asarray(part) for part in compiled(jax.vmap(all_of))(*samples)]
-            again = np.asarray(compiled(jax.vmap(lambda *sample: scalar(*sample)))(*samples))  # traced anew
+            # The user's function itself, traced once more.
+            again = np.asarray(compiled(jax.vmap(lambda *sample: scalar(*sample, called=function.function)))(*samples))
     except _NoNumberError as error:
         raise ValueError(f"{name} must be {what}; got {function!r}, which returns {error}") from None
     except Exception as error:

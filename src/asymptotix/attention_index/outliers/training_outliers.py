@@ -9,7 +9,7 @@ import xarray as xr
 
 from ...core.problem import Problem
 from ...core.result import Result
-from ..theory.spectral_estimate import narrow_cut
+from ..penalties.spectral_estimate import narrow_cut
 from ..theory.training_equations import Training, is_factorized
 from .outlier_readout import learned_by_training, outliers_of, theory_dataset
 

@@ -30,7 +30,8 @@ from .training_theory import Branch, TrainingTheory
 #: Step of the differences, absolute in the variables and relative in theta, and a longer step over which the proximal
 #: map jumps on some samples.
 _STEP, _LONG_STEP = 3e-4, 3e-2
-#: Relative rounding of the map and of an observable; the derivative's rounding is larger by 1/step.
+#: Relative rounding of the map and of an observable, if one quadrature rule over the spectrum is known to be accurate;
+#: the derivative's rounding is larger by 1/step.
 _ROUNDING = 1e-13
 #: Estimated ratio of the relative error of the derivative to the residual of the fixed point.
 _AMPLIFIED = 10.0
@@ -130,6 +131,8 @@ class _Differences:
         self.solution, self.evolution, self.observable = solution, evolution, observable
         self.theta, self.shifted = theta, shifted
         self.x = evolution.variables(solution.parameters)
+        found = evolution.on_other_nodes(solution)
+        self.noise = _ROUNDING if found is None else max(_ROUNDING, found[1])
 
     def derivative(self, step: float, *, jumps: bool = False) -> _Row:
         """Return dO/dtheta from differences over a step; with ``jumps`` samples may change to other minima."""
@@ -139,7 +142,7 @@ class _Differences:
         response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of O to a shift of the map
         derivative = by_theta[-1] + response @ by_theta[:-1]
         size = abs(self._map_and_observable(self.x, self.theta, jumps)[-1])
-        rounding = _ROUNDING / (step * abs(self.theta)) * (size + float(abs(response).sum()))
+        rounding = self.noise / (step * abs(self.theta)) * (size + float(abs(response).sum()))
         return _Row(float(derivative), rounding)
 
     def _central(self, move: np.ndarray, step: float, jumps: bool) -> np.ndarray:

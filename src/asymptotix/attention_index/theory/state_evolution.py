@@ -32,8 +32,8 @@ from ...numerics.iteration import FixedPoint, QuasiNewton, fixed_point
 from ...numerics.linear_algebra import from_logit
 from ..loss.loss_average import LossAverage, LossAverages, Pull
 from ..loss.quadrature_nodes import LossNodes
+from ..penalties.spectral_estimate import MatrixEstimate, Penalty
 from ..targets.target import Target
-from .spectral_estimate import MatrixEstimate, Penalty
 
 #: Share of the data on which the proximal map may jump before the numbers count as unproven.
 JUMPS = 1e-3
@@ -494,6 +494,19 @@ class TrainingEvolution:
             raise FloatingPointError(f"the data exert no field on S = 0 towards the target: mhat = {mhat:.3g}")
         fields = Fields(mhat, qhat, abs(Sigmahat))
         return averages, fields, self.penalty.estimate(self.target, *fields)
+
+    def on_other_nodes(self, state: Iterate) -> tuple[MatrixEstimate, float] | None:
+        """Return the matrix side of a state from a second quadrature rule, and the largest change of a variable by it.
+
+        None where the first rule is known to be accurate, as for the built-in penalties.
+        """
+        other = self.penalty.estimate_on_other_nodes(self.target, *state.fields)
+        if other is None:
+            return None
+        if not (other.q > 0 and other.Sigma > 0):
+            return other, np.inf
+        change = self.variables(OrderParameters.of_estimate(other)) - self.image(state)
+        return other, float(abs(change).max())
 
     def replicon(self, alpha: float, state: TrainingSolution) -> float:
         """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.

@@ -15,9 +15,9 @@ import numpy as np
 from ..loss.loss_average import LossAverage, QuadraticLinear, SquaredSoftmax
 from ..loss.quadrature_nodes import LossNodes
 from ..model import AttentionIndex
+from ..penalties.spectral_estimate import Elementwise, Kink, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
 from ..streams import NODE_SCRAMBLINGS
 from .prediction import best_multiple
-from .spectral_estimate import Elementwise, Kink, NuclearNorm, Penalty, SpectralPenalty, SquaredNorm
 from .state_evolution import TrainingEvolution
 
 #: Gauss-Hermite orders of the fine nodes; the others tell the numerical error of the first.
@@ -49,6 +49,10 @@ class Training(Protocol):
 
     @property
     def penalty(self) -> Callable[..., Any] | None: ...
+
+    def function(self, field: str) -> Any:
+        """Return what is computed with for a field that may hold a user's function."""
+        ...
 
 
 def is_factorized(problem: Training) -> bool:
@@ -90,14 +94,14 @@ class TrainingEquations:
             return 1.0
         from ..loss.own_functions import unit_of_loss
 
-        return unit_of_loss(self.problem.loss, self.model)
+        return unit_of_loss(self.problem.function("loss"), self.model)
 
     @property
     def penalty(self) -> Penalty:
         """The penalty on the spectrum, with its strength."""
         if self.problem.penalty is not None:
             strength = self.problem.weight_decay / self.unit
-            return _user_penalty(self.problem.penalty, strength, is_factorized(self.problem))
+            return _user_penalty(self.problem.function("penalty"), strength, is_factorized(self.problem))
         strength = decay_of_matrix(self.problem) / self.unit
         return NuclearNorm(strength, self.problem.width_ratio) if is_factorized(self.problem) else SquaredNorm(strength)
 
@@ -117,7 +121,7 @@ class TrainingEquations:
         if callable(self.problem.loss):
             from ..loss.own_functions import try_loss
 
-            return try_loss(self.problem.loss, self.model)
+            return try_loss(self.problem.function("loss"), self.model)
         return self.in_closed_form or self.problem.loss == "cross_entropy"
 
     @property
@@ -149,7 +153,7 @@ class TrainingEquations:
     @property
     def _loss_key(self) -> tuple[Any, ...]:
         """Parameters on which a loss on nodes depends."""
-        model, own = self.model, (self.problem.loss, self.unit, self._length)
+        model, own = self.model, (self.problem.function("loss"), self.unit, self._length)
         return model.tokens, model.activation, model.beta, model.teacher_beta, *own
 
     @property
@@ -166,7 +170,7 @@ class TrainingEquations:
         return self._least_errors[nodes]
 
     def _loss(self, nodes: LossNodes | None) -> LossAverage:
-        model, loss = self.model, self.problem.loss
+        model, loss = self.model, self.problem.function("loss")
         if self.in_closed_form:
             return QuadraticLinear(model.tokens)
         if nodes is None:
@@ -237,6 +241,4 @@ def _user_penalty(function: Callable[..., Any], strength: float, positive: bool)
         return lambda t: strength * f(t)
 
     kinks = [Kink(t, strength * before, strength * after) for t, before, after in own.kinks]
-    return SpectralPenalty(
-        times(own.value), times(own.slope), times(own.curvature), positive=positive, kinks=kinks
-    )
+    return SpectralPenalty(times(own.value), times(own.slope), times(own.curvature), positive=positive, kinks=kinks)

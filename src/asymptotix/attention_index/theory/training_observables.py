@@ -34,6 +34,8 @@ POWERS = {
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
 #: Relative error of what is found without nodes.
 _ROUNDING = 1e-9
+#: Estimated ratio of the relative errors of the observables to the residual of the fixed point.
+_AMPLIFIED = 10
 #: Relative error of the fields at S = 0 over the small response at which they are taken.
 _NO_RESPONSE = 10
 #: Relative error of what is known in closed form: some roundings.
@@ -110,12 +112,15 @@ def training_outcome(
     pairs = zip(solutions, evolutions, strict=True)
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
     values, errors = _mean_and_spread(rows)
-    # What is left of the iteration stands in the logarithms of the order parameters; ten is for how it is amplified.
+    # What is left of the iteration stands in the logarithms of the order parameters.
     # Where samples jump it is another on all nodes, and part of the spread between scramblings.
     jumping = solutions[0].averages.jump_weight > 0
     spread = jumping and len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged
-    settled = _ROUNDING if spread else max(_ROUNDING, 10 * solutions[0].residual)
+    settled = _ROUNDING if spread else max(_ROUNDING, _AMPLIFIED * solutions[0].residual)
+    by_rule, settled = _error_of_rule(solutions[0], evolutions[0], settled)
     errors = {name: max(error, settled * abs(values[name])) for name, error in errors.items()}
+    for name, error in by_rule.items():
+        errors[name] += error
     test, excess = values["test_error"], abs(values["excess_error"])
     if excess < test:  # where it is small it is of second order in what is left of the iteration
         errors["excess_error"] += 2 * settled * np.sqrt(excess * test) + ROUNDING * test
@@ -130,6 +135,27 @@ def training_outcome(
         words = f"unproven: replica symmetry is unstable, replicon = {values['replicon']:.3g}"
         outcome = doubted(outcome, Status.NOT_VALID, words)
     return judged(problem, outcome, tolerance)
+
+
+def _error_of_rule(
+    solution: TrainingSolution, evolution: TrainingEvolution, settled: float
+) -> tuple[dict[str, float], float]:
+    """Return the errors of the quadrature over the spectrum, and the relative error ``settled`` with that part.
+
+    A change of the map moves the fixed point as a residual does.
+    """
+    found = evolution.on_other_nodes(solution)
+    if found is None:
+        return {}, settled
+    other, change = found
+    own = solution.estimate
+    errors = {
+        "rank": abs(other.rank - own.rank),
+        "train_loss": abs(other.penalty - own.penalty),
+        "potential": abs(other.envelope - own.envelope),
+    }
+    errors = {name: error * evolution.unit ** POWERS.get(name, 0) for name, error in errors.items()}
+    return errors, max(settled, _AMPLIFIED * change)
 
 
 def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -198,7 +224,7 @@ def natural_size(problem: Training, name: str) -> float:
     if name == "estimation_error":
         return model.signal or model.noisy_signal
     if callable(problem.loss):
-        return unit_of_loss(problem.loss, model)
+        return unit_of_loss(problem.function("loss"), model)
     return model.noisy_signal if model.activation == "linear" else 1.0
 
 

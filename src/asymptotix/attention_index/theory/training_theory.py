@@ -134,9 +134,7 @@ class TrainingTheory:
             raise ValueError(f"start must be (m, q, Sigma) with |m| < sqrt(q Q_0), got m={m}, q={q}")
         return (OrderParameters(float(m), float(q), float(Sigma) * self.equations.unit),)
 
-    def solve(
-        self, alpha: float, starts: Sequence[OrderParameters], tolerance: float, say: Say = quietly
-    ) -> Found:
+    def solve(self, alpha: float, starts: Sequence[OrderParameters], tolerance: float, say: Say = quietly) -> Found:
         """Return the solution at one alpha; ``say`` shows the progress of the work."""
         if self.equations.in_two_equations:
             return self._in_two_equations(alpha, tolerance)
@@ -303,9 +301,7 @@ def _together(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(abs(x - y).max() < _APART)
 
 
-def _scrambled(
-    evolutions: list[TrainingEvolution], alpha: float, near: Approach, say: Say
-) -> list[TrainingSolution]:
+def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach, say: Say) -> list[TrainingSolution]:
     """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
     newton = near.newton
     count = len(evolutions)

@@ -31,9 +31,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics import interrupts
+from ..penalties.spectral_estimate import narrow_cut, overlaps
 from ..spectra.convolution import Convolution
 from ..targets.target import Target
-from .spectral_estimate import narrow_cut, overlaps
 
 #: Last step of the logarithm of delta, and of eps relative to itself, before which Newton's method has arrived.
 _SETTLED, _CUT_SETTLED = 1e-11, 1e-8

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import interrupts
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
 from .tools.sample_moments import SampleMoments, merged
 

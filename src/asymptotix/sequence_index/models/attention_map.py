@@ -29,7 +29,7 @@ def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
     logits = None
     for layer in range(model.layers):
         if logits is not None:
-            B = model.skip * B + activate(logits, model.activation) @ B
+            B = model.skip * B + activate(logits, model.function("activation")) @ B
         keys, queries = (xp.einsum("...hgpm,...gim->...hpi", rows, B) for rows in _rows_of_layer(Z, model, layer))
         logits = xp.einsum("...hpi,...hpj->...hij", queries, keys) / H
     return logits, B
@@ -52,7 +52,7 @@ def output(Z: Any, model: DeepAttention) -> Any:
     The last attention matrix, or B_L where the output is the sequence.
     """
     logits, B = last_layer(Z, model)
-    y = activate(logits, model.activation)
+    y = activate(logits, model.function("activation"))
     if model.output == "sequence":
         y = y @ B + (model.skip * B if model.last_skip else 0.0)
     return y[..., 0, :, :] if model.heads == 1 else y
@@ -73,7 +73,7 @@ def coordinates(Z: Any, model: DeepAttention) -> Any:
     elif model.activation == "linear":
         kept, y = np.triu(everything) if model.tied else everything, logits
     else:
-        kept, y = everything, activate(logits, model.activation)
+        kept, y = everything, activate(logits, model.function("activation"))
     return y[..., kept].reshape(*Z.shape[:-2], -1)
 
 

@@ -9,7 +9,7 @@ Equation si-attention of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
 from ...numerics import checks
 from ...numerics.precision import double_precision
+from ...numerics.programs.snapshot import Snapshot, snapshot
 from .sizes import refuse_large_attention
 
 ACTIVATIONS = ("softmax", "linear")
@@ -102,6 +103,7 @@ class DeepAttention(Specification):
     heads: int = 1
     output: str = "attention"
     last_skip: bool = False
+    snapshots: tuple[tuple[str, Snapshot], ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         def clean(name: str, value: Any) -> None:
@@ -132,6 +134,9 @@ class DeepAttention(Specification):
         if self.last_skip and self.output != "sequence":
             raise ValueError(f"last_skip=True needs output='sequence', got output={self.output!r}")
         refuse_large_attention(self.layers, self.heads, self.tokens, self.indices)
+        if callable(self.activation):
+            shape = (self.tokens, self.tokens)
+            clean("snapshots", (("activation", snapshot(self.activation, shape, leading=True)),))
 
     def function_values(self, field: str) -> np.ndarray | None:
         """The activation at fixed logits: what a file knows it by."""
@@ -140,7 +145,7 @@ class DeepAttention(Specification):
         if not callable(self.activation):
             return None
         with double_precision():
-            return condensed(self.activation(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
+            return condensed(self.function("activation")(jnp.asarray(fixed_points(8, self.tokens, self.tokens))))
 
     def function_sample(self, field: str) -> np.ndarray | None:
         """Return values of the activation at many logits, some of them large."""
@@ -150,13 +155,13 @@ class DeepAttention(Specification):
             return None
         with double_precision():
             logits = jnp.asarray(far_points(SAMPLE_LENGTH, self.tokens, self.tokens))
-            return condensed(self.activation(logits), SAMPLE_LENGTH)
+            return condensed(self.function("activation")(logits), SAMPLE_LENGTH)
 
     def function_code(self, field: str) -> str | None:
         if not callable(self.activation):
             return None
         with double_precision():
-            return program_digest(self.activation, (self.tokens, self.tokens))
+            return program_digest(self.function("activation"), (self.tokens, self.tokens))
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Equation si-model of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,7 +16,8 @@ import numpy as np
 from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
 from ...numerics import checks
 from ...numerics.precision import double_precision
-from .link_trial import try_link
+from ...numerics.programs.snapshot import Snapshot, snapshot
+from .link_trial import check_kind, try_link
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class SequenceIndex(Specification):
     indices: int
     tokens: int
     noise: float = 0.0
+    snapshots: tuple[tuple[str, Snapshot], ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", checks.integer("tokens", self.tokens, 1))
@@ -54,7 +56,7 @@ class SequenceIndex(Specification):
 
     def evaluate(self, Z: Any) -> Any:
         """The output without noise, as the link returns it, of one index matrix Z (P, M)."""
-        return self.link(Z)
+        return self.function("link")(Z)
 
     def function_values(self, field: str) -> np.ndarray | None:
         return _link_values(self)
@@ -88,6 +90,7 @@ class MultiIndex(Specification):
     link: Callable[..., Any]
     indices: int
     noise: float = 0.0
+    snapshots: tuple[tuple[str, Snapshot], ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         _clean(self)
@@ -99,7 +102,7 @@ class MultiIndex(Specification):
 
     def evaluate(self, Z: Any) -> Any:
         """The output without noise, as the link returns it, of one index matrix Z (P, 1)."""
-        return self.link(Z[:, 0])
+        return self.function("link")(Z[:, 0])
 
     def function_values(self, field: str) -> np.ndarray | None:
         return _link_values(self)
@@ -119,8 +122,11 @@ def _clean(model: LinkModel) -> None:
     object.__setattr__(model, "indices", checks.integer("indices", model.indices, 1))
     object.__setattr__(model, "noise", float(checks.non_negative("noise", model.noise)))
     P, M = model.indices, model.tokens
-    shape = f"({P}, {M})" if isinstance(model, SequenceIndex) else f"({P},)"
-    try_link(model.link, model.evaluate, P, M, shape)
+    shape = (P, M) if isinstance(model, SequenceIndex) else (P,)
+    check_kind(model.link)
+    known = snapshot(model.link, shape)
+    object.__setattr__(model, "snapshots", (("link", known),))
+    try_link(known, P, M, shape)
 
 
 def _link_values(model: LinkModel) -> np.ndarray:

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
 from .. import streams
 from .link import LinkModel, SequenceIndex
 

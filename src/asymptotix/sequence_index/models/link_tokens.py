@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
 from .. import streams
 from .link import LinkModel, SequenceIndex
 from .link_parts import changed_outputs
@@ -22,6 +22,7 @@ from .link_parts import changed_outputs
 #: Number of indices at which the functions of different tokens are compared, and the relative difference that counts
 #: as rounding.
 _PLACES, _ROUNDING = 2**12, 1e-12
+
 
 class OneToken(NamedTuple):
     """A model with one token, and the number of its samples that one sample of the original model is equal to."""

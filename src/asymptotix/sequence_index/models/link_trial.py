@@ -15,6 +15,7 @@ import numpy as np
 
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.precision import double_precision
+from ...numerics.programs.snapshot import Snapshot
 from .. import streams
 
 #: Index matrices at which a link is evaluated: so many standard normals, and as many uniformly in [-4, 4].
@@ -23,41 +24,41 @@ _DRAWS, _FARTHEST = 32, 4.0
 _SAMPLES = 2**13
 #: Links that passed the trial, with the shape of their index matrices. A sweep over the noise makes a thousand models
 #: of one link; a trial takes 0.2 seconds.
-_passed: set[tuple[Any, Any, int, int]] = set()
+_passed: set[tuple[Snapshot, int, int]] = set()
 _MOST_PASSED = 64
 
 
-def try_link(link: Any, evaluate: Callable[[Any], Any], indices: int, tokens: int, shape: str) -> None:
-    """Raise a TypeError or ValueError that names the link and what was found; MemoryError where it is too large.
+def try_link(link: Snapshot, indices: int, tokens: int, shape: tuple[int, ...]) -> None:
+    """Raise a ValueError that names the link and what was found; MemoryError where it is too large.
 
     Parameters
     ----------
-    link : object
-        As the user gave it.
-    evaluate : callable
-        The link as a function of an index matrix (P, M).
-    shape : str
-        Of the array that the link takes, in words.
+    link : Snapshot
+        Of the user's function.
+    shape : tuple of int
+        Of the array that the link takes: (P, M) or (P,).
     """
-    _check_kind(link)
-    if (known := (link, getattr(evaluate, "__func__", evaluate), indices, tokens)) in _passed:
+    if (known := (link, indices, tokens)) in _passed:
         return
 
-    def flat(z: Any) -> Any:
-        return jnp.ravel(jnp.asarray(evaluate(z)))
+    def flat(z: Any, function: Callable[[Any], Any] = link) -> Any:
+        return jnp.ravel(jnp.asarray(function(z)))
+
+    def flat_anew(z: Any) -> Any:
+        return flat(z, link.function)
 
     def refused(found: str) -> ValueError:
         return ValueError(f"link must return finite real numbers that depend on its argument; got {link!r}, {found}")
 
     with double_precision():
         try:
-            outputs = jax.eval_shape(flat, jax.ShapeDtypeStruct((indices, tokens), jnp.float64)).shape[0]
+            outputs = jax.eval_shape(flat, jax.ShapeDtypeStruct(shape, jnp.float64)).shape[0]
             refuse_large(indices, tokens, outputs)
-            beyond = _index_out_of_range(evaluate, (indices, tokens))
+            beyond = _index_out_of_range(link, shape)
             if beyond:
                 raise ValueError(f"link must read the array of shape {shape} that it gets; got {link!r}: {beyond}")
-            Z = _places(indices, tokens)
-            y, again = (np.asarray(jax.vmap(flat)(jnp.asarray(Z))) for _ in range(2))
+            Z = _places(shape)
+            y, again = (np.asarray(jax.vmap(f)(jnp.asarray(Z))) for f in (flat, flat_anew))
         except (MemoryError, ValueError) as error:
             if isinstance(error, MemoryError) or str(error).startswith("link must"):
                 raise
@@ -74,6 +75,7 @@ def try_link(link: Any, evaluate: Callable[[Any], Any], indices: int, tokens: in
         raise refused("which returns other numbers when it is called again")
     if (y == y[0]).all():
         raise refused(f"which returns {y[0][:4]} at {len(y)} random places")
+    _refuse_without_derivative(link, flat, Z[0])
     if len(_passed) >= _MOST_PASSED:
         _passed.clear()
     _passed.add(known)
@@ -87,7 +89,8 @@ def refuse_large(indices: int, tokens: int, outputs: int) -> None:
     refuse_beyond_memory(needed, what, "fewer indices, tokens or outputs")
 
 
-def _check_kind(link: Any) -> None:
+def check_kind(link: Any) -> None:
+    """Raise a TypeError where the link is no function, or one that no cache can know."""
     if isinstance(link, type):
         raise TypeError(f"link must be a function of the indices, got the class {link.__name__}; give an instance")
     if not callable(link):
@@ -101,24 +104,38 @@ def _check_kind(link: Any) -> None:
         ) from error
 
 
-def _places(indices: int, tokens: int) -> np.ndarray:
+def _refuse_without_derivative(link: Snapshot, flat: Callable[[Any], Any], place: np.ndarray) -> None:
+    """Raise a ValueError where JAX cannot differentiate a link in forward mode, as all channels do."""
+    with double_precision():
+        z = jnp.asarray(place)
+        try:
+            jax.jvp(flat, (z,), (z,))  # of numbers: JAX traces it in any case
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0].rstrip(".")
+            remedy = "write it without jax.custom_vjp, or with jax.custom_jvp" if "custom_vjp" in reason else reason
+            raise ValueError(
+                f"link must have a forward-mode derivative in JAX; got {link!r}, which has none: {remedy}"
+            ) from error
+
+
+def _places(shape: tuple[int, ...]) -> np.ndarray:
     generator = np.random.default_rng(streams.LINK_TRIAL)
-    near = generator.standard_normal((_DRAWS, indices, tokens))
+    near = generator.standard_normal((_DRAWS, *shape))
     return np.concatenate([near, generator.uniform(-_FARTHEST, _FARTHEST, near.shape)])
 
 
-def _index_out_of_range(evaluate: Callable[[Any], Any], shape: tuple[int, int]) -> str:
+def _index_out_of_range(link: Snapshot, shape: tuple[int, ...]) -> str:
     """What JAX would clamp without a word, in its own words; empty where nothing was found."""
     from jax.experimental import checkify
 
     try:
-        error, _ = checkify.checkify(evaluate, errors=checkify.index_checks)(jnp.ones(shape))
+        error, _ = checkify.checkify(lambda z: link.function(z), errors=checkify.index_checks)(jnp.ones(shape))
     except Exception:  # what cannot be traced at all is said elsewhere
         return ""
     return (error.get() or "").strip().rstrip(".")
 
 
-def _untraceable(link: Any, shape: str, error: Exception) -> ValueError:
+def _untraceable(link: Any, shape: tuple[int, ...], error: Exception) -> ValueError:
     return ValueError(
         f"link must be a function that JAX can trace, of an array of shape {shape}, returning a number or an "
         f"array; got {link!r}, which raised {type(error).__name__}: {_remedy(error) or error}"

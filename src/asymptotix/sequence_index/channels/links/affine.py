@@ -75,9 +75,7 @@ class LinearAverager(OperatorAverager):
         Upper bound on the probability of indices where the link is not this affine function.
     """
 
-    def __init__(
-        self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int, doubt: float = 0.0
-    ) -> None:
+    def __init__(self, indices: int, tokens: int, B: np.ndarray, noise: float, unseen: int, doubt: float = 0.0) -> None:
         self.accuracy = max(self.accuracy, doubt)
         self._shape, self._B, self._noise, self._unseen = (indices, tokens), B, noise, unseen
 

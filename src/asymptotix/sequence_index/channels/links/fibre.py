@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from ....numerics.compiled import compiled
+from ....numerics.programs.compiled import compiled
 from ...models.observed_link import ObservedLink
 from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated

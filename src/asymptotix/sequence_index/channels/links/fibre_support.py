@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
-from ....numerics.compiled import compiled
+from ....numerics.programs.compiled import compiled
 from ..tools.line_roots import root_between
 from ..tools.random_lists import kronecker_sequence, uniforms_from
 from ..tools.unrolled import unrolled

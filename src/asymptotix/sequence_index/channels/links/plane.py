@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
+from ....numerics.programs.compiled import compiled
 from ...models.observed_link import ObservedLink, flat_link
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments

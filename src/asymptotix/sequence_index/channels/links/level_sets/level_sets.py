@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .....numerics import interrupts
-from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
+from .....numerics.programs.compiled import compiled
 from .....numerics.threads import in_threads
 
 #: Largest number of indices, which is the dimension of the grid.

@@ -17,8 +17,8 @@ import functools
 import jax
 import numpy as np
 
-from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
+from .....numerics.programs.compiled import compiled
 from .....numerics.threads import available_cores, compiler_installed, each_in_parallel
 from ....models.observed_link import ObservedLink, flat_link
 from ...protocol import Averages, OperatorAverager

@@ -28,7 +28,7 @@ Equations sc-error, sc-narrow of docs/theory/scaling.md.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +36,7 @@ from scipy.optimize import brentq
 
 from ..spectra.convolution import Array, ComplexArray, Convolution, posterior_variance
 from ..targets.target import Target
-
-Elementwise = Callable[[np.ndarray], np.ndarray]
+from .proximal_pieces import Elementwise, PenaltySlopes, SmoothPieces, padded, proximal_map, smooth_pieces
 
 #: Range of m/Q_0 over which the formula for m changes smoothly from one form to the other.
 _HALF = 0.4, 0.6
@@ -48,8 +47,9 @@ _BLOCK = 2**21
 #: Distance of two eigenvalues, relative to the length of the support, below which a difference quotient is replaced by
 #: the derivative.
 _SAME = 1e-9
-#: Number of bisections that give all digits of a double, also from a bracket ten decades too long.
-_BISECTIONS = 90
+#: Number of nodes after which a second quadrature rule divides a panel, fewer than the nodes of any panel, and the most
+#: divisions of this kind. With fewer divisions the second rule would have panels in common with the first.
+_FEWEST_NODES, _MOST_DIVIDED = 24, 200
 #: Error of the cut of a narrow learner, relative to the largest eigenvalue.
 _CLOSE = 1e-15
 
@@ -91,6 +91,12 @@ class Penalty(abc.ABC):
     @abc.abstractmethod
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
         """Order parameters at a given field."""
+
+    def estimate_on_other_nodes(
+        self, target: Target, mhat: float, qhat: float, Sigmahat: float
+    ) -> MatrixEstimate | None:
+        """Order parameters from a second quadrature rule; None where one rule is known to be accurate."""
+        return None
 
     @abc.abstractmethod
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
@@ -212,6 +218,11 @@ def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[floa
     return float(found), wanted - width
 
 
+def _inside(x: Array, bulks: Array) -> Array:
+    """Return the ascending x that lie inside a bulk."""
+    return x[np.searchsorted(bulks.ravel(), x) % 2 == 1]
+
+
 class SquaredNorm(Penalty):
     """r(t) = strength t^2 on symmetric matrices; of the target only Q_0 matters: the first three lines of eq. (66).
 
@@ -248,6 +259,7 @@ class SpectralPenalty(Penalty):
 
     Where r' jumps, t(x) stays at the kink over an interval of x. The spectrum is integrated in pieces that end at the
     ends of this interval. Fractions of eigenvalues, such as the rank, are therefore integrals, not counts of nodes.
+    Where r' is steep, the spectrum is integrated in the pieces of :func:`.proximal_pieces.smooth_pieces`.
 
     Parameters
     ----------
@@ -273,43 +285,40 @@ class SpectralPenalty(Penalty):
             at_zero = [kink.after for kink in kinks if kink.t == 0] or [float(derivative(np.zeros(1))[0])]
             kinks = [Kink(0.0, -np.inf, at_zero[0]), *(kink for kink in kinks if kink.t > 0)]
         self.kinks = tuple(kinks)
+        self._slopes = PenaltySlopes(padded(derivative), padded(curvature), self.kinks)
+        self._function = padded(function)
 
     def plateaus(self, mhat: float, Sigmahat: float) -> Array:
         """Return the intervals (kinks, 2) of x on which t(x) stays at a kink."""
         ends = [[2 * kink.before + Sigmahat * kink.t, 2 * kink.after + Sigmahat * kink.t] for kink in self.kinks]
         return np.reshape(ends, (-1, 2)) / mhat
 
-    def denoise(self, x: np.ndarray, mhat: float, Sigmahat: float) -> np.ndarray:
-        """Return the root t(x) of r'(t) + Sigmahat t/2 = mhat x/2, by bisection between the kinks."""
+    def denoise(self, x: np.ndarray, mhat: float, Sigmahat: float, pieces: SmoothPieces | None = None) -> np.ndarray:
+        """Return the root t(x) of r'(t) + Sigmahat t/2 = mhat x/2; ``pieces`` are those of :meth:`pieces`."""
         x = np.asarray(x, float)
-        pull, plateaus = 0.5 * mhat * x, self.plateaus(mhat, Sigmahat)
-        low, high = self._brackets(x, pull, plateaus, Sigmahat)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            above = self.derivative(middle) + 0.5 * Sigmahat * middle > pull
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        found = 0.5 * (low + high)
-        for kink, (first, last) in zip(self.kinks, plateaus, strict=True):
+        if pieces is None:
+            pieces = self.pieces(np.array([[x.min(), x.max()]]), mhat, Sigmahat)
+        found = proximal_map(self._slopes, 0.5 * Sigmahat, 0.5 * mhat * x, pieces)
+        for kink, (first, last) in zip(self.kinks, self.plateaus(mhat, Sigmahat), strict=True):
             found = np.where((first <= x) & (x <= last), kink.t, found)
         return found
 
-    def _brackets(self, x: Array, pull: Array, plateaus: Array, Sigmahat: float) -> tuple[Array, Array]:
-        """Return the kinks, or outer bounds, between which t(x) lies."""
-        slopes = [slope for kink in self.kinks for slope in (kink.before, kink.after) if np.isfinite(slope)]
-        steepest = max(map(abs, [*slopes, float(self.derivative(np.zeros(1))[0])]))
-        reach = 2 * (abs(pull) + steepest) / Sigmahat + max((abs(kink.t) for kink in self.kinks), default=0.0)
-        low, high = -reach, reach.copy()
-        for kink, (first, last) in zip(self.kinks, plateaus, strict=True):
-            low = np.where(x > last, np.maximum(low, kink.t), low)
-            high = np.where(x < first, np.minimum(high, kink.t), high)
-        return low, high
+    def pieces(self, bulks: Array, mhat: float, Sigmahat: float) -> SmoothPieces:
+        """Return intervals of t on which t(x) is smooth, for x in the bulks (count, 2)."""
+        return smooth_pieces(self._slopes, 0.5 * Sigmahat, 0.5 * mhat * bulks, self.positive)
 
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
+        return self._estimate(target, mhat, qhat, Sigmahat, finer=False)
+
+    def estimate_on_other_nodes(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
+        return self._estimate(target, mhat, qhat, Sigmahat, finer=True)
+
+    def _estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float, *, finer: bool) -> MatrixEstimate:
         delta = np.sqrt(qhat) / mhat
-        x, weight, _ = nodes = target.convolution(delta).nodes_cut_at(*self._cuts(mhat, Sigmahat))
-        t = self.denoise(x, mhat, Sigmahat)
+        nodes, t = self._nodes(target.convolution(delta), mhat, Sigmahat, finer=finer)
+        x, weight, _ = nodes
         found = overlaps(target.mean_square, delta, nodes, t)
-        penalty = float(weight @ self.function(t))
+        penalty = float(weight @ self._function(t))
         return MatrixEstimate(
             m=found.m,
             q=found.q,
@@ -320,18 +329,31 @@ class SpectralPenalty(Penalty):
             apart=found.apart,
         )
 
-    def _cuts(self, mhat: float, Sigmahat: float) -> list[float]:
-        """Return the places x where t(x) is not smooth."""
-        ends = self.plateaus(mhat, Sigmahat)
-        return [float(end) for end in np.unique(ends[np.isfinite(ends)])]
+    def _nodes(
+        self, convolution: Convolution, mhat: float, Sigmahat: float, *, finer: bool = False
+    ) -> tuple[tuple[Array, Array, ComplexArray], Array]:
+        """Return the nodes (x, weight, g) on panels that end where t(x) is not smooth, and t at the nodes.
+
+        With ``finer`` every panel is divided once more.
+        """
+        bulks = convolution.edges
+        pieces = self.pieces(bulks, mhat, Sigmahat)
+        ends = np.append(self.plateaus(mhat, Sigmahat), 2 / mhat * pieces.y)
+        cuts = _inside(np.unique(ends[np.isfinite(ends)]), bulks)
+        nodes = convolution.nodes_cut_at(*cuts.tolist())
+        if finer:
+            x = np.sort(nodes[0])
+            every = max(_FEWEST_NODES, len(x) // _MOST_DIVIDED)
+            between = 0.5 * (x[:-1] + x[1:])[every // 2 :: every]
+            nodes = convolution.nodes_cut_at(*np.union1d(cuts, _inside(between, bulks)).tolist())
+        return nodes, self.denoise(nodes[0], mhat, Sigmahat, pieces)
 
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
         return np.nan, np.nan
 
     def squared_response(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> float:
-        x, w, _ = target.convolution(np.sqrt(qhat) / mhat).nodes_cut_at(*self._cuts(mhat, Sigmahat))
-        t = self.denoise(x, mhat, Sigmahat)
-        slope = 0.5 * mhat / (self.curvature(t) + 0.5 * Sigmahat)
+        (x, w, _), t = self._nodes(target.convolution(np.sqrt(qhat) / mhat), mhat, Sigmahat)
+        slope = 0.5 * mhat / (self._slopes.curvature(t) + 0.5 * Sigmahat)
         for first, last in self.plateaus(mhat, Sigmahat):
             slope = np.where((first <= x) & (x <= last), 0.0, slope)
         total = 0.0

@@ -15,7 +15,7 @@ import jax
 from jax.core import Tracer
 from jax.extend import core
 
-from . import interrupts
+from .. import interrupts
 
 Made = TypeVar("Made")
 

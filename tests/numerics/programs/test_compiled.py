@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from asymptotix.numerics.compiled import compiled, one_by_one
 from asymptotix.numerics.precision import double_precision
+from asymptotix.numerics.programs.compiled import compiled, one_by_one
 
 
 def of_matrices(z):
@@ -82,7 +82,7 @@ def _batched_calls(text: str) -> list[str]:
 
 
 def test_other_functions_are_compiled_as_they_are(monkeypatch):
-    monkeypatch.setattr("asymptotix.numerics.compiled.one_by_one", None)
+    monkeypatch.setattr("asymptotix.numerics.programs.compiled.one_by_one", None)
     double = compiled(lambda x: 2 * x)
     assert float(double(jnp.ones(()))) == 2
     assert float(jax.jit(lambda x: double(x) + 1)(jnp.ones(()))) == 3
@@ -105,7 +105,7 @@ def test_fourier_transforms_go_without_the_pool(monkeypatch):
 _IN_LOOPS = """
 import sys, threading, time
 import jax, jax.numpy as jnp, numpy as np
-from asymptotix.numerics.compiled import compiled
+from asymptotix.numerics.programs.compiled import compiled
 
 def solved(A, b):
     return jnp.linalg.solve(A, b), jnp.linalg.slogdet(A)[1], jnp.linalg.eigvalsh(A @ A.T), jnp.linalg.eigvalsh(A + A.T)

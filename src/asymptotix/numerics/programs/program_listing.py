@@ -1,0 +1,98 @@
+"""Listings of the programs of functions that the user writes, from which digests are made."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Iterator[str]:
+    """Yield the operations of a function of float64 arrays, with all constants, for a digest.
+
+    Constants are rounded, because another machine may have computed them. Conversions between precisions are left
+    out, so that it does not matter whether the user works with 32 or 64 bits.
+    """
+    import jax
+
+    given = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+    traced = jax.make_jaxpr(lambda *x: function(*x))(*given)  # a new function, as above
+    yield from listing(traced.jaxpr, traced.consts, exact=False)
+
+
+def listing(jaxpr: Any, constants: Sequence[Any], *, exact: bool) -> Iterator[str]:
+    """Yield the operations of a program and of all programs in it, variables numbered in their order.
+
+    ``exact`` keeps all digits of constants, and all types. Otherwise see :func:`program_listing`.
+    """
+    from jax.extend import core
+
+    numbers: dict[Any, int] = {}
+    next_number = itertools.count()
+
+    def named(x: Any) -> str:
+        if isinstance(x, core.Literal):
+            return _number(x.val, exact)
+        if x not in numbers:
+            numbers[x] = next(next_number)
+        return f"#{numbers[x]} {x.aval if exact else (x.aval.shape, x.aval.dtype.kind)}"
+
+    yield f"program {[named(x) for x in (*jaxpr.constvars, *jaxpr.invars)]}"
+    for constant in constants:
+        yield _number(constant, exact)
+    for equation in jaxpr.eqns:
+        if not exact and _changes_precision(equation):
+            made, given = equation.outvars[0], equation.invars[0]
+            if not isinstance(given, core.Literal):
+                numbers[made] = numbers[given]
+                continue
+        given = [named(x) for x in equation.invars]
+        yield f"{equation.primitive.name} {given} {[named(x) for x in equation.outvars]}"
+        for name, option in sorted(equation.params.items()):
+            yield name
+            yield from _option(option, exact)
+    yield f"returns {[named(x) for x in jaxpr.outvars]}"
+
+
+def _changes_precision(equation: Any) -> bool:
+    """Whether an operation only converts real numbers to real numbers, or integers to integers."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    kinds = {x.aval.dtype.kind for x in (equation.invars[0], equation.outvars[0])}
+    return len(kinds) == 1 and bool(kinds & {"f", "i"})
+
+
+def _option(option: Any, exact: bool) -> Iterator[str]:
+    from jax.extend import core
+
+    if isinstance(option, core.ClosedJaxpr):
+        yield from listing(option.jaxpr, option.consts, exact=exact)
+    elif isinstance(option, core.Jaxpr):
+        yield from listing(option, (), exact=exact)
+    elif isinstance(option, tuple | list):
+        yield f"{len(option)}"
+        for part in option:
+            yield from _option(part, exact)
+    elif hasattr(option, "__array__"):
+        yield _number(option, exact)
+    else:
+        text = re.sub(r"0x[0-9a-f]+", "", str(option))  # addresses differ from trace to trace
+        yield text if exact else re.sub(r"(float|int)(32|64)", r"\1", text)
+
+
+def _number(value: Any, exact: bool) -> str:
+    """Return the text of a constant with its shape; rounded to six digits unless it is exact or an integer."""
+    import jax
+
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    if exact:
+        return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    if array.ndim == 0 or array.dtype.kind not in "fc":
+        return f"{array.shape}{array.tolist()}"
+    return f"{array.shape}" + " ".join(f"{x:.6g}" for x in array.ravel().tolist())

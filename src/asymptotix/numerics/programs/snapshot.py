@@ -1,0 +1,205 @@
+"""Snapshots of functions that the user writes.
+
+A function may change while it stays the same object: it reads a global that is set anew, or an attribute of a callable
+object. Every cache that knows a function by its identity, those of JAX included, then returns old numbers. Models
+therefore compute with a snapshot: the program of the function at the time when the model was made. As the program of a
+snapshot never changes, its identity is a correct key of any cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ..precision import double_precision, single_precision
+from .program_listing import listing
+
+Shape = tuple[int, ...]
+
+
+class Snapshot:
+    """The program of a function at the time of the snapshot; made by :func:`snapshot`.
+
+    A call evaluates the program. Arguments of shapes or types for which there is no program are given to the function
+    itself.
+
+    Parameters
+    ----------
+    function : callable
+    shapes : tuple of int
+        Shapes of the arguments.
+    leading : bool
+        Whether arguments may have more axes in front, over which the function is mapped.
+    """
+
+    def __init__(self, function: Callable[..., Any], shapes: tuple[Shape, ...], leading: bool) -> None:
+        self.function, self.shapes, self.leading = function, shapes, leading
+        traced = [(1, *shape) for shape in shapes] if leading else shapes
+        with double_precision():
+            program = _traced(function, traced, np.float64)
+            lines = () if program is None else _with_derivative(program[0], traced)
+            #: Digest of the program and its derivative, all constants with all digits included; of no lines if the
+            #: function cannot be traced.
+            self.digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        #: Programs by the type of the arguments.
+        self._programs = {} if program is None else {"float64": program}
+
+    def _program(self, dtype: str) -> tuple[Any, Any] | None:
+        """Return the program for float64 or float32; that for float32 is traced when it is first needed.
+
+        None where it cannot be traced.
+        """
+        if dtype == "float32" and dtype not in self._programs:
+            # Traced in double precision once more, to see whether it is still the same function.
+            if Snapshot(self.function, self.shapes, self.leading).digest != self.digest:
+                raise ValueError(
+                    f"{self.function!r} has changed since the model was made: a variable that it reads has another "
+                    "value; make the model again"
+                )
+            with single_precision():
+                shapes = [(1, *shape) for shape in self.shapes] if self.leading else self.shapes
+                if found := _traced(self.function, shapes, np.float32):
+                    self._programs[dtype] = found
+        return self._programs.get(dtype)
+
+    def __call__(self, *given: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+        from jax.extend import core
+
+        arrays = [jnp.asarray(x) for x in given]
+        types = {x.dtype.name for x in arrays}
+        fits = len(arrays) == len(self.shapes) and len(types) == 1 and bool(self._programs)
+        ends = [x.shape[x.ndim - len(end) if self.leading else 0 :] for x, end in zip(arrays, self.shapes, strict=fits)]
+        if not fits or tuple(ends) != self.shapes or not types <= {"float32", "float64"}:
+            return self.function(*given)
+        program = self._program(*types)
+        if program is None:
+            # A function that holds NumPy's integers, once traced in double precision, may fail in single precision.
+            with double_precision():
+                found = self(*(x.astype(np.float64) for x in arrays))
+                return jax.tree.map(lambda y: y.astype(np.float32) if jnp.issubdtype(y.dtype, np.floating) else y, found)
+        traced, structure = program
+
+        def evaluated(*arrays: Any) -> Any:
+            return jax.tree.unflatten(structure, core.jaxpr_as_fun(traced)(*arrays))
+
+        if not self.leading:
+            return evaluated(*arrays)
+        batch = arrays[0].shape[: arrays[0].ndim - len(self.shapes[0])]
+        rows = [x.reshape(math.prod(batch), 1, *end) for x, end in zip(arrays, ends, strict=True)]
+        return jax.tree.map(lambda y: y.reshape(*batch, *y.shape[2:]), jax.vmap(evaluated)(*rows))
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.function, self.shapes, self.leading)
+
+
+#: Snapshots that are in use, by function, form and digest. A cache that still holds results of a snapshot holds the
+#: snapshot too, so that the next model of the same unchanged function finds both.
+_in_use: WeakValueDictionary[Any, Snapshot] = WeakValueDictionary()
+
+
+def snapshot(function: Callable[..., Any], *shapes: Shape, leading: bool = False) -> Snapshot:
+    """Return the snapshot of a function of arrays of these shapes: one object as long as its program is the same.
+
+    A function that JAX cannot trace is known by its identity.
+
+    Parameters
+    ----------
+    function : callable
+        A snapshot is returned as it is.
+    shapes : tuple of int
+        Shapes of the arguments.
+    leading : bool
+        Whether arguments may have more axes in front, over which the function is mapped.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> square = snapshot(jnp.square, ())
+    >>> square is snapshot(jnp.square, ())
+    True
+    """
+    if isinstance(function, Snapshot):
+        return function
+    made = Snapshot(function, shapes, leading)
+    try:
+        key: Any = (function, hash(function))
+    except TypeError:
+        key = (id(function), None)  # the snapshot in use keeps the function, and with it its number
+    return _in_use.setdefault((key, shapes, leading, made.digest), made)
+
+
+def _again(function: Callable[..., Any], shapes: tuple[Shape, ...], leading: bool) -> Snapshot:
+    return snapshot(function, *shapes, leading=leading)
+
+
+def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: Any) -> tuple[Any, Any] | None:
+    """Return the program of a function and the structure of what it returns; None where JAX cannot trace it."""
+    import jax
+
+    given = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    try:
+        # A new function at every call: JAX keeps the traces of functions that it has seen.
+        traced, shape = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*given)
+    except Exception:  # whatever the user's function raises: the trial of the model says it in one sentence
+        return None
+    return traced, jax.tree.structure(shape)
+
+
+def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
+    """Yield the listing of a program, and that of its derivative where the user has given a rule for it."""
+    import jax
+    from jax.extend import core
+
+    yield from listing(traced.jaxpr, traced.consts, exact=True)
+    if not _has_own_rules(traced.jaxpr):
+        return
+
+    def derivative(*x: Any) -> Any:
+        y, pulled_back = jax.vjp(core.jaxpr_as_fun(traced), *x)
+        return pulled_back(y)
+
+    try:
+        ruled = jax.make_jaxpr(derivative)(*(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes))
+    except Exception:  # there is no such derivative
+        return
+    yield from listing(ruled.jaxpr, ruled.consts, exact=True)
+
+
+def _has_own_rules(jaxpr: Any) -> bool:
+    """Whether a program holds functions with derivatives that are not JAX's own, such as those of ``relu``."""
+    import jax
+
+    def is_own(equation: Any) -> bool:
+        if not equation.primitive.name.startswith("custom_"):
+            return False
+        called = next(_inner(list(equation.params.values())), None)
+        place = getattr(getattr(called, "debug_info", None), "func_src_info", None)
+        return os.path.dirname(jax.__file__) not in str(place)
+
+    return any(
+        is_own(equation) or any(map(_has_own_rules, _inner(list(equation.params.values())))) for equation in jaxpr.eqns
+    )
+
+
+def _inner(option: Any) -> Iterator[Any]:
+    """Yield the programs in an option of an operation."""
+    from jax.extend import core
+
+    if isinstance(option, core.ClosedJaxpr):
+        yield option.jaxpr
+    elif isinstance(option, core.Jaxpr):
+        yield option
+    elif isinstance(option, tuple | list):
+        for part in option:
+            yield from _inner(part)
