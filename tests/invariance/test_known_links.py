@@ -61,12 +61,73 @@ RETRIEVALS = {
     "tanh": lambda Z: jnp.tanh(3 * Z[0] ** 2),
     "bell": lambda Z: jnp.exp(-(Z[0] ** 2)),
     "tiny": lambda Z: 1e-160 * Z[0] ** 2,
+    "high power": lambda Z: Z[0] ** 20,
+    "two bells": lambda Z: jnp.exp(-12 * Z[0] ** 2) + jnp.exp(-6 * Z[0] ** 2),
 }
 
 
 @pytest.mark.parametrize("name", RETRIEVALS)
 def test_a_strictly_monotone_function_of_a_square_is_phase_retrieval(name):
     within(solved(RETRIEVALS[name], [0.6, 0.9]), [0.051820, 0.330772], slack=1e-6)
+
+
+def _pooled(Z):
+    """Return a rectifier, as the first of two maxima over rows; the second row is the same everywhere."""
+    return jnp.max(jnp.stack([jnp.append(Z[0], 0.0), jnp.array([100.0, 101.0])]), axis=1)[0]
+
+
+def _looped(function):
+    """Return a link whose program does not tell its branches."""
+    return lambda Z: jax.lax.fori_loop(0, 1, lambda _, z: function(z), Z[0])
+
+
+@pytest.mark.parametrize("link", [_pooled, pytest.param(_looped(lambda z: jnp.maximum(z, 0.0) ** 2), marks=SLOW)])
+def test_a_rectifier_in_other_words(link):
+    within(solved(link, [0.5, 1.2]), [0.38163, 0.79242], slack=1e-5)
+
+
+#: Strictly monotone links that double precision makes constant far out, in programs of which no branches are known.
+HIDDEN = {
+    "loop": _looped(lambda z: jnp.tanh(30 * z)),
+    "polynomial": lambda Z: jnp.polyval(jnp.array([1.0, 0.0, 2.0, 0.0]), jnp.tanh(20 * Z[0])),
+    "root": lambda Z: jnp.sin(jnp.sqrt(1.2 + jnp.tanh(20 * Z[0]))),
+    "sum": lambda Z: jnp.tanh(20 * Z[0]) + jnp.log(2 + jnp.tanh(15 * Z[0])),
+    "checkpoint": lambda Z: jax.checkpoint(lambda x: erf(9 * x))(Z[0]),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[SLOW] * (name != "root")) for name in HIDDEN])
+def test_what_rounding_makes_constant_is_linear_regression(name):
+    found = solved(HIDDEN[name], [0.3, 0.7])
+    within(found, [0.3, 0.7])
+    assert np.isposinf(found.free_entropy_err).all()  # the slope of most outputs is not known
+
+
+def test_values_of_a_discrete_output_have_no_units():
+    def levels(middle, left, right):
+        return lambda Z: jnp.where(abs(Z[0]) < 1.3, middle, jnp.where(Z[0] < 0, left, right))
+
+    within(solved(levels(0.0, 1e-4, 1e9), [1.0, 3.0]), solved(levels(0.0, 1.0, 2.0), [1.0, 3.0]).overlap.values.ravel())
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda Z: jax.lax.stop_gradient(Z[0]),
+        lambda Z: Z[0] + jax.lax.stop_gradient(jnp.sign(Z[0]) - Z[0]),
+        lambda Z: jnp.sin(1000 * jnp.pi * Z[0]) + 0.1 * Z[0] ** 2,  # the grid's step is its period
+    ],
+)
+def test_slopes_that_do_not_explain_the_values_are_refused(link):
+    with pytest.raises(NotImplementedError, match="do not explain its values"):
+        solved(link, [0.6])
+
+
+def test_noise_beside_outputs_of_any_unit():
+    tiny = asx.BayesOptimal(asx.MultiIndex(lambda z: 1e-170 * z[0] ** 2, 1, 0.1))
+    assert float(asx.solve(tiny, alpha=2.0, progress=False).overlap.squeeze()) == 0
+    with pytest.raises(ValueError, match="noise must be 0 or visible"):
+        asx.solve(asx.BayesOptimal(asx.MultiIndex(lambda z: 1e200 * z[0] ** 2, 1, 0.1)), alpha=2.0, progress=False)
 
 
 def test_thresholds_do_not_see_a_strictly_monotone_function():
@@ -186,7 +247,19 @@ def test_the_curve_of_two_layers_is_smooth_where_an_estimator_changed():
     assert (abs(np.diff(overlap, 2)) < 0.2 * error[1:-1]).all()
 
 
-def test_roots_that_rounding_hides_are_refused():
-    """Phase retrieval, whose sign would be taken for known where tanh is one by rounding."""
-    with pytest.raises(NotImplementedError, match="cannot be told"):
-        solved(lambda Z: jnp.sin(jnp.tanh(3 * Z[0] ** 2)), [0.7])
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda Z: jnp.sin(jnp.tanh(3 * Z[0] ** 2)),  # tanh is one on either side
+        lambda Z: jnp.sin(jnp.exp(-1 / Z[0] ** 2)),  # zero around zero
+    ],
+)
+def test_roots_that_rounding_hides_are_refused(link):
+    """Phase retrieval, whose sign would be taken for known where the link is constant by rounding."""
+    with pytest.raises(NotImplementedError, match="roots cannot be found"):
+        solved(link, [0.7])
+
+
+def test_posteriors_of_outputs_that_rounding_makes_constant_are_refused():
+    with pytest.raises(NotImplementedError, match="constant by rounding"):
+        solved(lambda Z: jnp.cumsum(jnp.tanh(20 * Z[0]) * jnp.array([1.0, 2.0])), [0.7])

@@ -160,7 +160,7 @@ LINKS = {
     "how many of three": Link(lambda: MultiIndex(large_ones, 3), partial(by.how_many_large, 3, 0.7, float)),
     "majority of three": Link(
         lambda: MultiIndex(lambda z: jnp.sign(large_ones(z)), 3),
-        partial(by.how_many_large, 3, 0.7, lambda k: float(k > 1))
+        partial(by.how_many_large, 3, 0.7, lambda k: float(k > 1)),
     ),
     # four indices
     "sphere of four": Link(lambda: MultiIndex(norm, 4), added(by.squared_radius(4))),

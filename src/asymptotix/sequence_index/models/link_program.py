@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend import core
 
 from ...numerics.precision import double_precision
+from .scaled_volume import scaled_log_volume
 
 #: Calls of functions whose operations become part of the program itself.
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}
@@ -37,24 +38,24 @@ _ANALYTIC = _MOVES | {
 #: Functions with custom derivatives that are analytic, although they are computed with operations that are not.
 _ANALYTIC_FUNCTIONS = {"logaddexp", "logsumexp", "_softmax", "softmax", "log_softmax"}
 #: Operations with branches, and the numbers that identify the branch taken, as a function of arguments and result.
-_BRANCHES: dict[str, Callable[[list[Any], Any], Any]] = {
-    "abs": lambda given, made: given[0] > 0,
-    "argmax": lambda given, made: made,
-    "argmin": lambda given, made: made,
-    "cbrt": lambda given, made: given[0] > 0,
-    "ceil": lambda given, made: made,
-    "clamp": lambda given, made: 2 * (given[1] > given[2]) + (given[1] < given[0]),
-    "floor": lambda given, made: made,
-    "is_finite": lambda given, made: made,
-    "max": lambda given, made: given[0] > given[1],
-    "min": lambda given, made: given[0] > given[1],
-    "reduce_max": lambda given, made: given[0] == jnp.max(given[0]),
-    "reduce_min": lambda given, made: given[0] == jnp.min(given[0]),
-    "rem": lambda given, made: jnp.round((given[0] - made) / given[1]),
-    "round": lambda given, made: made,
-    "select_n": lambda given, made: given[0],
-    "sign": lambda given, made: made,
-    **dict.fromkeys(("eq", "ge", "gt", "le", "lt", "ne"), lambda given, made: made),
+_BRANCHES: dict[str, Callable[[list[Any], Any, Any], Any]] = {
+    "abs": lambda given, made, _: given[0] > 0,
+    "argmax": lambda given, made, _: made,
+    "argmin": lambda given, made, _: made,
+    "cbrt": lambda given, made, _: given[0] > 0,
+    "ceil": lambda given, made, _: made,
+    "clamp": lambda given, made, _: 2 * (given[1] > given[2]) + (given[1] < given[0]),
+    "floor": lambda given, made, _: made,
+    "is_finite": lambda given, made, _: made,
+    "max": lambda given, made, _: given[0] > given[1],
+    "min": lambda given, made, _: given[0] > given[1],
+    "reduce_max": lambda given, made, options: given[0] == jnp.max(given[0], axis=options["axes"], keepdims=True),
+    "reduce_min": lambda given, made, options: given[0] == jnp.min(given[0], axis=options["axes"], keepdims=True),
+    "rem": lambda given, made, _: jnp.round((given[0] - made) / given[1]),
+    "round": lambda given, made, _: made,
+    "select_n": lambda given, made, _: given[0],
+    "sign": lambda given, made, _: made,
+    **dict.fromkeys(("eq", "ge", "gt", "le", "lt", "ne"), lambda given, made, _: made),
 }
 #: Operations that read or write at positions, and which of their arguments are the positions.
 _PLACES = {
@@ -154,17 +155,36 @@ class LinkProgram:
         values = _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z})
         return jnp.concatenate([jnp.ravel(values[leaf.variable]).astype(z.dtype) for leaf in self.leaves])
 
-    def log_volume(self, shown: Any) -> Any:
-        """Return log sqrt(det H^T H) with H = dy/du, the differential of the outputs with respect to leaves u (m,)."""
-        if not self.plain:
-            H = jax.jacfwd(self._outputs)(shown)
-            return 0.5 * jnp.linalg.slogdet(H.T @ H)[1]
-        total = jnp.zeros(())
+    def log_volume(self, shown: Any, frame: Any = None) -> Any:
+        """Return log sqrt(det F^T H^T H F) with H = dy/du, the differential of the outputs with respect to leaves u.
+
+        Parameters
+        ----------
+        shown : array (m,)
+            The leaves u.
+        frame : array (m, r), optional
+            Directions F in which the leaves can move. By default the unit matrix.
+        """
+        if self.plain and frame is None:
+            return jnp.sum(self._log_slopes(shown))
+        frame = jnp.eye(len(shown)) if frame is None else frame
+        if self.plain:
+            return scaled_log_volume(self._log_slopes(shown), frame)
+        inner = self._inner
+        which, log_slopes = self._ends(inner, self._values(shown))
+        H = jax.jacfwd(lambda u: self._joined(inner, self._values(u)))(shown)
+        return scaled_log_volume(log_slopes, jnp.where(which[:, None] >= 0, (H @ frame)[which], 0.0))
+
+    def _log_slopes(self, shown: Any) -> Any:
+        """Return log|dy/du| (m,) of outputs that are functions of one number of the leaves each."""
+        found = []
         for leaf, x in zip(self.leaves, self._parts(shown), strict=True):
+            total = jnp.zeros(x.shape)
             for step in leaf.steps:
-                total = total + jnp.sum(jnp.broadcast_to(step.log_slope(x), x.shape))
+                total = total + step.log_slope(x)
                 x = step.apply(x)
-        return total
+            found.append(jnp.ravel(total))
+        return jnp.concatenate(found)
 
     def _parts(self, shown: Any) -> list[Any]:
         """Split the vector of leaves into arrays, each in its own shape."""
@@ -174,12 +194,51 @@ class LinkProgram:
             for part, leaf in zip(jnp.split(shown, ends[:-1]), self.leaves, strict=True)
         ]
 
-    def _outputs(self, shown: Any) -> Any:
-        """Return the outputs (k,) as a function of the leaves (m,)."""
+    def _values(self, shown: Any) -> dict[Any, Any]:
+        """Return all variables that the leaves (m,) determine."""
         known = {leaf.variable: part for leaf, part in zip(self.leaves, self._parts(shown), strict=True)}
         known |= {variable: known[first] for variable, first in self.same.items() if first in known}
-        values = _environment(self.jaxpr, known)
-        return jnp.concatenate([jnp.ravel(_value(values, one)) for one in self.jaxpr.jaxpr.outvars])
+        return _environment(self.jaxpr, known)
+
+    @property
+    def _inner(self) -> list[core.Var]:
+        """What remains of the outputs without their reversible operations: the leaves, and functions of leaves."""
+        trace = _Trace(self.jaxpr, self.same, _dependent(self.jaxpr.jaxpr))
+        found = [leaf.variable for one in self.jaxpr.jaxpr.outvars for leaf in _leaves(one, trace)]
+        return list(dict.fromkeys(found))
+
+    def _joined(self, inner: list[core.Var], values: dict[Any, Any]) -> Any:
+        """Return the numbers (K,) of the ``inner`` variables."""
+        return jnp.concatenate([jnp.ravel(values[variable]).astype(float) for variable in inner])
+
+    def _ends(self, inner: list[core.Var], values: dict[Any, Any]) -> tuple[Any, Any]:
+        """Return, per output (k,), which number of ``inner`` it is a function of (-1: none), and the log-slope."""
+        depends = _dependent(self.jaxpr.jaxpr)
+        starts = dict(zip(inner, np.cumsum([0, *(_size(variable) for variable in inner)]), strict=False))
+
+        def back(variable: Any) -> tuple[Any, Any]:
+            shape = variable.aval.shape
+            if isinstance(variable, core.Literal) or variable not in depends:
+                return jnp.full(shape, -1), jnp.zeros(shape)
+            variable = self.same.get(variable, variable)
+            if variable in starts:
+                return starts[variable] + jnp.arange(math.prod(shape)).reshape(shape), jnp.zeros(shape)
+            made = next(one for one in self.jaxpr.jaxpr.eqns if variable in one.outvars)
+            moving = [x for x in made.invars if not isinstance(x, core.Literal) and x in depends]
+            if _keeps_numbers(made):
+                return back(moving[0])
+            if made.primitive.name in _MOVES:
+                parts = zip(*map(back, made.invars), strict=True)
+                which, log_slopes = (made.primitive.bind(*part, **made.params) for part in parts)
+                return which, log_slopes
+            step = _reversible(made, moving, self.jaxpr)
+            assert step is not None  # as in the search for leaves
+            which, log_slopes = back(moving[0])
+            return which, log_slopes + step.log_slope(_value(values, moving[0]))
+
+        ends = [back(one) for one in self.jaxpr.jaxpr.outvars]
+        which, log_slopes = (jnp.concatenate([jnp.ravel(one) for one in column]) for column in zip(*ends, strict=True))
+        return which, log_slopes
 
 
 class _Trace(NamedTuple):
@@ -212,7 +271,7 @@ def _environment(closed: Any, values: dict[Any, Any], taken: list[Any] | None = 
             made = equation.primitive.bind(*functions, *given, **options)
             made = made if equation.primitive.multiple_results else [made]
         if taken is not None and name in _BRANCHES:
-            taken.append(_BRANCHES[name](given, made[0]))
+            taken.append(_BRANCHES[name](given, made[0], equation.params))
         values.update(zip(equation.outvars, made, strict=True))
     return values
 

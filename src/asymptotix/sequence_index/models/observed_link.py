@@ -15,17 +15,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...numerics.compiled import compiled
 from ...numerics.precision import double_precision
+from ...numerics.programs.compiled import compiled
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from .link import LinkModel
 from .link_program import LinkProgram
+from .scaled_volume import scaled_log_volume
 
 #: Number of draws of the indices that give origin (median) and unit of an output.
 _DRAWS = 2**12
 #: Pairs of quantiles. The unit of an output is the distance of the first pair that differs.
 _QUANTILES = ((0.25, 0.75), (0.01, 0.99), (0.0, 1.0))
+#: Distance of the median from zero, in units, beyond which it is the origin. Below, outputs keep zero as their origin.
+_FAR_ORIGIN = 10.0
+#: Smallest unit of an output over the standard deviation of its noise.
+_LEAST_UNIT = 1e-10
+#: Smallest standard deviation of the noise, in units; noise below it is lost in the rounding of outputs.
+_LEAST_DEVIATION = 1e-14
 
 
 class ObservedLink:
@@ -55,7 +62,7 @@ class ObservedLink:
         self.analytic = self._program.analytic
         self._branches = compiled(jax.vmap(self._program.branches)) if self._program.branching else None
         self._origin, self._unit = self._measured()
-        self.noise = model.noise / float(self._unit[0]) ** 2
+        self.noise = self._noise_in_units()
 
     def __repr__(self) -> str:
         return repr(self.own)
@@ -79,8 +86,20 @@ class ObservedLink:
     def _shown(self, z: Any) -> Any:
         return flat_link(self.own, z) if self.own.noise > 0 else self._program.shown(z)
 
-    def log_volume(self, y: Any) -> Any:
-        """Return the log of the user's output volume per observed output volume, at one observed output y (m,)."""
+    def log_volume(self, y: Any, frame: Any = None) -> Any:
+        """Return the log of the user's output volume per observed output volume, at one observed output.
+
+        Parameters
+        ----------
+        y : array (m,)
+            The observed output.
+        frame : array (m, r), optional
+            Tangents of the surface that observed outputs lie on, where it has fewer dimensions r than there are
+            outputs: the volumes are then those of the surface.
+        """
+        if frame is not None:
+            own = self._program.log_volume(self._origin + self._unit * y, self._unit[:, None] * frame)
+            return own - scaled_log_volume(jnp.zeros(len(y)), frame)
         own = jnp.log(self._unit).sum()
         if self.own.noise > 0:
             return own
@@ -97,8 +116,21 @@ class ObservedLink:
             unit = np.where(unit > 0, unit, apart)
         unit = np.where(unit > 0, unit, 1.0)
         if self.own.noise > 0:
-            unit = np.full_like(unit, unit.max())
-        return origin, unit
+            # An output far below the noise tells nothing, in whatever unit: the noise stays a finite number.
+            unit = np.full_like(unit, max(unit.max(), _LEAST_UNIT * np.sqrt(self.own.noise)))
+        # A difference to an origin loses the digits of small values, such as z^20 near zero.
+        return np.where(abs(origin) > _FAR_ORIGIN * unit, origin, 0.0), unit
+
+    def _noise_in_units(self) -> float:
+        if self.own.noise == 0:
+            return 0.0
+        deviation = np.sqrt(self.own.noise) / float(self._unit[0])
+        if deviation < _LEAST_DEVIATION:
+            raise ValueError(
+                f"noise must be 0 or visible beside the outputs of {self.link!r}, got the variance {self.own.noise!r}: "
+                f"its standard deviation is {deviation:.1g} of the outputs' spread, below their rounding"
+            )
+        return float(deviation) ** 2
 
 
 def flat_link(model: Any, z: Any) -> Any:

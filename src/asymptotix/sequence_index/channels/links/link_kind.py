@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ....numerics.compiled import compiled
 from ....numerics.precision import double_precision
+from ....numerics.programs.compiled import compiled
 from ....numerics.quadrature import sobol_normals, sobol_uniforms
 from ... import streams
 from ...models.observed_link import ObservedLink, flat_link
@@ -24,6 +24,11 @@ _LARGER, _FARTHEST = 2.0, 6.0
 _NEARER = (0.5, 0.2)
 #: Smallest fraction of the draws at which a link must have finite derivatives.
 _MOSTLY = 0.999
+#: Standard deviations of the noise below which a difference of outputs tells nothing: about the square of this number
+#: of an overlap. Larger: weak outputs are lost. Smaller: what rounding leaves of an affine output is not affine.
+_HIDDEN = 1e-6
+#: Units in the last place by which equal values differ through rounding.
+_ULPS = 8
 #: Number of draws whose distinct values are counted; see ``alphabet`` and ``doubt`` of :class:`LinkKind`.
 VALUES = 2**16
 #: Most distinct values among these draws for which the output counts as discrete.
@@ -77,9 +82,10 @@ def link_kind(model: ObservedLink) -> LinkKind:
     ranks = _generic_ranks(model, z, J, differential)
     draws = sobol_normals(VALUES, n, streams.LINK_PROBES)
     values = np.asarray(link(draws))
-    matrix, offset = _affine_map(z, J, y, ranks, draws, values)
-    affine = tuple(_is_affine_in(i, z, J, y, differential, link) for i in range(n))
-    alphabet = len(np.unique(np.round(values, 9), axis=0))
+    scales = _scales(model, values)
+    matrix, offset = _affine_map(z, J, y, ranks, draws, values, scales)
+    affine = tuple(_is_affine_in(i, z, J, y, differential, link, scales) for i in range(n))
+    alphabet = _count_of_rows(values)
     # No draw of VALUES was an exception: with 95 % confidence the probability of exceptions is below 3/VALUES.
     doubt = 0.0 if model.analytic else 3 / VALUES
     mean = float(ranks[:prior].mean())
@@ -124,24 +130,83 @@ def _ranks(J: np.ndarray) -> np.ndarray:
     return (np.linalg.svd(directions, compute_uv=False) > 1e-7).sum(1)
 
 
+class Scales(NamedTuple):
+    """Which differences of an output count.
+
+    Attributes
+    ----------
+    unit : array (k,)
+        Spread of each output, at most one.
+    hidden : float
+        Differences that the noise hides; zero without noise.
+    """
+
+    unit: np.ndarray
+    hidden: float
+
+
+def _scales(model: ObservedLink, values: np.ndarray) -> Scales:
+    """Return the scales of outputs with many values (v, k).
+
+    Without noise every output has a unit of its own. With noise all outputs have the unit of the largest, and smaller
+    outputs are as visible where the noise is small.
+    """
+    if model.noise == 0:
+        return Scales(np.ones(values.shape[1]), 0.0)
+    quantiles = np.quantile(values[np.isfinite(values).all(1)], (0.0, 0.25, 0.75, 1.0), axis=0)
+    apart = quantiles[2] - quantiles[1]
+    unit = np.where(apart > 0, apart, quantiles[3] - quantiles[0])
+    return Scales(np.minimum(unit, 1.0), _HIDDEN * float(np.sqrt(model.noise)))
+
+
 def _affine_map(
-    z: np.ndarray, J: np.ndarray, y: np.ndarray, ranks: np.ndarray, draws: np.ndarray, values: np.ndarray
+    z: np.ndarray,
+    J: np.ndarray,
+    y: np.ndarray,
+    ranks: np.ndarray,
+    draws: np.ndarray,
+    values: np.ndarray,
+    scales: Scales,
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return B and b if the link is B z + b at all places and draws, else None and None."""
     matrix, offset = J[0], y[0] - J[0] @ z[0]
-    if not ranks.all() or np.abs(J - matrix).max() > 1e-10 * (1 + np.abs(matrix).max()):
+    bound = np.maximum(1e-10 * (scales.unit + np.abs(matrix).max(1)), scales.hidden)
+    if not ranks.all() or (np.abs(J - matrix).max((0, 2)) > bound).any():
         return None, None
     for there, found in ((z, y), (draws, values)):
-        if np.abs(found - there @ matrix.T - offset).max() > 1e-9 * (1 + np.abs(found).max()):
+        bound = np.maximum(1e-9 * (scales.unit + np.abs(found).max(0)), scales.hidden)
+        if not (np.abs(found - there @ matrix.T - offset).max(0) <= bound).all():
             return None, None
     return matrix, offset
 
 
-def _is_affine_in(i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, differential: Any, link: Any) -> bool:
+def _is_affine_in(
+    i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, differential: Any, link: Any, scales: Scales
+) -> bool:
+    """Whether the link is affine in one coordinate at given values of the others."""
     moved = z.copy()
     moved[:, i] = _FARTHEST * np.sin(np.arange(len(z)))  # anywhere
     column = np.asarray(differential(jnp.asarray(moved)))[:, :, i]
     predicted = y + J[:, :, i] * (moved - z)[:, i, None]
-    error = np.abs(np.asarray(link(moved)) - predicted) / (1 + np.abs(y) + np.abs(predicted))
-    bent = np.abs(column - J[:, :, i]) / (1 + np.abs(J[:, :, i]))
-    return bool(bent.max() < 1e-10 and error.max() < 1e-9)
+    bent = np.abs(column - J[:, :, i])
+    error = np.abs(np.asarray(link(moved)) - predicted)
+    steepest = np.maximum(1e-10 * (scales.unit + np.abs(J[:, :, i])), scales.hidden)
+    largest = np.maximum(1e-9 * (scales.unit + np.abs(y) + np.abs(predicted)), scales.hidden)
+    return bool((bent < steepest).all() and (error < largest).all())
+
+
+def _count_of_rows(values: np.ndarray) -> int:
+    """Return the number of distinct rows of values (v, k); numbers that differ by rounding count as equal."""
+    labels = [_labels(column) for column in values.T]
+    return len(np.unique(np.stack(labels, 1), axis=0))
+
+
+def _labels(values: np.ndarray) -> np.ndarray:
+    """Number the distinct values (v,): neighbours are equal up to a few units in their own last place."""
+    order = np.argsort(values)
+    low, high = values[order][:-1], values[order][1:]
+    with np.errstate(invalid="ignore"):
+        same = (low == high) | (high - low <= _ULPS * np.spacing(np.minimum(abs(low), abs(high))))
+    found = np.zeros(len(values), int)
+    found[order[1:]] = np.cumsum(~same)
+    return found

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
+from .....numerics.programs.compiled import compiled
 from ....models.observed_link import ObservedLink, flat_link
 
 #: Largest |z| of the line that is cut into pieces; the second value is for links with too many pieces up to the first.
@@ -19,9 +19,21 @@ _REACHES = (40.0, 9.0)
 _LARGEST_NUMBER_OF_PIECES = 512
 #: Distance of grid points for |z| < 12. Larger: narrower pieces are missed. Smaller: more evaluations.
 _STEP = 0.002
+#: Numbers of places to which calls are padded: few programs are compiled.
+_SIZES = (256, 2**14, 2**18)
 #: Number of bisections from _STEP to neighbouring floats.
 _BISECTIONS = 60
 
+#: Distances from the end of a constant piece at which slopes are compared, the nearer half and the farther half.
+#: Several of either, because rounding makes single slopes zero.
+_BESIDE = np.array([1.0, 1.5, 2.0, 3.0, 1e3, 1.5e3, 2e3, 3e3]) * 1e-11
+#: Slope beside the end, relative to the middle of the neighbour, above which the end is a kink; and growth of the slope
+#: over three decades of distance above which the slope is a power of the distance.
+_FADED, _POWER = 1e-9, 30.0
+#: Largest difference between the change of an output over a cell of the grid and the integral of its slope, in units.
+_EXCESS = 1e-5
+#: Number of parts into which a cell with a larger one is cut, how often, and how many such cells there may be at most.
+_PARTS, _LEVELS, _MOST_CELLS = 16, 9, 2**14
 #: Function of places (m,) that returns values (m, k) and slopes (m, k) of the link.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -38,6 +50,8 @@ class Pieces(NamedTuple):
         Whether the link is constant by rounding only.
     component : array (K,) of int
         An output that is strictly monotone there.
+    direction : array (K, k)
+        Sign of the slope of every output in the middle of the piece.
     value : array (K, k)
         The link in the middle of the piece.
     """
@@ -46,6 +60,7 @@ class Pieces(NamedTuple):
     constant: np.ndarray
     saturated: np.ndarray
     component: np.ndarray
+    direction: np.ndarray
     value: np.ndarray
 
     @property
@@ -62,7 +77,7 @@ def pieces(model: ObservedLink) -> Pieces:
     both = compiled(lambda z: (jax.vmap(lambda t: link(t[None]))(z), slope(z)))
 
     def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        padded = np.zeros(max(256, 1 << (len(z) - 1).bit_length()))
+        padded = np.zeros(next((size for size in _SIZES if size >= len(z)), len(z)))
         padded[: len(z)] = z
         value, derivative = both(jnp.asarray(padded))
         return np.asarray(value)[: len(z)], np.asarray(derivative)[: len(z)]
@@ -89,8 +104,8 @@ def _cuts(model: ObservedLink, reach: float, evaluate: Evaluate) -> np.ndarray:
     left = int(overflows[overflows < middle].max(initial=-1)) + 1
     right = int(overflows[overflows >= middle].min(initial=len(grid)))
     grid, value, derivative = grid[left:right], value[left:right], derivative[left:right]
+    grid, value, derivative, jumps = _refined(model, grid, value, derivative, evaluate)
     turns = _turns(grid, derivative, evaluate)
-    jumps = _jumps(grid, value, derivative, evaluate)
     cuts = np.unique(np.concatenate([grid[:1], turns, jumps, _kinks(model, grid), grid[-1:]]))
     return cuts[np.append(True, np.diff(cuts) > 1e-12)]
 
@@ -103,22 +118,43 @@ def _classified(model: ObservedLink, cuts: np.ndarray, evaluate: Evaluate) -> Pi
     value, derivative = evaluate(ends.mean(1))
     constant = (derivative == 0).all(1)
     component = np.argmax(np.abs(derivative), axis=1)
-    found = Pieces(ends, constant, _saturated(model, ends, constant), component, value)
+    saturated = _saturated(model, ends, constant, evaluate)
+    found = Pieces(ends, constant, saturated, component, np.sign(derivative), value)
     return _joined(found)
 
 
-def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray) -> np.ndarray:
+def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.ndarray:
     """Return which constant pieces share their branches with a piece that is not constant.
 
-    On indices with the same branches the link is one analytic function, which is constant everywhere or nowhere.
+    On indices with the same branches the link is one analytic function, which is constant everywhere or nowhere. Where
+    the program does not tell its branches, the ends of the pieces do.
     """
     if model.analytic:
         return constant
     branches = model.branches(ends.mean(1)[:, None])
     if branches is None:
-        return np.zeros(len(ends), bool)
+        return constant & _fades(ends, constant, evaluate)
     moving = {row.tobytes() for row in branches[~constant]}
     return constant & np.array([row.tobytes() in moving for row in branches])
+
+
+def _fades(ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.ndarray:
+    """Return which pieces (K,) have an end at which the slope of a moving neighbour has decayed to its rounding.
+
+    At a kink the slope beside the end is finite, or grows like a power of the distance: over three decades of it a
+    thousandfold. Where the slope of an analytic function rounds to zero it is the same at all these distances. The
+    first and the last piece have one neighbour only.
+    """
+    fades = np.zeros(len(ends), bool)
+    for k in np.flatnonzero(constant):
+        for neighbour, end, sign in ((k - 1, ends[k, 0], -1.0), (k + 1, ends[k, 1], 1.0)):
+            if not 0 <= neighbour < len(ends) or constant[neighbour]:
+                continue
+            middle = ends[neighbour].mean()
+            slopes = abs(evaluate(np.array([*(end + sign * _BESIDE), middle]))[1]).max(1)
+            near, far, largest = slopes[: len(_BESIDE) // 2].max(), slopes[len(_BESIDE) // 2 : -1].max(), slopes[-1]
+            fades[k] |= bool(near < _FADED * largest and far < _POWER * max(near, np.finfo(float).tiny))
+    return fades
 
 
 def _joined(found: Pieces) -> Pieces:
@@ -163,18 +199,54 @@ def _bisected(a: np.ndarray, b: np.ndarray, same: Callable[[np.ndarray], np.ndar
     return b
 
 
-def _jumps(grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, evaluate: Evaluate) -> np.ndarray:
-    """Where an output jumps: the difference of its values is not what its derivative says, at any width."""
-    expected = 0.5 * np.diff(grid)[:, None] * (derivative[1:] + derivative[:-1])
-    excess = np.abs(np.diff(value, axis=0) - expected)
-    cells = np.flatnonzero((excess > 1e-5 * (1 + np.abs(value[1:]))).any(1))
-    if not len(cells):
-        return np.zeros(0)
+def _refined(
+    model: ObservedLink, grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, evaluate: Evaluate
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return a grid whose slopes explain the differences of its values, both on this grid, and the jumps between.
+
+    A cell in which they do not has a jump. Otherwise it is cut into parts: the link is steep in it, or oscillates.
+    """
+    jumps = np.zeros(0)
+    cells = np.arange(len(grid) - 1)
+    for _ in range(_LEVELS):
+        cells = cells[_unexplained(grid, value, derivative, cells)]
+        places, jump = _jumps(grid, value, cells, evaluate)
+        jumps, cells = np.append(jumps, places[jump]), cells[~jump]
+        if not len(cells):
+            return grid, value, derivative, jumps
+        if len(cells) > _MOST_CELLS:
+            raise NotImplementedError(
+                f"the slopes of the link {model.link!r} do not explain its values: it changes too fast to be summed"
+                " without noise, or uses jax.lax.stop_gradient; choose noise > 0, for example noise=0.01, or write the"
+                " link without stop_gradient"
+            )
+        within = (grid[cells, None] + np.diff(grid)[cells, None] * np.arange(1, _PARTS) / _PARTS).ravel()
+        more = evaluate(within)
+        order = np.argsort(np.append(grid, within), kind="stable")
+        grid, value, derivative = (
+            np.concatenate(both)[order] for both in zip((grid, value, derivative), (within, *more), strict=True)
+        )
+        at = np.searchsorted(grid, within)
+        cells = np.unique(np.append(at - 1, at))
+    return grid, value, derivative, jumps  # steep between neighbouring floats
+
+
+def _unexplained(grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return which cells have an output that changes by other than the integral of its slope."""
+    a, b = cells, cells + 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = 0.5 * (grid[b] - grid[a])[:, None] * (derivative[a] + derivative[b])
+        excess = np.abs(value[b] - value[a] - expected)
+    return np.atleast_1d(~(excess <= _EXCESS * (1 + np.abs(value[b]))).all(1))
+
+
+def _jumps(grid: np.ndarray, value: np.ndarray, cells: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
+    """Return, of every cell, the place where an output changes most, and whether it jumps there, at any width."""
     a, b, low, high = grid[cells], grid[cells + 1], value[cells], value[cells + 1]
-    for _ in range(_BISECTIONS):
+    for _ in range(_BISECTIONS if len(cells) else 0):
         middle = 0.5 * (a + b)
         at = evaluate(middle)[0]
         left = np.abs(at - low).max(1) > np.abs(high - at).max(1)
         a, b = np.where(left, a, middle), np.where(left, middle, b)
         low, high = np.where(left[:, None], low, at), np.where(left[:, None], at, high)
-    return b[(np.abs(high - low) > 1e-9 * (1 + np.abs(low))).any(1)]
+    return b, np.atleast_1d((np.abs(high - low) > 1e-9 * (1 + np.abs(low))).any(1))

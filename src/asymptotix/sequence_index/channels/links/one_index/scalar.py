@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any
 
@@ -9,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .....numerics.compiled import compiled
 from .....numerics.precision import double_precision
+from .....numerics.programs.compiled import compiled
 from ....models.observed_link import ObservedLink
 from ...tools.root_finding import monotone_root
 from ...tools.sample_moments import SampleMoments, weighted_moments
 from ...tools.truncated_normal import truncated_normal
-from ..link_channel import ROUNDING, LinkChannel, rounding_of
+from ..link_channel import ROUNDING, LinkChannel, in_blocks, rounding_of
 from .pieces import Pieces, pieces
 from .scalar_averager import MOST, ScalarAverager, reached
 
@@ -57,7 +58,8 @@ class ScalarChannel(LinkChannel):
         return 64 * len(self._pieces.ends)
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        flat = self._pieces.constant
+        self._refuse_lost_observations()
+        flat = self._pieces.flat
         scale = jnp.sqrt(prior[0, 0])
         tolerance = rounding_of(y)
         logs, points, extra = [], [], []
@@ -85,14 +87,51 @@ class ScalarChannel(LinkChannel):
         t, variance = join(points)[:, None], join(extra)[:, None]
         return weighted_moments(join(logs), t * scale, variance * scale**2)
 
+    @property
+    def _hidden(self) -> float:
+        """Probability of the indices whose outputs are constant by rounding only."""
+        return _mass(self._pieces.ends[self._pieces.saturated])
+
+    @property
+    def volume_error(self) -> float:
+        # The density of an output is over the slope, which is not known where it rounds to zero.
+        return float(np.inf) if self._hidden > _LOST else super().volume_error
+
+    def _refuse_lost_observations(self) -> None:
+        """Raise NotImplementedError where a posterior must find the index in an output that rounding made constant."""
+        hidden = self._hidden
+        if hidden > _LOST:
+            raise NotImplementedError(
+                f"link {self.model.link!r} without noise is constant by rounding for {hidden:.1%} of its samples, whose"
+                " index cannot be found from the output; write the link without the saturating function, or choose"
+                " noise > 0, for example noise=0.01"
+            )
+
+    @double_precision()
     def log_output_volume(self, observation: Any) -> np.ndarray:
         """Return log |dy / d observation|; zero on pieces where the link is constant: outputs there are discrete."""
-        volumes = super().log_output_volume(observation)
+        if self.observations_on_surface:
+            volumes = self.log_volume_at(*in_blocks(self._one_root, np.asarray(observation, float)))
+        else:
+            volumes = super().log_output_volume(observation)
         if not self._pieces.flat.any():
             return volumes
         y = np.asarray(observation, float)[:, None]
         apart = abs(y - self._pieces.value[self._pieces.flat]) / (1 + abs(y))
         return np.where((apart <= np.asarray(rounding_of(y))).all(-1).any(-1), 0.0, volumes)
+
+    @functools.cached_property
+    def _one_root(self) -> Any:
+        """Program that returns one root (n, 1) of each observation (n, m): all roots have the same tangent."""
+        moving = ~self._pieces.flat
+
+        def one(y: Any) -> Any:
+            z, _, inside, close = jax.vmap(partial(self._root, y))(
+                self._pieces.ends[moving], self._pieces.component[moving]
+            )
+            return (z[jnp.argmax(2 * inside + close)][None],)
+
+        return compiled(jax.vmap(one))
 
     def _root(self, y: Any, ends: Any, component: Any) -> tuple[Any, Any, Any, Any]:
         """The root of the piece, log |g'| there, whether there is one, and whether there nearly is one."""
@@ -113,23 +152,34 @@ class ScalarChannel(LinkChannel):
 
 
 def _refuse_lost_roots(model: ObservedLink, found: Pieces) -> None:
-    """Raise NotImplementedError where rounding gives several pieces one output, so that their roots are unknown."""
-    from scipy.special import ndtr
-
+    """Raise NotImplementedError where rounding gives several roots one output, on several pieces or within one."""
     ends, value = found.ends[found.saturated], found.value[found.saturated, 0]
     shared = (abs(value[:, None] - value) <= ROUNDING * (1 + abs(value))).sum(1) > 1
-    if (ndtr(ends[shared, 1]) - ndtr(ends[shared, 0])).sum() > _LOST:
+    if _mass(ends[shared | _around_extrema(found)[found.saturated]]) > _LOST:
         raise NotImplementedError(
-            f"link {model.link!r} without noise rounds to one value on several intervals where it is not constant,"
-            " so that its roots cannot be found; write it without the saturating function, or choose noise > 0, for"
-            " example noise=0.01"
+            f"link {model.link!r} without noise rounds to one value where it is not constant, for several indices of"
+            " one output, so that its roots cannot be found; write it without the saturating function, or choose"
+            " noise > 0, for example noise=0.01"
         )
+
+
+def _around_extrema(found: Pieces) -> np.ndarray:
+    """Return which pieces (K,) lie between one on which the link rises and one on which it falls."""
+    K = len(found.ends)
+    around = np.zeros(K, bool)
+    for k in range(1, K - 1):
+        if not (found.constant[k - 1] or found.constant[k + 1]):
+            around[k] = (found.direction[k - 1] * found.direction[k + 1] < 0).any()
+    return around
+
+
+def _mass(ends: np.ndarray) -> float:
+    """Probability of intervals (K, 2) under N(0, 1)."""
+    from scipy.special import ndtr
+
+    return float((ndtr(ends[:, 1]) - ndtr(ends[:, 0])).sum())
 
 
 def _mean_rank(found: Pieces) -> float:
     """Probability, under N(0, 1), of the pieces on which the link is not constant."""
-    from scipy.special import ndtr
-
-    mass = ndtr(found.ends[:, 1]) - ndtr(found.ends[:, 0])
-    rank = float(mass[~found.flat].sum())
-    return round(rank, 12)
+    return round(_mass(found.ends[~found.flat]), 12)

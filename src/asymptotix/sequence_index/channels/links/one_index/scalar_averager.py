@@ -28,7 +28,7 @@ _FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
 _AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
 _BISECTIONS = 60
 #: Largest relative difference of values that are equal up to rounding.
-_SAME = 1e-12
+_SAME = 2e-15
 #: Intervals at most: the numbers that are held at once grow with the cube of theirs.
 MOST = 32
 
