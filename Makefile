@@ -50,7 +50,7 @@ test: $(STAMP)
 	$(PYTEST) --ignore tests/slow -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
-	$(PYTEST) -m "slow and not full and not gpu"
+	$(PYTEST) --durations=30 --durations-min=10 -m "slow and not full and not gpu"
 
 test-full: $(STAMP)
 	$(PYTEST) -m "not gpu"

@@ -20,8 +20,10 @@ import asymptotix as asx
 
 #: Combined errors within which a point must lie on the curve of its neighbours; see :data:`invariance.harness.ERRORS`.
 ERRORS = 6.0
-#: Neighbours on either side, through which a polynomial is drawn.
+#: Neighbours on either side, through which a cubic is drawn.
 NEIGHBOURS = 2
+#: Points on either side whose fourth divided difference bounds what the cubic leaves out, and the factor of safety.
+APART, SAFETY = 5, 3.0
 #: Relative difference that rounding makes.
 ROUNDING = 2e-6
 
@@ -145,7 +147,12 @@ def examined(curve: Curve, points: int | None = None, seed: int = 0) -> Findings
         near = [k + j for j in range(-NEIGHBOURS, NEIGHBOURS + 1)]
         if len({_phase(words[j], values[j]) for j in near}) > 1:
             continue  # a curve has a kink or a jump where something begins to be learned
-        apart, said = _distance(t[near], values[near], errors[near])
+        beside = [[k + s * j for j in range(1, APART + 1)] for s in (-1, 1)]
+        beside = [[j for j in side if 0 <= j < len(t)] for side in beside]
+        bends_of = [_fourth(t[side], values[side]) for side in beside if len(side) == APART]
+        if not bends_of:
+            continue
+        apart, said = _distance(t[near], values[near], errors[near], SAFETY * np.max(bends_of, axis=0))
         largest = max(largest, apart)
         if apart > ERRORS:
             bends.append(f"{names[k]}: {said}")
@@ -170,16 +177,20 @@ def _falls(names: Sequence[str], values: np.ndarray, errors: np.ndarray) -> list
     return lines
 
 
-def _distance(t: np.ndarray, values: np.ndarray, errors: np.ndarray) -> tuple[float, str]:
+def _fourth(t: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Size of the fourth divided difference of values at five places."""
+    return abs(np.array([1 / np.prod(np.delete(a - t, i)) for i, a in enumerate(t)]) @ values)
+
+
+def _distance(t: np.ndarray, values: np.ndarray, errors: np.ndarray, fourth: np.ndarray) -> tuple[float, str]:
     """Distance of the middle point from the cubic through the others, in errors.
 
-    What the cubic leaves out is taken from its distance to the parabola without the farthest point.
+    The cubic leaves out the fourth divided difference times the product of the distances.
     """
     near, at = np.delete(np.arange(len(t)), NEIGHBOURS), t - t[NEIGHBOURS]
     weights = _at_zero(at[near])
     cubic = weights @ values[near]
-    nearest = near[np.argsort(abs(at[near]))[:-1]]
-    beyond = abs(_at_zero(at[nearest]) @ values[nearest] - cubic)
+    beyond = fourth * abs(np.prod(at[near]))
     value, error = values[NEIGHBOURS], errors[NEIGHBOURS]
     # Neighbours that nearly coincide have large weights, and so have their errors.
     sizes = 1 + abs(weights).sum()

@@ -103,6 +103,7 @@ def test_what_rounding_makes_constant_is_linear_regression(name):
     assert np.isposinf(found.free_entropy_err).all()  # the slope of most outputs is not known
 
 
+@SLOW
 def test_values_of_a_discrete_output_have_no_units():
     def levels(middle, left, right):
         return lambda Z: jnp.where(abs(Z[0]) < 1.3, middle, jnp.where(Z[0] < 0, left, right))
@@ -207,6 +208,90 @@ def test_tokens_of_their_own_are_samples():
     np.testing.assert_allclose(three.free_entropy.values, one.free_entropy.values, rtol=1e-12)
     unseen = solved(lambda Z: Z[0, 1] ** 2, [0.9], tokens=3)
     np.testing.assert_allclose(unseen.overlap.values, one.overlap.values, rtol=1e-12)
+
+
+def _oscillating(z):
+    return jnp.exp(-(jnp.sin(2.91 * z + 2.27) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("link", "tokens", "noise"),
+    [
+        (lambda z: jnp.abs(z - 0.5), 1, 0.0),
+        (lambda z: z**2, 1, 0.1),
+        pytest.param(lambda z: z**2, 2, 0.0, marks=SLOW),
+        pytest.param(_oscillating, 1, 0.0, marks=SLOW),
+        pytest.param(lambda z: jnp.sin(6 * z), 1, 0.0, marks=SLOW),
+    ],
+)
+def test_indices_that_the_output_does_not_show_change_nothing(link, tokens, noise):
+    def found(row, indices, **options):
+        model = asx.SequenceIndex(lambda Z: link(Z[row]), indices, tokens, noise)
+        return asx.solve(asx.BayesOptimal(model, **options), alpha=[0.8 / tokens], progress=False)
+
+    alone, hidden = found(0, 1), [found(row, 3) for row in (0, 2)]
+    for row, one in zip((0, 2), hidden, strict=True):
+        for name in ("overlap", "overlap_err"):
+            expected = np.zeros((1, 3, 3))
+            # The absolute value is not analytic: probes say that the link does not depend on an index.
+            if name == "overlap_err" and bool(one.overlap_err[0, 1, 1] > 0):
+                expected[0] = np.diag(np.arange(3) != row) * 0.8 / tokens * 3 / 2**14
+            expected[0, row, row] = alone[name].item()
+            np.testing.assert_allclose(one[name].values, expected, rtol=1e-12)
+        np.testing.assert_allclose(one.free_entropy, alone.free_entropy, rtol=1e-12)
+        assert one.status.item() == alone.status.item()
+    side = found(2, 3, side_information=0.1)
+    assert side.overlap.values[0, 0, 0] == side.overlap.values[0, 1, 1] == 0.1
+    assert side.overlap.values[0, 2, 2] > 0.1
+
+
+@SLOW
+def test_thresholds_starts_and_held_overlaps_with_an_index_that_is_not_shown():
+    one, two = (asx.BayesOptimal(asx.MultiIndex(lambda z: z[-1] ** 2, P)) for P in (1, 2))
+    own, found = (asx.thresholds(problem, progress=False) for problem in (one, two))
+    assert found.weak_recovery.values.tolist() == [np.inf, own.weak_recovery.item()]
+    assert found.exact_recovery.item() == own.exact_recovery.item()
+    assert "never learned: index 1" in found.status.item()
+    alone = asx.solve(one, alpha=0.8, progress=False).overlap.item()
+    started = asx.solve(two, alpha=0.8, start=[0.5, 0.3], progress=False).overlap.values
+    np.testing.assert_allclose(started[0], np.diag([0.0, alone]), atol=1e-6)
+    held = asx.solve(two, alpha=0.8, fixed={"index 1": 0.4}, progress=False).overlap.values
+    np.testing.assert_allclose(held[0], np.diag([0.4, alone]), atol=1e-9)
+    held = asx.solve(two, alpha=0.8, fixed={"index 2": 0.4}, progress=False).overlap.values
+    np.testing.assert_allclose(held[0], np.diag([0.0, 0.4]), atol=1e-12)
+
+
+@SLOW
+def test_a_bent_function_of_one_index_knows_no_tokens():
+    def bump(z):
+        return 1 / (1 + (erf(1.59 * z) - 0.09) ** 2)
+
+    one, two = solved(lambda Z: bump(Z[0]), [0.9]), solved(lambda Z: bump(Z[0]), [0.45], tokens=2)
+    np.testing.assert_allclose(two.overlap.values, one.overlap.values, rtol=1e-9)
+    assert 0.1 < one.overlap.item() < 0.9
+
+
+@SLOW
+def test_a_clipped_output_has_no_units():
+    def clipped(Z):
+        return jnp.clip(1 / (1 + Z[0] ** 2), 0.2, 0.8)
+
+    own, other = solved(clipped, [0.8]), solved(lambda Z: -4.3e5 * clipped(Z) - 8.7e9, [0.8])
+    np.testing.assert_allclose(other.overlap.values, own.overlap.values, rtol=1e-9)
+
+
+@SLOW
+@pytest.mark.parametrize(("activation", "alpha"), [("linear", 0.3), ("softmax", 0.53)])
+def test_one_layer_of_attention_is_a_link(activation, alpha):
+    def attended(Z):
+        scores = Z[0][:, None] * Z[0]
+        return scores if activation == "linear" else jax.nn.softmax(scores, axis=-1)
+
+    own = asx.solve(asx.BayesOptimal(asx.DeepAttention(1, 2, activation=activation)), alpha=[alpha], progress=False)
+    other = solved(attended, [alpha], tokens=2)
+    assert own.ok
+    error = np.hypot(own.overlap_err.values, other.overlap_err.values)
+    assert (abs(own.overlap.values - other.overlap.values) <= 3 * error + 1e-6).all()  # an exact overlap is 1 - 1e-6
 
 
 @SLOW

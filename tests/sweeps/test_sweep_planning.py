@@ -99,7 +99,10 @@ asx.sweep(PROBLEM, over=over, store=sys.argv[1], chunk=1)
 @pytest.mark.parametrize("seconds", [2, 20])
 def test_a_million_chunks_are_interrupted(tmp_path, seconds):
     command = [sys.executable, "-c", MILLION, tmp_path / "store"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(seconds)

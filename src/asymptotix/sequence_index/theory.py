@@ -6,6 +6,7 @@ Equation si-estimation of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,8 +24,8 @@ from .evolution.fixed_points import StateEvolution
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import THRESHOLDS, Part, find_thresholds, find_thresholds_of_parts
 from .models.link import LinkModel
-from .models.link_parts import link_parts
-from .models.link_tokens import OneToken, one_token
+from .models.link_parts import doubt_of_unread_rows, link_parts, without_unread_rows
+from .models.link_tokens import one_token
 from .observables import PREDICTION_NODES, free_entropy, prediction_errors
 from .overlap_definitions import OVERLAP_DEFINITIONS
 
@@ -57,21 +58,31 @@ class SequenceIndexTheory:
         self.state_evolution = StateEvolution.of(self.channel, problem.side_information)
 
     @cached_property
-    def _simplest(self) -> OneToken | None:
-        """The model with one token, several of whose samples are one sample of this model; None if there is none."""
-        model = self.problem.model
-        return one_token(model) if isinstance(model, LinkModel) else None
+    def _learned(self) -> Part:
+        """The rows that the output depends on, and the state evolution that is cheapest to compute.
+
+        Its alpha is larger by the factor ``copies``.
+        """
+        return self._learned_with({})
+
+    def _learned_with(self, fixed: Mapping[int, float]) -> Part:
+        """Return the same with some overlaps held."""
+        model, side = self.problem.model, self.problem.side_information
+        read = without_unread_rows(model) if isinstance(model, LinkModel) else None
+        simplest = None if read is None else one_token(read.model)
+        if read is None or (simplest is None and read.model is model) or fixed.keys() >= set(read.rows):
+            evolution = StateEvolution.of(self.channel, side, fixed) if fixed else self.state_evolution
+            return Part(range(self.channel.indices), evolution)
+        channel = channel_of(read.model if simplest is None else simplest.model)
+        held = {read.rows.index(row): overlap for row, overlap in fixed.items() if row in read.rows}
+        evolution = StateEvolution.of(channel, side, held)
+        evolution.copies = 1 if simplest is None else simplest.copies
+        return Part(read.rows, evolution)
 
     @cached_property
-    def curve_evolution(self) -> StateEvolution:
-        """The state evolution that is cheapest to compute; its alpha is larger by the factor ``copies``."""
-        return self.state_evolution if self._simplest is None else self._evolution_of(self._simplest)
-
-    def _evolution_of(self, simplest: OneToken | None, fixed: Mapping[int, float] | None = None) -> StateEvolution:
-        channel = self.channel if simplest is None else channel_of(simplest.model)
-        evolution = StateEvolution.of(channel, self.problem.side_information, fixed)
-        evolution.copies = 1 if simplest is None else simplest.copies
-        return evolution
+    def _doubt(self) -> float:
+        """Bound on the probability of samples that show a row which counts as unread."""
+        return doubt_of_unread_rows(self.problem.model) if isinstance(self.problem.model, LinkModel) else 0.0
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return {
@@ -106,7 +117,8 @@ class SequenceIndexTheory:
         """Points in order of increasing alpha, each starting from the one before."""
         start = self._check_start(start)
         self._refuse_large()
-        evolution = self._evolution_of(self._simplest, fixed) if fixed else self.curve_evolution
+        rows, evolution = self._learned_with(fixed) if fixed else self._learned
+        start = start if isinstance(start, str) else start[np.ix_(rows, rows)]
         alphas = np.array([point["alpha"] for point in points])
         hint: OverlapSolution | None = None
         for position in np.argsort(alphas, kind="stable"):
@@ -115,7 +127,7 @@ class SequenceIndexTheory:
             solution = _solved(evolution, alpha, start, tolerance, hint)
             # From the edge of exact recovery nothing is to be followed.
             hint = solution if solution.settled and not solution.marginal else hint
-            yield int(position), self._outcome(evolution, alpha, solution)
+            yield int(position), self._outcome(evolution, alpha, self._of_all_rows(solution, rows, alpha, fixed or {}))
 
     def _refuse_large(self) -> None:
         """MemoryError where what an average over data holds at once does not fit into memory."""
@@ -138,6 +150,20 @@ class SequenceIndexTheory:
                 f"got {start!r}"
             )
         return Q
+
+    def _of_all_rows(
+        self, solution: OverlapSolution, rows: Sequence[int], alpha: float, fixed: Mapping[int, float]
+    ) -> OverlapSolution:
+        """Return the solution of some rows, with the overlap of the others: held, or that of the side information."""
+        P, places = self.channel.indices, np.ix_(rows, rows)
+        if len(rows) == P:
+            return solution
+        Q = np.diag([fixed.get(row, self.problem.side_information) for row in range(P)])
+        # In a fraction of the samples, at most the doubt, the output may show these rows.
+        free = [row not in fixed for row in range(P)]
+        V, error = np.eye(P) - Q, alpha * self._doubt * np.diag(free)
+        Q[places], V[places], error[places] = solution.Q, solution.V, solution.Q_error
+        return replace(solution, Q=Q, V=V, Q_error=error)
 
     def _outcome(self, evolution: StateEvolution, alpha: float, solution: OverlapSolution) -> Outcome:
         P = self.channel.indices
@@ -170,11 +196,11 @@ class SequenceIndexTheory:
                 f"thresholds are those without side information, got side_information={self.problem.side_information}"
             )
         self._refuse_large()
-        parts = self.parts()
-        if len(parts) > 1:
-            return find_thresholds_of_parts(parts, tolerance=tolerance, progress=progress, which=which)
+        parts, count = self.parts(), self.channel.indices
+        if len(parts) > 1 or len(parts[0].rows) < count:
+            return find_thresholds_of_parts(parts, count, tolerance=tolerance, progress=progress, which=which)
         return find_thresholds(
-            self.curve_evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
+            parts[0].evolution, tolerance=tolerance, progress=progress, labels=self.index_labels(), which=which
         )
 
     def parts(self) -> list[Part]:
@@ -182,7 +208,7 @@ class SequenceIndexTheory:
         model = self.problem.model
         separate = link_parts(model) if isinstance(model, LinkModel) else []
         if len(separate) < 2:
-            return [Part(range(self.channel.indices), self.curve_evolution)]
+            return [self._learned]
         # Parts that are the same function have one state evolution.
         names = [np.asarray(part.model.function_sample("link")).tobytes() for part in separate]
         evolutions = {name: StateEvolution(channel_of(part.model)) for name, part in zip(names, separate, strict=True)}
@@ -190,8 +216,10 @@ class SequenceIndexTheory:
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
         """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
-        evolution = self.curve_evolution
-        return {"overlap": evolution.trace(evolution.copies * alpha, iterations, damping)[1:]}
+        (rows, evolution), P = self._learned, self.channel.indices
+        overlaps = np.tile(self.problem.side_information * np.eye(P), (iterations, 1, 1))
+        overlaps[:, *np.ix_(rows, rows)] = evolution.trace(evolution.copies * alpha, iterations, damping)[1:]
+        return {"overlap": overlaps}
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
         """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""

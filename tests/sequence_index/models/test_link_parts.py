@@ -21,7 +21,8 @@ from asymptotix.sequence_index.models.link_parts import link_parts
         # seen only where an index is large
         (MultiIndex(lambda z: jnp.stack([z[0] * (abs(z[1]) > 4), z[1]]), 2), [(0, 1)]),
         # a row that is not seen
-        (MultiIndex(lambda z: jnp.stack([z[0], z[2] ** 2]), 3), [(0, 1), (2,)]),
+        (MultiIndex(lambda z: jnp.stack([z[0], z[2] ** 2]), 3), [(0,), (2,)]),
+        (MultiIndex(lambda z: z[2] ** 2, 3), [(2,)]),
     ],
 )
 def test_rows_that_share_an_output_stay_together(model, rows) -> None:
@@ -45,15 +46,15 @@ def found(alpha: float, exact: Threshold, informed: float) -> FoundThresholds:
 
 def test_steps_are_ordered_and_equal_ones_are_one() -> None:
     parts = [found(alpha, Threshold(2 * alpha, 0.0), alpha) for alpha in (2.0, 1.0, 2.0)]
-    whole = joined([(1,), (0,), (2,)], parts)
+    whole = joined([(1,), (0,), (2,)], parts, 4)
     assert [step.threshold.alpha for step in whole.steps] == [1.0, 2.0]
-    np.testing.assert_allclose(whole.steps[1].direction, np.diag([0.0, 1.0, 1.0]) / np.sqrt(2))
-    assert [one.alpha for one in whole.weak] == [1.0, 2.0, 2.0]
+    np.testing.assert_allclose(whole.steps[1].direction, np.diag([0.0, 1.0, 1.0, 0.0]) / np.sqrt(2))
+    assert [one.alpha for one in whole.weak] == [1.0, 2.0, 2.0, np.inf]
     assert whole.exact == Threshold(4.0, 0.0)
     assert whole.informed == 2.0
 
 
 def test_what_is_never_recovered_decides() -> None:
-    whole = joined([(0,), (1,)], [found(1.0, NEVER, np.inf), found(2.0, Threshold(3.0, 0.0), 1.0)])
+    whole = joined([(0,), (1,)], [found(1.0, NEVER, np.inf), found(2.0, Threshold(3.0, 0.0), 1.0)], 2)
     assert whole.exact == NEVER
     assert whole.informed == np.inf

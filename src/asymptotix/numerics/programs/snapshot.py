@@ -84,7 +84,8 @@ class Snapshot:
             # A function that holds NumPy's integers, once traced in double precision, may fail in single precision.
             with double_precision():
                 found = self(*(x.astype(np.float64) for x in arrays))
-                return jax.tree.map(lambda y: y.astype(np.float32) if jnp.issubdtype(y.dtype, np.floating) else y, found)
+                narrow = {np.dtype(np.float64): np.float32}
+                return jax.tree.map(lambda y: y.astype(narrow.get(y.dtype, y.dtype)), found)
         traced, structure = program
 
         def evaluated(*arrays: Any) -> Any:

@@ -2,10 +2,12 @@
 
 With independent noise on every output, and rows that are independent under the prior, the parts are learned from the
 same data without knowing of each other: E[g g^T] has no entries between them, and every threshold is that of one part.
+Rows that no output depends on are never learned, and the other rows are learned as if these did not exist.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +18,12 @@ from ...numerics.precision import double_precision
 from ...numerics.programs.compiled import compiled
 from .. import streams
 from .link import LinkModel, SequenceIndex
+from .link_program import LinkProgram
+from .observed_link import flat_link
 
-#: Index matrices at which one row after the other is changed, and their sizes: what is seen in rare places only, where
-#: indices are large, is seen too.
-_PROBES, _SIZES = 2048, (1.0, 2.0, 4.0)
+#: Number of index matrices at which one row after the other is changed, and their sizes. Fewer: a row that shows in
+#: rare samples only counts as unread. Larger sizes show what happens where indices are large.
+_PROBES, _SIZES = 2**14, (1.0, 2.0, 4.0)
 #: Relative change of an output that is rounding.
 _ROUNDING = 1e-12
 
@@ -32,9 +36,9 @@ class LinkPart(NamedTuple):
 
 
 def link_parts(model: LinkModel) -> list[LinkPart]:
-    """The parts of a model, in the order of their first rows; the model itself where it is one.
+    """Return the parts of a model, in the order of their first rows; the model itself if all its rows are one part.
 
-    Rows on which no output depends are left to the first part.
+    Rows on which no output depends belong to no part.
 
     >>> [part.rows for part in link_parts(SequenceIndex(lambda Z: Z[:2] ** 2 + Z[1:], 3, 1))]
     [(0, 1, 2)]
@@ -44,10 +48,33 @@ def link_parts(model: LinkModel) -> list[LinkPart]:
     depends, others = _dependence(model)
     joined = _joined_rows(depends)
     if len(joined) < 2:
-        return [LinkPart(tuple(range(model.indices)), model)]
-    unseen = np.flatnonzero(~depends.any(0)).tolist()
-    joined[0] = sorted({*joined[0], *unseen})
-    return [LinkPart(tuple(rows), _restricted(model, rows, depends, others)) for rows in joined]
+        return [without_unread_rows(model)]
+    places = [np.flatnonzero(depends[:, rows].any(axis=1)) for rows in joined]
+    return [
+        LinkPart(tuple(rows), _restricted(model, rows, others, kept)) for rows, kept in zip(joined, places, strict=True)
+    ]
+
+
+def without_unread_rows(model: LinkModel) -> LinkPart:
+    """Return the model of the rows that its outputs depend on, with all outputs; the model itself if these are all.
+
+    >>> without_unread_rows(SequenceIndex(lambda Z: Z[1] ** 2, 3, 1)).rows
+    (1,)
+    """
+    depends, others = _dependence(model)
+    rows = np.flatnonzero(depends.any(0)).tolist()
+    if len(rows) in (0, model.indices):
+        return LinkPart(tuple(range(model.indices)), model)
+    return LinkPart(tuple(rows), _restricted(model, rows, others))
+
+
+def doubt_of_unread_rows(model: LinkModel) -> float:
+    """Return a bound on the probability of samples that show a row which counts as unread, with 95 % confidence.
+
+    It is zero where the program of the link is analytic: such a link depends on a row almost everywhere or nowhere.
+    """
+    link = LinkProgram.of(functools.partial(flat_link, model), model.indices * model.tokens)
+    return 0.0 if link.analytic else 3 / _PROBES
 
 
 @double_precision()
@@ -88,9 +115,11 @@ def _joined_rows(depends: np.ndarray) -> list[list[int]]:
     return sorted(sorted(group) for group in groups)
 
 
-def _restricted(model: LinkModel, rows: list[int], depends: np.ndarray, others: np.ndarray) -> LinkModel:
-    """The model of the outputs of some rows; the other rows, which these outputs do not show, are anything."""
-    places, kept = np.array(rows), np.flatnonzero(depends[:, rows].any(axis=1))
+def _restricted(
+    model: LinkModel, rows: list[int], others: np.ndarray, kept: np.ndarray | slice = slice(None)
+) -> LinkModel:
+    """Return the model of some rows and of the ``kept`` outputs, which do not depend on the ``others``."""
+    places = np.array(rows)
 
     def link(Z: Any) -> Any:
         whole = jnp.asarray(others, Z.dtype).at[places].set(Z)

@@ -42,6 +42,8 @@ def one_token(model: LinkModel) -> OneToken | None:
     shown, others = _shown_tokens(model)
     if (shown.sum(1) > 1).any() or not shown.any():
         return None
+    if model.noise > 0 and not shown.any(1).all():  # an output that is noise alone counts in the free entropy
+        return None
     used = np.flatnonzero(shown.any(0))
     links = [_alone(model, int(token), np.flatnonzero(shown[:, token]), others) for token in used]
     if not _same_functions(links, model):

@@ -53,16 +53,19 @@ def find_thresholds(
 
 
 def find_thresholds_of_parts(
-    parts: Sequence[Part], *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
+    parts: Sequence[Part], count: int, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
 ) -> Outcome:
-    """The same of rows that are learned without each other; those of one state evolution are looked for once."""
+    """Return the thresholds of ``count`` rows, of which parts are learned without each other.
+
+    Parts with the same state evolution are examined once.
+    """
     asked = THRESHOLDS if which is None else which
     found: dict[StateEvolution, FoundThresholds] = {}
     for rows, evolution in parts:
         if evolution not in found:
             say = under(f"{', '.join(index_name((), row) for row in rows)} alone", progress.message)
             found[evolution] = _searched(evolution, asked, tolerance, say)
-    everything = joined([part.rows for part in parts], [found[part.evolution] for part in parts])
+    everything = joined([part.rows for part in parts], [found[part.evolution] for part in parts], count)
     return _outcome(everything, asked, ())
 
 

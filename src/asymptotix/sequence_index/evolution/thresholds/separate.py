@@ -31,16 +31,18 @@ class FoundThresholds(NamedTuple):
         )
 
 
-def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds]) -> FoundThresholds:
-    """What was found of parts with these rows, as that of all rows: everything is recovered where the last part is."""
-    count = sum(len(own) for own in rows)
+def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds], count: int) -> FoundThresholds:
+    """Return the thresholds of ``count`` rows from those of parts with these rows.
+
+    Rows of no part are never learned. Exact recovery is that of the last part.
+    """
     steps = [
         StaircaseStep(step.threshold, _embedded(step.direction, own, count))
         for own, part in zip(rows, parts, strict=True)
         for step in part.steps
     ]
     of_row = {row: one for own, part in zip(rows, parts, strict=True) for row, one in zip(own, part.weak, strict=False)}
-    weak = [of_row[row] for row in range(count)] if steps else []
+    weak = [of_row.get(row, NEVER) for row in range(count)] if steps else []
     informed = max(part.informed for part in parts)
     exact = [part.exact for part in parts if part.exact is not None]
     return FoundThresholds(_together(steps), weak, _last(exact) if exact else None, informed)
