@@ -254,11 +254,11 @@ def test_thresholds_starts_and_held_overlaps_with_an_index_that_is_not_shown():
     assert "never learned: index 1" in found.status.item()
     alone = asx.solve(one, alpha=0.8, progress=False).overlap.item()
     started = asx.solve(two, alpha=0.8, start=[0.5, 0.3], progress=False).overlap.values
-    np.testing.assert_allclose(started[0], np.diag([0.0, alone]), atol=1e-6)
+    np.testing.assert_allclose(started, np.diag([0.0, alone]), atol=1e-6)
     held = asx.solve(two, alpha=0.8, fixed={"index 1": 0.4}, progress=False).overlap.values
-    np.testing.assert_allclose(held[0], np.diag([0.4, alone]), atol=1e-9)
+    np.testing.assert_allclose(held, np.diag([0.4, alone]), atol=1e-9)
     held = asx.solve(two, alpha=0.8, fixed={"index 2": 0.4}, progress=False).overlap.values
-    np.testing.assert_allclose(held[0], np.diag([0.0, 0.4]), atol=1e-12)
+    np.testing.assert_allclose(held, np.diag([0.0, 0.4]), atol=1e-12)
 
 
 @SLOW
