@@ -20,6 +20,7 @@ from ..core.specification import Specification
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 from .channels.choose import channel_of
+from .evolution.coordinates import PRECISIONS
 from .evolution.fixed_points import StateEvolution
 from .evolution.refinement import OverlapSolution
 from .evolution.thresholds.all_thresholds import THRESHOLDS, Part, find_thresholds, find_thresholds_of_parts
@@ -158,7 +159,8 @@ class SequenceIndexTheory:
         P, places = self.channel.indices, np.ix_(rows, rows)
         if len(rows) == P:
             return solution
-        Q = np.diag([fixed.get(row, self.problem.side_information) for row in range(P)])
+        largest = 1 - 1 / PRECISIONS[1]
+        Q = np.diag([min(fixed.get(row, self.problem.side_information), largest) for row in range(P)])
         # In a fraction of the samples, at most the doubt, the output may show these rows.
         free = [row not in fixed for row in range(P)]
         V, error = np.eye(P) - Q, alpha * self._doubt * np.diag(free)

@@ -82,8 +82,15 @@ def test_index_that_is_never_seen(alpha, fixed, expected):
     assert found.ok
 
 
-def test_exact_recovery_is_not_concluded():
+def test_an_index_that_is_not_seen_is_held_for_nothing():
     found = solve(FIRST, alpha=1.5, fixed={1: 0.3}, progress=False)
+    np.testing.assert_allclose(found.overlap, np.diag([1.0, 0.3]), atol=1e-12)
+    assert found.status.item() == solve(FIRST, alpha=1.5, progress=False).status.item()
+
+
+def test_exact_recovery_is_not_concluded():
+    both = BayesOptimal(MultiIndex(lambda z: z, 2))
+    found = solve(both, alpha=1.5, fixed={1: 0.3}, progress=False)
     np.testing.assert_allclose(found.overlap, np.diag([1 - 1e-6, 0.3]), atol=1e-12)
     assert found.status_code.item() != Status.EXACT_RECOVERY.code
     assert "1-q is below 1e-06 in 1 of 1 directions" in found.status.item()
