@@ -42,6 +42,7 @@ def test_posteriors_are_those_of_the_channel(name, variances):
     found = quick_posterior(channel)(y, omega, V, Accuracy())
     spread = np.sqrt(np.einsum("npmpm->n", covariance))
     away = np.sqrt(((found.shift - shift) ** 2).sum((1, 2))) / spread
-    assert np.median(away) < median, away
+    # The median of 96 samples has a relative error of 0.1.
+    assert np.median(away) < 1.3 * median, away
     assert np.sqrt((away**2).mean()) < rms, away
     assert abs(np.einsum("npmpm->n", found.covariance) / spread**2 - 1).mean() < 2 * rms
