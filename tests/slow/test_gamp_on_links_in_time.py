@@ -21,22 +21,22 @@ class Timed(Progress):
 
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # at this size some runs fluctuate
 @pytest.mark.parametrize(
-    "model",
+    ("model", "seconds"),
     [
-        MultiIndex(lambda z: jnp.sign(z[0]) * z[1], 2, 0.01),
-        MultiIndex(lambda z: z[0] * z[1], 2),
-        MultiIndex(lambda z: z[0] * z[1], 2, 0.1),
-        MultiIndex(lambda z: z[0] ** 2 + 3 * z[1] ** 2, 2),
-        MultiIndex(lambda z: z[0] * z[1] * z[2], 3, 0.1),
+        (MultiIndex(lambda z: jnp.sign(z[0]) * z[1], 2, 0.01), 120),
+        (MultiIndex(lambda z: z[0] * z[1], 2), 120),
+        (MultiIndex(lambda z: z[0] * z[1], 2, 0.1), 120),
+        (MultiIndex(lambda z: z[0] ** 2 + 3 * z[1] ** 2, 2), 120),
+        (MultiIndex(lambda z: z[0] * z[1] * z[2], 3, 0.1), 240),  # it misses the minute: 150 s with compilation
     ],
 )
-def test_twelve_runs(model):
+def test_twelve_runs(model, seconds):
+    """``seconds`` of CPU time: two cores for a minute are 120."""
     problem = BayesOptimal(model)
     with Timed(None, "runs") as progress:
         begun, cpu = monotonic(), process_time()
         runs = simulate(problem, GAMP(), alpha=[0.4, 0.8, 1.6], dim=300, seeds=4, progress=progress)
-        # Two cores for a minute; twice as much where other work runs beside it and nothing is compiled yet.
-        assert process_time() - cpu < 240
+        assert process_time() - cpu < seconds
     if progress.first is not None:  # nothing is announced of what takes a few seconds
         assert progress.first - begun < 5
     assert (runs.status_code != "failed").all()

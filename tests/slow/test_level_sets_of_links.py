@@ -13,6 +13,7 @@ from asymptotix.sequence_index.channels.links.level_sets.quick import quick_post
 from asymptotix.sequence_index.channels.protocol import Accuracy
 
 #: See the fast tests of the same; without noise level sets bend within the distance of lines next to critical values.
+SAMPLES = 192  # the median of 96 has a relative error of 0.1, which is more than some bounds leave
 SMOOTH, JUMPS = (1e-2, 2e-2), (4e-2, 0.12)
 LINKS = {
     "product": (MultiIndex(lambda z: z[0] * z[1], 2, 0.1), SMOOTH),
@@ -35,14 +36,13 @@ VARIANCES = {
 def test_posteriors_are_those_of_the_channel(name, variances):
     (model, (median, rms)), V = LINKS[name], VARIANCES[variances]
     channel, rng, Q = channel_of(model), np.random.default_rng(1), np.eye(2) - VARIANCES[variances]
-    Z, noise = rng.standard_normal((2, 96, 2, 1))
+    Z, noise = rng.standard_normal((2, SAMPLES, 2, 1))
     omega = Q @ Z + psd_sqrt(Q @ V, scale=1.0) @ noise
-    y = np.asarray(channel.observe(Z, rng.standard_normal((96, channel.noises))))
+    y = np.asarray(channel.observe(Z, rng.standard_normal((SAMPLES, channel.noises))))
     _, shift, covariance = (np.asarray(x, float) for x in channel.posterior(y, omega, V, Accuracy())[:3])
     found = quick_posterior(channel)(y, omega, V, Accuracy())
     spread = np.sqrt(np.einsum("npmpm->n", covariance))
     away = np.sqrt(((found.shift - shift) ** 2).sum((1, 2))) / spread
-    # The median of 96 samples has a relative error of 0.1.
-    assert np.median(away) < 1.3 * median, away
+    assert np.median(away) < median, away
     assert np.sqrt((away**2).mean()) < rms, away
     assert abs(np.einsum("npmpm->n", found.covariance) / spread**2 - 1).mean() < 2 * rms

@@ -155,7 +155,7 @@ class SequenceIndexTheory:
     def _of_all_rows(
         self, solution: OverlapSolution, rows: Sequence[int], alpha: float, fixed: Mapping[int, float]
     ) -> OverlapSolution:
-        """Return the solution of some rows, with the overlap of the others: held, or that of the side information."""
+        """Return the solution of all rows. Rows without a solution have the held overlap or the side information's."""
         P, places = self.channel.indices, np.ix_(rows, rows)
         if len(rows) == P:
             return solution

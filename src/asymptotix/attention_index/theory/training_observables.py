@@ -112,7 +112,7 @@ def training_outcome(
     pairs = zip(solutions, evolutions, strict=True)
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
     values, errors = _mean_and_spread(rows)
-    # What is left of the iteration stands in the logarithms of the order parameters.
+    # The residual of the iteration is that of the logarithms of the order parameters.
     # Where samples jump it is another on all nodes, and part of the spread between scramblings.
     jumping = solutions[0].averages.jump_weight > 0
     spread = jumping and len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged

@@ -202,7 +202,7 @@ class LinkProgram:
 
     @property
     def _inner(self) -> list[core.Var]:
-        """What remains of the outputs without their reversible operations: the leaves, and functions of leaves."""
+        """The variables before the last reversible operations of the outputs: leaves, and functions of leaves."""
         trace = _Trace(self.jaxpr, self.same, _dependent(self.jaxpr.jaxpr))
         found = [leaf.variable for one in self.jaxpr.jaxpr.outvars for leaf in _leaves(one, trace)]
         return list(dict.fromkeys(found))

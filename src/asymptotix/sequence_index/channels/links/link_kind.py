@@ -131,7 +131,7 @@ def _ranks(J: np.ndarray) -> np.ndarray:
 
 
 class Scales(NamedTuple):
-    """Which differences of an output count.
+    """Sizes of differences of outputs, below which two outputs count as equal.
 
     Attributes
     ----------
