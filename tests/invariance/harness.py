@@ -107,7 +107,8 @@ def _difference(name: str, point: int, one: Any, other: Any, slack: float) -> Di
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore", divide="ignore"):
         floor = 1.0 if name == "overlap" or name in ("rank", "free_entropy") else abs(x).max(initial=0.0)
-        allowed = np.sqrt(np.nan_to_num(dx) ** 2 + np.nan_to_num(dy) ** 2) + slack * np.maximum(abs(x), floor) / ERRORS
+        dx, dy = (np.nan_to_num(d, posinf=np.inf) for d in (dx, dy))
+        allowed = np.hypot(dx, dy) + slack * np.maximum(abs(x), floor) / ERRORS
         errors = np.where(same, 0.0, abs(x - y) / np.where(allowed > 0, allowed, np.finfo(float).tiny))
     errors = np.where(np.isnan(errors), np.inf, errors)  # a number and none
     at = np.unravel_index(int(errors.argmax()), errors.shape) if errors.ndim else ()

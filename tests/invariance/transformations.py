@@ -233,7 +233,7 @@ LINK_TURNS: dict[str, Callable[[Random, Link], Turned | None]] = {
 
 def alphas_of(rng: Random, scale: float = 1.0, small: bool = False) -> list[float]:
     count = 1 if small else int(rng.integers(1, 3))
-    return sorted(size(rng, 0.08 * scale, 2.5 * scale) for _ in range(count))
+    return sorted({size(rng, 0.08 * scale, 2.5 * scale) for _ in range(count)})
 
 
 def link_pair(rng: Random, name: str, small: bool) -> Pair | None:
@@ -455,7 +455,7 @@ LEARNED = ("test_error", "estimation_error", "q")
 
 
 def training_alphas(rng: Random) -> list[float]:
-    return sorted(size(rng, 0.1, 5) for _ in range(int(rng.integers(1, 3))))
+    return sorted({size(rng, 0.1, 5) for _ in range(int(rng.integers(1, 3)))})
 
 
 def _training_pair(

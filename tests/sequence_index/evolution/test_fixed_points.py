@@ -9,7 +9,8 @@ from asymptotix.core.status import Status
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
 from asymptotix.sequence_index.evolution.dynamics import Dynamics, Ending
-from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution, _with_what_may_be_learned
+from asymptotix.sequence_index.evolution.refinement import OverlapSolution
 from asymptotix.sequence_index.theory import SequenceIndexTheory
 from reference_numbers import allowance, reference
 
@@ -239,3 +240,14 @@ def test_from_solve_to_file_and_back(curve, tmp_path):
     # What was loaded can be worked with: its problem solves the same point to the same number.
     again = solve(loaded.problem, alpha=0.1, tolerance=LOOSE, progress=False)
     np.testing.assert_array_equal(again.free_entropy, curve.free_entropy[0])
+
+
+@pytest.mark.parametrize(("unseen", "how"), [(5e-4, Status.CONVERGED), (2e-3, Status.INACCURATE)])
+def test_what_is_not_excluded_is_part_of_the_error(unseen, how):
+    """Along (1, 1) an overlap is known with an error; along (1, -1) none is seen."""
+    learned = 0.5 * np.ones((2, 2))
+    end = OverlapSolution(0.6 * learned, np.eye(2) - 0.6 * learned, 1e-4 * learned, None)
+    outside = np.array([[1.0], [-1.0]]) / np.sqrt(2)
+    found = _with_what_may_be_learned(end, unseen, outside, tolerance=1e-3)
+    np.testing.assert_allclose(found.Q_error, 0.5 * (1e-4 + unseen), rtol=1e-12)
+    assert found.how is how

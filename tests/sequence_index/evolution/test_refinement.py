@@ -9,9 +9,9 @@ import pytest
 from asymptotix.core.status import Status
 from asymptotix.numerics.linear_algebra import from_logit
 from asymptotix.sequence_index.channels.protocol import Averages, Correction
-from asymptotix.sequence_index.evolution.coordinates import Coordinates
+from asymptotix.sequence_index.evolution.coordinates import PRECISIONS, Coordinates
 from asymptotix.sequence_index.evolution.point import Point
-from asymptotix.sequence_index.evolution.refinement import OverlapSolution, _newton, refined
+from asymptotix.sequence_index.evolution.refinement import OverlapSolution, _errors_of_axes, _newton, refined
 
 END = np.array([0.8, 0.2])
 ROWS, SCATTER = 16, 0.004
@@ -201,3 +201,17 @@ def test_converged_means_that_the_tolerance_was_met(tolerance, how):
     state = ended(NoisyMap(0, 0.04), tolerance)
     assert state.how is how
     assert (state.error.max() <= tolerance) == how.converged
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_error_covers_how_far_what_is_learned_is_turned(known):
+    """One direction is learned and another one is not, or is known; few nodes have chosen both a little off."""
+    precisions = np.array([PRECISIONS[1] if known else 0.0, 3.0])
+    turned = np.array([[np.cos(1e-3), -np.sin(1e-3)], [np.sin(1e-3), np.cos(1e-3)]])
+    space = Coordinates(turned[:, 1:], False, known=turned[:, :1] if known else None)
+    point = Point(2.0, space, np.log(precisions[1:]))
+    moments = np.tile(np.diag(precisions) / point.alpha, (4, 1, 1))
+    distance = abs(point.Q - np.diag(precisions / (1 + precisions)))
+    errors = _errors_of_axes(point, moments)
+    assert distance[0, 1] > 1e-4
+    assert errors[0, 1] == pytest.approx(distance[0, 1], rel=0.01)  # linear in the angle

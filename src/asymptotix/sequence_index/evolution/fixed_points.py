@@ -130,7 +130,7 @@ class StateEvolution(Dynamics):
             found = self.outside(solution, point)
             excess, doubt = alpha * found.rate - 1, 2 * alpha * found.error
             if not found.starts_by_itself and excess < -doubt:
-                return _with_what_may_be_learned(solution, alpha * found.unseen, tolerance)
+                return _with_what_may_be_learned(solution, alpha * found.unseen, self.not_learned(point), tolerance)
             if not found.starts_by_itself and excess <= doubt:
                 break
             follower = self._follower_on_more_nodes
@@ -182,10 +182,14 @@ class StateEvolution(Dynamics):
         return OverlapSolution(Q, V, np.zeros(Q.shape), averages, Status.CONVERGED, words)
 
 
-def _with_what_may_be_learned(solution: OverlapSolution, unseen: float, tolerance: float) -> OverlapSolution:
-    """Return the solution; INACCURATE where the nodes do not exclude an overlap above the tolerance in a direction that
-    counts as not learned.
+def _with_what_may_be_learned(
+    solution: OverlapSolution, unseen: float, outside: np.ndarray, tolerance: float
+) -> OverlapSolution:
+    """Return the solution with the overlap that nodes do not exclude along what counts as not learned, as an error.
+
+    ``outside`` (P, d) are the directions of that. INACCURATE where that overlap is above the tolerance.
     """
+    solution = replace(solution, Q_error=solution.Q_error + unseen * abs(outside @ outside.T))
     if unseen <= tolerance:
         return solution
     words = (

@@ -149,10 +149,11 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
         for there in _on_more_blocks(evolution, end, blocks_of, blocks, correction):
             predictions.add(there, inverse)
             seen.append(there)
-    errors = errors + systematic
+    pooled = _pooled(seen, end)
+    errors = errors + systematic + _errors_of_axes(end, pooled.second_moment)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
-    averages = nodes.with_evidence(_pooled(seen, end), end.V)
+    averages = nodes.with_evidence(pooled, end.V)
     if moving:
         return OverlapSolution(end.Q, end.V, errors, averages, Status.NOT_CONVERGED, "; ".join([moving, *remarks]))
     if not resolved:
@@ -170,6 +171,24 @@ def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, r
         return average.accuracy * abs(response).sum(0)
     there, before = (evolution.after(one, point) for one in (average, average.uncorrected))
     return HALF_WRONG * abs(np.tensordot(there - before, response, 1))
+
+
+def _errors_of_axes(end: Point, moments: np.ndarray) -> np.ndarray:
+    """By how much the overlap (P, P) may be wrong because what is known, learned and not learned is turned a little.
+
+    These subspaces have no coordinates: few nodes have chosen them. One more step of the whole matrix, from E[g g^T]
+    (R, P, P), turns them to where they belong, in first order, and its rows scatter by what these nodes leave open.
+    """
+    P, space = len(end.Q), end.space
+    if space.diagonal:
+        return np.zeros((P, P))
+    hat = end.alpha * moments
+    turned = hat @ np.linalg.inv(np.eye(P) + hat)
+    for part in (space.certain, space.frame, space.complement):
+        turned = turned - part @ (part.T @ turned @ part) @ part.T
+    free = np.delete(np.eye(P), list(space.held), axis=1)
+    turned = free @ (free.T @ turned @ free) @ free.T
+    return np.hypot(turned.mean(0), _standard_error(turned, None) if len(turned) > 1 else 0.0)
 
 
 def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
