@@ -18,3 +18,11 @@ def test_an_even_link_starts_from_a_spectrum_whatever_rounding_says_at_its_extre
     np.testing.assert_allclose(first.growth, 1.5 * evolution.growth(evolution.nothing(0.0)).rate, rtol=1e-9)
     assert 0 < first.start.overlap.item() < 1
     assert first.iterations > 1
+
+
+def test_what_cannot_be_learned_is_tried_for_a_few_iterations_only() -> None:
+    """Three equivalent indices at a quarter of their threshold: overlaps of 1e-4, the scatter of nodes, are left."""
+    evolution = StateEvolution.of(channel_of(MultiIndex(lambda z: z[0] * z[1] * z[2], 3, 0.1)))
+    (stage,) = learning_stages(PlanNodes(evolution, 2**8), 0.8, iterations=60, damping=1.0)
+    assert stage.growth < 0.5
+    assert 1 < stage.iterations < 10

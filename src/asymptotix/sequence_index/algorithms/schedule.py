@@ -38,8 +38,9 @@ from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 SMALLEST_VARIANCE = 1e-6
 #: Variance at which a direction counts as known: a plan does not wait for what it could still gain.
 _KNOWN = 1e-4
-#: Overlap given to a direction that state evolution says cannot be learned: it is tried all the same.
-_HOPELESS = 1e-3
+#: Overlap given to a direction that state evolution says cannot be learned, and iterations for which it is tried all
+#: the same. After them no plan waits for a smaller overlap: nodes scatter by up to as much, and go on to do so.
+_HOPELESS, _TRIED = 1e-3, 6
 #: Number of nodes of spectral starts; channels with slow posteriors take fewer.
 _SPECTRAL_NODES = 2**12
 _STEADY = 0.02
@@ -261,7 +262,7 @@ def _trajectory(
         precisions.append(hat)
         target = np.linalg.inv(prior + hat)
         new = _at_least((1 - damping) * V + damping * target, SMALLEST_VARIANCE)
-        change = _moved(V, new)
+        change = _moved(V, new, NO_OVERLAP if number < _TRIED else _HOPELESS)
         V = new
         Vs.append(V)
         if steady > 0 and change < steady:
@@ -282,9 +283,9 @@ def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
     return (vectors * values.clip(least)) @ vectors.T
 
 
-def _moved(V: np.ndarray, new: np.ndarray) -> float:
-    """Largest change of a principal logit log(v/q) that is neither at zero overlap nor known."""
+def _moved(V: np.ndarray, new: np.ndarray, least: float) -> float:
+    """Largest change of a principal logit log(v/q) that is neither below the ``least`` overlap nor known."""
     old, v = np.linalg.eigvalsh(V), np.linalg.eigvalsh(new)
-    alive = (1 - v > NO_OVERLAP) & (v > _KNOWN)
+    alive = (1 - v > least) & (v > _KNOWN)
     change = abs(np.log(v / old) - np.log((1 - v).clip(1e-12) / (1 - old).clip(1e-12)))
     return float(change[alive].max(initial=0.0))

@@ -148,7 +148,8 @@ class LevelSets:
         for j in range(n):
             along = axes[:, j].reshape(-1, *[K if i == j else 1 for i in range(n)])
             for i in range(n):
-                z[i] += samples.root[:, i, j].reshape(-1, *[1] * n) * along
+                if samples.root[:, i, j].any():  # the root of a diagonal covariance is diagonal
+                    z[i] += samples.root[:, i, j].reshape(-1, *[1] * n) * along
         z += samples.mean.T.reshape(n, -1, *[1] * n)
         return self._evaluated(z.reshape(n, -1)).reshape(len(lo), -1)
 
