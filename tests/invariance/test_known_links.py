@@ -297,7 +297,7 @@ def test_one_layer_of_attention_is_a_link(activation, alpha):
 @SLOW
 def test_thresholds_of_tokens_of_their_own():
     def problem(tokens):
-        return asx.BayesOptimal(asx.SequenceIndex(lambda Z: jnp.sin(3 * Z[0]), 1, tokens))
+        return asx.BayesOptimal(asx.SequenceIndex(lambda Z: jnp.cos(Z[0]), 1, tokens))
 
     one, two = (asx.thresholds(problem(tokens), progress=False) for tokens in (1, 2))
     for name in ("weak_recovery", "exact_recovery"):

@@ -87,7 +87,7 @@ LITTLE_ABOVE_THE_BOUND = {
 }
 
 
-@pytest.mark.parametrize("name", LITTLE_ABOVE_THE_BOUND)
+@pytest.mark.parametrize("name", ["circle", pytest.param("circle and a product", marks=pytest.mark.full)])
 def test_little_above_the_bound(name: str) -> None:
     alpha, error = recovery(LITTLE_ABOVE_THE_BOUND[name])
     circle = max(alpha_of_circle(q) for q in np.linspace(0.92, 0.96, 9))
@@ -112,6 +112,7 @@ def test_of_one_of_two_outputs() -> None:
     assert abs(alpha - (one + other) / 2) < 3 * np.hypot(error, abs(one - other) / 2)
 
 
+@pytest.mark.full
 def test_the_largest_of_four() -> None:
     alpha, error = recovery(MultiIndex(lambda z: abs(z).max(), 4))
     one, other = (largest_alpha(partial(moment_of_largest, seed=seed), (0.91, 0.92)) for seed in (1, 2))

@@ -217,7 +217,13 @@ def distance(name: str) -> float:
 
 #: A link of several outputs whose posteriors come from draws: minutes.
 LONGEST = {"inner products of two tokens"}
-NAMES = [pytest.param(name, marks=pytest.mark.full) if name in LONGEST else name for name in LINKS]
+#: Each is much like another one.
+SIMILAR = {
+    "exponential of the square", "exponential of the circle", "sphere", "sphere with much noise", "how many of three",
+    "sizes of three tokens", "ball of three tokens", "cosines of three tokens with noise", "two products",
+    "largest of four",
+}  # fmt: skip
+NAMES = [pytest.param(name, marks=pytest.mark.full) if name in LONGEST | SIMILAR else name for name in LINKS]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -233,6 +239,7 @@ def test_the_threshold_is_as_good_as_asked_for(name: str) -> None:
     assert abs(found(name).alpha - alpha) <= 2 * TOLERANCE * alpha
 
 
+@pytest.mark.full
 def test_half_of_all_lie_within_one_error() -> None:
     # Of normal errors 68 % would; with some 40 links half or more is then 99 % likely.
     sampled = [name for name in LINKS if name not in LONGEST and found(name).error > 1e-9 * found(name).alpha]
@@ -261,8 +268,9 @@ def distances_of_sets(name: str, sets: int = 8) -> np.ndarray:
     return np.array(distances)
 
 
-def test_errors_of_sets_of_draws_cover() -> None:
-    distances = np.concatenate([distances_of_sets(name) for name in SORTED])
+@pytest.mark.parametrize("names", [SORTED[:2], pytest.param(SORTED, marks=pytest.mark.full)], ids=["two", "all"])
+def test_errors_of_sets_of_draws_cover(names: tuple[str, ...]) -> None:
+    distances = np.concatenate([distances_of_sets(name) for name in names])
     # Of 32, beyond three once in 370 times: two of them once in 300;
     # one beyond four once in 60 where all of them stopped at eight rows.
     assert np.count_nonzero(distances > 3) <= 1
@@ -270,6 +278,7 @@ def test_errors_of_sets_of_draws_cover() -> None:
     assert np.mean(distances < 1) >= 0.5
 
 
+@pytest.mark.full  # of the quadrature alone
 @pytest.mark.parametrize("name", [name for name, link in LINKS.items() if link.has_nodes])
 def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> None:
     assert LINKS[name].alpha(finer=2) == pytest.approx(LINKS[name].alpha(), rel=1e-5)
@@ -311,7 +320,14 @@ def test_two_squares_are_recovered_where_one_is() -> None:
     assert float(two.exact_recovery) == float(one.exact_recovery)
 
 
-@pytest.mark.parametrize("name", ["cosine", "ellipse", "sphere with noise"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cosine",
+        pytest.param("ellipse", marks=pytest.mark.full),
+        pytest.param("sphere with noise", marks=pytest.mark.full),
+    ],
+)
 def test_the_verb_says_the_same(name: str) -> None:
     ds = thresholds(BayesOptimal(LINKS[name].model), progress=False).ds
     first = int(ds.weak_recovery.argmin())

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ALPHAS = (0.5, 1.2, 2.2)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.full), 0.1])
 def test_overlaps_are_those_of_a_quadrature(noise: float) -> None:
     model = MultiIndex(lambda z: z[0] + z[1] ** 2 + 0.5 * z[2] ** 2, 3, noise)
     averages = by.summed([by.linear(), by.squares(), by.squares(0.5)], noise)

@@ -105,6 +105,11 @@ CASES = {
 }
 
 
+#: Each is much like another one.
+SIMILAR = {"parabola", "itself and a square", "a square and a quartic", "paraboloid"}
+NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SIMILAR else name for name in CASES]
+
+
 @cache
 def alphas(name: str) -> np.ndarray:
     """The steps as the quadrature finds them."""
@@ -125,26 +130,26 @@ def distances(name: str) -> np.ndarray:
     return abs(ds.staircase.values - alphas(name)) / (ds.staircase_err.values + 1e-6 * alphas(name) + 1e-300)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_errors_cover_the_distances(name: str) -> None:
     assert found(name).sizes["step"] == len(alphas(name))
     assert distances(name).max() < 3
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_steps_are_as_good_as_asked_for(name: str) -> None:
     # Twice the tolerance, which is one standard error.
     assert np.all(found(name).staircase_err <= 2 * TOLERANCE * alphas(name))
     assert np.all(abs(found(name).staircase - alphas(name)) <= 2 * TOLERANCE * alphas(name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_as_good_says_so(name: str) -> None:
     ds = found(name)
     assert bool(ds.converged) == bool((ds.staircase_err <= TOLERANCE * ds.staircase).all())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_direction_is_learned_after_the_other(name: str) -> None:
     """The projections on them add up to the whole space."""
     directions = found(name).direction.values
@@ -157,23 +162,20 @@ def sampled_distances() -> np.ndarray:
     return np.concatenate([distances(name) for name in CASES])[relative > 1e-9]
 
 
+@pytest.mark.full
 def test_distances_are_as_large_as_those_of_normal_errors() -> None:
     """Deterministic: the limit says what may be called right. With errors of half the size it is 5e-13."""
     sampled = sampled_distances()
     assert chi2.sf((sampled**2).sum(), len(sampled)) > 0.01
 
 
+@pytest.mark.full
 def test_half_of_all_lie_within_one_error() -> None:
     assert np.mean(sampled_distances() < 1) >= 0.5
 
 
-#: Of three steps without a start the quadrature takes half a minute with twice the nodes.
-LONG = {"ellipsoid with noise"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if name in LONG else []) for name in CASES]
-)
+@pytest.mark.full  # of the quadrature alone
+@pytest.mark.parametrize("name", CASES)
 def test_twice_the_nodes_move_the_quadrature_by_less_than_1e_5(name: str) -> None:
     np.testing.assert_allclose(CASES[name].steps(2), alphas(name), rtol=1e-5)
 
@@ -198,6 +200,7 @@ def test_the_quadrature_of_one_index_gives_known_averages() -> None:
     np.testing.assert_allclose(by.summed([by.squares()], noise)(0 * q), rate, rtol=1e-5)
 
 
+@pytest.mark.full  # of the quadrature alone
 def test_sums_of_waves_and_of_nodes_give_the_same_steps() -> None:
     nodes = by.conditioned(by.shifted(lambda z: z[0] ** 2 + 0.5 * z[1] ** 2, 0.1), 3)
     steps = [step.alpha for step in by.staircase(nodes, 3)]

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from asymptotix import MultiIndex
 from asymptotix.sequence_index.algorithms.schedule import PlanNodes, learning_stages
@@ -20,6 +21,7 @@ def test_an_even_link_starts_from_a_spectrum_whatever_rounding_says_at_its_extre
     assert first.iterations > 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_learned_is_tried_for_a_few_iterations_only() -> None:
     """Three equivalent indices at a quarter of their threshold: overlaps of 1e-4, the scatter of nodes, are left."""
     evolution = StateEvolution.of(channel_of(MultiIndex(lambda z: z[0] * z[1] * z[2], 3, 0.1)))
