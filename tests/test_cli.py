@@ -1,8 +1,10 @@
+import io
 import os
 import re
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -217,6 +219,19 @@ def test_arrays_come_from_a_file_beside(toml, tmp_path):
     assert [entry for entry in entries if entry not in found.stdout] == []
 
 
+def npy(shape):
+    """The header of an array, as NumPy writes it before the numbers."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def archive(tokens):
+    with zipfile.ZipFile(file := io.BytesIO(), "w") as members:
+        members.writestr("tokens.npy", tokens)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
@@ -224,6 +239,11 @@ def test_arrays_come_from_a_file_beside(toml, tmp_path):
         (b"", ["data.npz is no .npz file"]),
         (b"not an archive", ["data.npz"]),
         ({"other": np.zeros(2)}, ["data.npz has no array 'tokens'; it has other"]),
+        ({"tokens": np.array([{}, None])}, ["array 'tokens' of", "data.npz", "Object arrays cannot be loaded"]),
+        (archive(npy((10**13,))), ["not enough memory", "72.8 TiB"]),  # by its header; the file has 100 bytes
+        (archive(npy((-1,))), ["array 'tokens' of", "data.npz", "negative dimensions"]),
+        (archive(npy((9,))[:-9]), ["array 'tokens' of", "data.npz", "header"]),
+        (archive(npy((2,)) + bytes(16)).replace(bytes(16), b"changed " * 2), ["array 'tokens' of", "Bad CRC-32"]),
     ],
 )
 def test_a_file_without_the_array_is_named(toml, tmp_path, content, parts):

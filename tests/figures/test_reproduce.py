@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from asymptotix.figures.making import registry, reproduce
+from asymptotix.figures.making import gallery, registry, reproduce
 from asymptotix.figures.making.drawing import panels
 from asymptotix.figures.making.parts import Parts
 from asymptotix.figures.making.record import Findings, agreement, number_claim
@@ -140,6 +140,21 @@ def test_all_goes_on_where_it_was_stopped(toys, monkeypatch):
     verdicts = (out / "verdicts.md").read_text()
     assert verdicts.index("### deep/toy: wrong in 1 of 1 claims") < verdicts.index("### training/toy: wrong in 1 of 1")
     assert "| overlap at 0.4 | 0.4 (Section 1) | 0.2666" in verdicts
+
+
+def test_text_of_a_figure_is_no_markup_of_the_page():
+    """A record may hold what a user's program said; ``&`` and ``<`` of a formula are shown as they are."""
+    bad = """<script>alert("1")</script> & 'more'"""
+    toy, missing = (registry.Reproducible(name, bad, bad, {}, toy_figure) for name in ("training/toy", "deep/toy"))
+    claim = {"what": bad, "published": bad, "source": bad, "found": bad}
+    record = {
+        "verdict": bad, "files": [f"{bad}.nc"], "agreements": [{"curve": bad, "words": bad}],
+        "claims": [{**claim, "holds": holds} for holds in (True, False, None)],
+    }  # fmt: skip
+    shown = gallery.page([(toy, record), (missing, None)], bad)
+    assert "<script" not in shown
+    assert '"1"' not in shown  # it would end an attribute
+    assert shown.count("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;") == shown.count("alert") > 15
 
 
 def test_one_that_fails_does_not_stop_the_others(toys, monkeypatch):

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.special import erf
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 import asymptotix as asx
 
@@ -38,12 +40,19 @@ REGRESSIONS = {
     "steep tanh": lambda Z: jnp.tanh(30 * Z[0]),
     "logistic": lambda Z: jax.nn.sigmoid(5 * Z[0]),
     "double exponential": lambda Z: jnp.exp(-jnp.exp(-3 * Z[0])),
+    "exponential": lambda Z: jnp.exp(-4 * Z[0]),
+    "softplus": lambda Z: jax.nn.softplus(10 * Z[0]),
+    "distribution": lambda Z: jax.scipy.stats.norm.cdf(Z[0]),
     "tiny cube": lambda Z: 1e-30 * Z[0] ** 3,
     "two tokens": lambda Z: jnp.tanh(3 * Z[0]),
 }
 
 
-@pytest.mark.parametrize("name", REGRESSIONS)
+def _marked(names, slow):
+    return [pytest.param(name, marks=[SLOW] * (name in slow)) for name in names]
+
+
+@pytest.mark.parametrize("name", _marked(REGRESSIONS, ("softplus", "distribution")))
 def test_a_strictly_monotone_link_is_linear_regression(name):
     tokens = 2 if name == "two tokens" else 1
     alphas = np.array([0.25, 0.6])
@@ -96,7 +105,7 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[SLOW] * (name != "root")) for name in HIDDEN])
+@pytest.mark.parametrize("name", _marked(HIDDEN, HIDDEN.keys() - {"root"}))
 def test_what_rounding_makes_constant_is_linear_regression(name):
     found = solved(HIDDEN[name], [0.3, 0.7])
     within(found, [0.3, 0.7])
@@ -131,10 +140,19 @@ def test_noise_beside_outputs_of_any_unit():
         asx.solve(asx.BayesOptimal(asx.MultiIndex(lambda z: 1e200 * z[0] ** 2, 1, 0.1)), alpha=2.0, progress=False)
 
 
-def test_thresholds_do_not_see_a_strictly_monotone_function():
-    found = asx.thresholds(asx.BayesOptimal(asx.MultiIndex(lambda z: jnp.exp(-(z[0] ** 2)), 1)), progress=False)
+@pytest.mark.parametrize("name", _marked(["bell", "tanh", "tiny"], ("tanh", "tiny")))
+def test_thresholds_do_not_see_a_strictly_monotone_function(name):
+    found = asx.thresholds(asx.BayesOptimal(asx.MultiIndex(RETRIEVALS[name], 1)), progress=False)
     assert abs(float(found.weak_recovery[0]) - 0.5) <= 3 * float(found.weak_recovery_err[0])
     assert abs(float(found.exact_recovery) - 1.12847) <= 3 * float(found.exact_recovery_err) + 1e-5
+
+
+def test_thresholds_of_a_strictly_monotone_link_are_those_of_linear_regression():
+    """Overlaps alpha: learned from the beginning, and exactly where there are as many samples as unknowns."""
+    found = asx.thresholds(asx.BayesOptimal(asx.MultiIndex(REGRESSIONS["steep erf"], 1)), progress=False)
+    assert found.weak_recovery.item() == 0
+    assert found.exact_recovery_informed.item() == 1
+    assert abs(found.exact_recovery.item() - 1) <= 3 * found.exact_recovery_err.item() < 0.01
 
 
 @pytest.mark.parametrize("link", [lambda Z: 1e-7 * jnp.sign(Z[0]), lambda Z: 1e7 + jnp.sign(Z[0])])
@@ -170,10 +188,43 @@ def test_what_a_link_does_in_rare_places_is_seen(link, alpha, overlap):
     within(solved(link, [alpha]), [overlap], slack=1e-6)
 
 
+def _rarely_second(Z):
+    return jnp.where(Z[0] > 2.6, Z[1], Z[0])
+
+
 @SLOW
 def test_an_index_that_is_seen_rarely_is_learned():
-    found = solved(lambda Z: jnp.where(Z[0] > 2.6, Z[1], Z[0]), [0.7], indices=2)
+    found = solved(_rarely_second, [0.7], indices=2)
     assert float(found.overlap[0, 1, 1]) > 3 * float(found.overlap_err[0, 1, 1]) > 0
+    problem = asx.BayesOptimal(asx.MultiIndex(_rarely_second, 2))
+    weak = asx.thresholds(problem, which="weak_recovery", progress=False)
+    assert weak.weak_recovery.values.tolist() == [0, 0]
+
+
+@SLOW
+def test_rounding_down_a_square_is_known_by_its_levels():
+    """Level k is k <= 2 z^2 < k+1, on both sides of zero; the fixed point by a quadrature over both."""
+    edges = np.sqrt(np.arange(0, 250) / 2)  # up to 11 deviations
+    (x, weight), alpha = np.polynomial.legendre.leggauss(1000), np.array([0.6, 1.5])
+    x, weight = 9 * x, 9 * weight * norm.pdf(9 * x)
+
+    def second_moment(v: float) -> float:
+        low, high = ((side - np.sqrt(1 - v) * x[:, None]) / np.sqrt(v) for side in (edges[:-1], edges[1:]))
+        below, above = ((-side - np.sqrt(1 - v) * x[:, None]) / np.sqrt(v) for side in (edges[:-1], edges[1:]))
+        known = norm.cdf(high) - norm.cdf(low) + norm.cdf(below) - norm.cdf(above)
+        slope = norm.pdf(low) - norm.pdf(high) + norm.pdf(above) - norm.pdf(below)
+        share = np.where(known > 1e-13, slope**2 / np.maximum(known, 1e-13), 0)  # less is lost by rounding
+        return float(weight @ share.sum(1)) / v
+
+    q = [brentq(lambda q, a=a: a * second_moment(1 - q) - q / (1 - q), 0.01, 0.99) for a in alpha]
+    within(solved(lambda Z: jnp.floor(2 * Z[0] ** 2), alpha), q, slack=1e-6)
+
+
+@SLOW
+@pytest.mark.parametrize("function", [jnp.tanh, lambda s: jnp.tanh(3 * s), lambda s: s**3])
+def test_strictly_monotone_functions_of_a_product_are_the_product(function):
+    own, other = (solved(link, [0.8], indices=2) for link in (lambda Z: Z[0] * Z[1], lambda Z: function(Z[0] * Z[1])))
+    within(other, own.overlap.values, slack=float(3 * own.overlap_err.max()))
 
 
 @SLOW

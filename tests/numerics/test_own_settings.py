@@ -21,6 +21,10 @@ SETTINGS = {
     "64 bits": 'jax.config.update("jax_enable_x64", True)',
     "matrix products": 'jax.config.update("jax_default_matmul_precision", "bfloat16")',
     "numpy": 'np.seterr(all="raise")',
+    "third of four devices": (
+        'jax.config.update("jax_num_cpu_devices", 4); jax.config.update("jax_default_device", jax.devices()[2])'
+    ),
+    "threads": 'import os; os.environ["OMP_NUM_THREADS"] = "3"',
 }
 
 #: A theory of every kind, an experiment of every kind, and what can be asked of a result: small, many in one process.

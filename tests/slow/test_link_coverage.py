@@ -126,6 +126,9 @@ LINKS = {
         lambda: MultiIndex(lambda z: (abs(z[0]) > jnp.array([0.5, 1.0, 2.0])).sum() * 1.0, 1),
         partial(by.intervals, [0.5, 1.0, 2.0]),
     ),
+    "rare interval": Link(
+        lambda: MultiIndex(lambda z: jnp.sign(z[0] ** 4 - 117), 1), partial(by.intervals, [117**0.25])
+    ),
     "not below one": Link(lambda: MultiIndex(lambda z: jnp.maximum(z[0] ** 2, 1.0), 1), by.not_below_one),
     # two indices
     "product": Link(lambda: MultiIndex(lambda z: z[0] * z[1], 2), by.two_factors),

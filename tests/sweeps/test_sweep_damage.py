@@ -21,6 +21,7 @@ from asymptotix.sweeps.leases import Lease
 from asymptotix.sweeps.sweep_store import FOLDERS, SweepStore, is_whole
 from faults.file_faults import with_flipped_bit
 from sweeps.sweep_toys import ALPHAS, OVER, PROBLEM, TROUBLED, log_of, troubles
+from toy import ToyLearning
 
 assert_identical = xr.testing.assert_identical
 CURVE = {"alpha": ALPHAS}
@@ -229,6 +230,33 @@ class TestPlaces:
         with pytest.raises(ValueError, match="new or empty folder"):
             asx.sweep(PROBLEM, over=OVER, store=store)
         assert [path.name for path in store.iterdir()] == ["thesis.tex"]
+
+    def test_a_link_to_a_folder(self, store, tmp_path, finished):
+        (tmp_path / "far").mkdir()
+        store.symlink_to(tmp_path / "far")
+        assert_identical(asx.sweep(PROBLEM, over=OVER, store=store, chunk=1).ds, finished[1])
+        assert store.is_symlink()
+        assert_identical(asx.collect(tmp_path / "far").ds, finished[1])
+
+    def test_a_link_to_nothing(self, store, tmp_path):
+        store.symlink_to(tmp_path / "nowhere")
+        with pytest.raises(
+            OSError, match=f"store {store} cannot be made: it is a link to a folder that does not exist"
+        ):
+            asx.sweep(PROBLEM, over=OVER, store=store)
+        assert os.listdir(tmp_path) == [store.name]
+
+    def test_one_that_is_removed_while_it_is_worked_on(self, store, monkeypatch):
+        solve_points = ToyLearning.solve_points
+
+        def removing(*args, **options):
+            shutil.rmtree(store)
+            return solve_points(*args, **options)
+
+        monkeypatch.setattr(ToyLearning, "solve_points", removing)
+        with pytest.raises(FileNotFoundError, match=f"{store}.* cannot be written: there is no folder {store}"):
+            asx.sweep(PROBLEM, over=OVER, store=store, chunk=1)
+        assert not store.exists()
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_a_folder_that_is_read_only(self, tmp_path):

@@ -13,6 +13,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.core.status import Status
+from asymptotix.sweeps import planning
 from asymptotix.sweeps.sweep_store import SweepStore, merged_order
 from asymptotix.sweeps.sweeping import _only_here
 from sweeps.sweep_toys import ALPHAS, OVER, PROBLEM, RUN, ToyOfTwoControls, ToyWithFunction, log_of, undisturbed
@@ -84,6 +85,13 @@ class TestEqualsTheVerb:
             found = asx.sweep(PROBLEM, over=OVER, store=store, chunk=2, executor=executor)
         assert_identical(found.ds, asx.solve(PROBLEM, progress=False, **OVER).ds)
         assert len(log_of(store)) == len(set(log_of(store))) == 4
+
+    def test_threads_that_sweep_one_store(self, store, monkeypatch):
+        monkeypatch.setattr(planning, "SECONDS_BETWEEN_LOOKS", 0.01)
+        with ThreadPoolExecutor(3) as threads:
+            for found in threads.map(lambda _: asx.sweep(PROBLEM, over=OVER, store=store, chunk=1), range(3)):
+                assert_identical(found.ds, asx.solve(PROBLEM, progress=False, **OVER).ds)
+        assert len(log_of(store)) == len(set(log_of(store))) == 6
 
     @pytest.mark.parametrize("own", [True, False])
     def test_a_client_is_closed_by_whom_opened_it(self, store, monkeypatch, own):

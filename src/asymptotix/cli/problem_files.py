@@ -10,6 +10,7 @@ import re
 import sys
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,10 @@ def _array(given: Mapping[str, Any], file: Path) -> Any:
     with np.load(path, allow_pickle=False) as arrays:
         if given["array"] not in arrays:
             raise ValueError(f"{path} has no array {given['array']!r}; it has {_listed(arrays.files)}")
-        return arrays[given["array"]]
+        try:
+            return arrays[given["array"]]
+        except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise ValueError(f"array {given['array']!r} of {path} cannot be read: {error}") from error
 
 
 def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:

@@ -71,6 +71,8 @@ class SweepStore:
     def _create(self, marker: Path) -> None:
         if self.path.exists() and not (self.path.is_dir() and _is_begun(self.path)):
             raise ValueError(f"store must be a new or empty folder or one of a sweep, got {self.path}")
+        if self.path.is_symlink() and not self.path.exists():
+            raise OSError(f"store {self.path} cannot be made: it is a link to a folder that does not exist")
         try:
             for name in FOLDERS:
                 (self.path / name).mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import erf
 
 from asymptotix import GAMP, BayesOptimal, DeepAttention, MultiIndex, simulate, solve
 from asymptotix.core.progress import Progress
@@ -105,3 +106,14 @@ def test_runs_on_a_link_reach_what_state_evolution_says(without_slow_posteriors)
     error = found.std(0, ddof=1) / 2
     assert (abs(found.mean(0) - expected) < 4 * error + 0.05).all(), found  # a bias of about 1/sqrt(D) is left
     assert (runs.status_code != "failed").all()
+
+
+@pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # four iterations are few
+def test_runs_on_a_saturating_link_are_those_of_linear_regression():
+    """Outputs close to the limits of an error function hide nothing."""
+    found = [
+        simulate(BayesOptimal(MultiIndex(link, 1)), GAMP(iterations=4), alpha=0.6, dim=60, seeds=2, progress=False)
+        for link in (lambda z: z[0], lambda z: erf(2 * z[0]))
+    ]
+    np.testing.assert_allclose(found[1].overlap, found[0].overlap, rtol=1e-6)  # rounding of outputs close to a limit
+    assert (found[0].overlap > 0.2).all()

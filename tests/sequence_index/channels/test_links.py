@@ -89,6 +89,13 @@ def test_one_index_against_roots_and_cut_gaussians(link) -> None:
         assert worst_error(in_own_units(own, own.posterior(y, omega, V), y), expected, V).max() < 1e-8
 
 
+def test_outputs_close_to_a_limit_have_their_roots() -> None:
+    """A bell is exp(-16) = 1e-7 at |z| = 4: given it, z is 4 or -4, and not all that lies farther out."""
+    bell = channel(lambda z: jnp.exp(-(z[0] ** 2)))
+    found = bell.posterior(bell.observe(np.full((1, 1, 1), 4.0)), np.zeros((1, 1, 1)), np.eye(1))
+    np.testing.assert_allclose([found.shift.item(), found.covariance.item()], [0, 16], atol=1e-8)  # of the root found
+
+
 @pytest.mark.slow
 def test_far_tails_and_single_precision_are_no_trouble() -> None:
     omega, V = np.array([[[-3.0]], [[3.0]]]), np.array([[1e-4]])

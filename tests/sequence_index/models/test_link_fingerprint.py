@@ -50,3 +50,20 @@ def test_files_of_earlier_versions_are_known_weakly():
     assert weakly_known(old) == ["link"]
     assert weakly_known(new) == []
     assert differences(old, new) == []  # at the sixteen points that it kept there is no difference
+
+
+@pytest.mark.slow
+def test_numbers_of_a_function_are_not_given_for_one_that_differs_in_rare_places(tmp_path):
+    def problem(width: float) -> asx.BayesOptimal:
+        return asx.BayesOptimal(asx.MultiIndex(cut(width), 1))
+
+    file, store, options = tmp_path / "two.nc", tmp_path / "store", {"alpha": [0.1]}
+    asx.sweep(problem(2.0), over=options, store=store, progress=False).save(file)
+    for call in (
+        lambda other: asx.sweep(other, over=options, store=store, progress=False),
+        lambda other: asx.solve(other, resume=file, progress=False, **options),
+        lambda other: asx.load(file, problem=other),
+    ):
+        with pytest.raises(ValueError, match="link: another function"):
+            call(problem(3.0))
+    assert asx.load(file, problem=problem(2.0)).ok
