@@ -90,8 +90,9 @@ class OverlapSolution:
 class _Evaluation(NamedTuple):
     """Averages at a point on one block of nodes, and where an iteration leads from there (R, m), less its x.
 
-    With draws the mean of the rows is that of all nodes together: the logarithm of a noisy average is too small, that
-    of a short randomisation more than that of all.
+    The logarithm of a noisy average is too small, that of one randomisation more than that of all: where rare samples
+    count, by far. The rows are jackknife's, R times that of all randomisations less R-1 times that of all but one:
+    their mean has the bias of neither.
     """
 
     point: Point
@@ -244,10 +245,12 @@ def _evaluated(
     evolution: OverlapMap, point: Point, average: Averager, correction: Correction | None = None
 ) -> _Evaluation:
     averages = average(point.V) if correction is None else correction.applied(average(point.V))
-    rows = evolution.image(averages, point)
-    noisy = evolution.nodes.noisy
-    together = evolution.image(_pooled_rows(averages), point)[0] if noisy else rows.mean(0)
-    return _Evaluation(point, averages, rows - rows.mean(0) + together - point.x)
+    together = evolution.image(_pooled_rows(averages), point)
+    count = len(averages.second_moment)
+    if count == 1:
+        return _Evaluation(point, averages, together - point.x)
+    without = evolution.image(_without_each_row(averages), point)
+    return _Evaluation(point, averages, count * together - (count - 1) * without - point.x)
 
 
 def _on_more_blocks(
@@ -368,6 +371,12 @@ def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
 def _pooled_rows(averages: Averages) -> Averages:
     """Of all randomisations together, as one."""
     return Averages(*(part.mean(0, keepdims=True) for part in averages))
+
+
+def _without_each_row(averages: Averages) -> Averages:
+    """Of all randomisations but one together, for each of them."""
+    rows = len(averages.second_moment)
+    return Averages(*((part.sum(0) - part) / (rows - 1) for part in averages))
 
 
 def _pooled(seen: list[_Evaluation], end: Point) -> Averages:
