@@ -263,5 +263,6 @@ def test_posteriors_of_a_saturated_softmax_of_ones_own_are_those_of_the_sign():
         omega = q * Z + np.sqrt(q * (1 - q)) * np.random.default_rng(0).standard_normal(Z.shape)
         V = np.array([[1 - q]])
         found, expected = (channel.posterior(channel.observe(Z), omega, V) for channel in (own, sign))
-        np.testing.assert_allclose(found.shift, expected.shift, atol=1e-6)
-        np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-6)
+        # The slopes of an entry near one have the rounding of one: that of weights is 1e-5 where others are 1e-12.
+        np.testing.assert_allclose(found.shift, expected.shift, atol=1e-4)
+        np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-4)
