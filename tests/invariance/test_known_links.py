@@ -346,6 +346,15 @@ def test_one_layer_of_attention_is_a_link(activation, alpha):
 
 
 @SLOW
+def test_a_softmax_of_ones_own_is_that_of_the_library():
+    activations = ("softmax", lambda logits: jax.nn.softmax(logits, axis=-1))
+    problems = [asx.BayesOptimal(asx.DeepAttention(1, 2, activation=activation)) for activation in activations]
+    built_in, own = (asx.solve(one, alpha=[0.258], tolerance=2e-3, progress=False) for one in problems)
+    assert own.ok
+    within(own, built_in.overlap.values)
+
+
+@SLOW
 def test_thresholds_of_tokens_of_their_own():
     def problem(tokens):
         return asx.BayesOptimal(asx.SequenceIndex(lambda Z: jnp.cos(Z[0]), 1, tokens))

@@ -9,6 +9,7 @@ from asymptotix import BayesOptimal, DeepAttention, MultiIndex
 from asymptotix.numerics.precision import double_precision
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.choose import channel_of
+from asymptotix.sequence_index.channels.tools.root_finding import gauss_newton
 from asymptotix.sequence_index.models import attention_map as attention_link
 from asymptotix.sequence_index.models import rank_one
 from asymptotix.sequence_index.models import rank_one as attention
@@ -229,3 +230,40 @@ def test_roots_near_a_fold_are_found():
     # Two roots +-Z with weights N(+-Z; omega, V): the same volume element.
     t = np.tanh((Z * omega).sum((1, 2)) / 1e-2)[:, None, None]
     np.testing.assert_allclose(found.shift + omega, Z * t, atol=1e-6)  # rounding, over z_0
+
+
+def _softmax(logits):
+    return jax.nn.softmax(logits, axis=-1)
+
+
+@double_precision()
+def test_where_a_softmax_saturates_more_than_observed_there_is_no_root():
+    def attention(z):
+        return _softmax(jnp.outer(z, z)).ravel()
+
+    def near(point):
+        return gauss_newton(attention, attention(z), point, 0, 3)
+
+    # Beyond, the first row of the attention matrix is the same, and the second saturates more.
+    z, beyond = jnp.array([1.42, -3.62]), jnp.array([(np.sqrt(49 + 4 * 1.42 * 5.04) - 7) / 2, -7.0])
+    assert abs(attention(beyond) - attention(z)).max() < 1e-7
+    assert not near(beyond)[1]
+    for root in (z, -z):
+        found, is_root = near(root + 1e-3)
+        assert is_root
+        np.testing.assert_allclose(found, root, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_posteriors_of_a_saturated_softmax_of_ones_own_are_those_of_the_sign():
+    Z = np.array([[-3.04446905, 3.19413861], [1.42711626, -3.62304178], [4.23567751, -2.22404153], [0.3, -1.2]])[
+        :, None
+    ]
+    own, sign = (channel_of(DeepAttention(1, 2, activation=activation)) for activation in (_softmax, "softmax"))
+    for q in (0.15, 0.9):
+        omega = q * Z + np.sqrt(q * (1 - q)) * np.random.default_rng(0).standard_normal(Z.shape)
+        V = np.array([[1 - q]])
+        found, expected = (channel.posterior(channel.observe(Z), omega, V) for channel in (own, sign))
+        # The slopes of an entry near one have the rounding of one: that of weights is 1e-5 where others are 1e-12.
+        np.testing.assert_allclose(found.shift, expected.shift, atol=1e-4)
+        np.testing.assert_allclose(found.covariance, expected.covariance, atol=1e-4)

@@ -13,6 +13,7 @@ from asymptotix.sequence_index.channels.mapped import MappedChannel
 from asymptotix.sequence_index.channels.tools.small_matrices import (
     cholesky,
     half_log_det,
+    least_squares,
     solve_lower,
     solve_positive,
 )
@@ -37,6 +38,16 @@ def test_they_are_those_of_lapack(n):
         x = jnp.asarray(right)
         np.testing.assert_allclose(solve_lower(jnp.asarray(L), x), np.linalg.solve(L, right), rtol=0, atol=1e-11)
         np.testing.assert_allclose(solve_positive(jnp.asarray(A), x), np.linalg.solve(A, right), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@double_precision()
+def test_least_squares_of_nearly_singular_matrices_keep_their_digits(n):
+    A = np.random.default_rng(n).standard_normal((n + 2, n))
+    A[:, -1] = A[:, 0] + 1e-9 * A[:, -1] if n > 1 else A[:, -1]  # its square would keep nothing of the difference
+    x, least = least_squares(jnp.asarray(A), jnp.asarray(A.sum(1)))
+    np.testing.assert_allclose(x, 1.0, atol=1e-5)
+    np.testing.assert_allclose(least, abs(np.diag(np.linalg.qr(A)[1])).min(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("n", SIZES)

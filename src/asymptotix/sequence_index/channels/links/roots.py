@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,16 +13,21 @@ from scipy.special import ndtri
 from ....numerics.quadrature import sobol_uniforms
 from ... import streams
 from ...models.observed_link import ObservedLink
+from ...models.scaled_volume import scaled_log_volume
 from ..mapped import NumberedSamples
-from ..tools.root_finding import gauss_newton, repeated
+from ..tools.root_finding import gauss_newton, least_residual, polished, repeated
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
-from ..tools.small_matrices import cholesky, half_log_det, solve_lower
+from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
 
 _STARTS, _STEPS, _POLISH = 48, 20, 3
+#: Distinct roots whose mirror images are tried as they are.
+_MIRRORED = 16
 #: The same for samples of which the first search finds no root, as happens near folds of the link, where undamped
 #: steps halve the distance only.
 _MORE_STARTS, _MORE_STEPS, _MORE_POLISH = 384, 80, 40
+#: Share of an observed output below which its logarithm is cut off.
+_NEAR_ZERO = 1e-4
 
 
 class RootChannel(LinkChannel):
@@ -29,7 +35,8 @@ class RootChannel(LinkChannel):
 
     Damped Gauss-Newton from 48 starts around omega, then once more from the mirror images -z of the roots that were
     found (links with a sign symmetry have roots there, however small V is). Samples without any root are searched again
-    from 384 starts, half of them twice as far out.
+    from 384 starts, half of them twice as far out, in outputs and in their logarithms: where an output saturates least
+    squares of outputs end at points where it saturates less.
     """
 
     description = "summation over roots found by Newton's method from 48 starts: the rank of the link is n = P M"
@@ -43,7 +50,7 @@ class RootChannel(LinkChannel):
         }  # fmt: skip
 
     def footprint(self, draws: int) -> int:
-        return 2 * draws * (2 * draws + 8 * self.size**2)
+        return 3 * draws * (3 * draws + 8 * self.size**2)
 
     def in_chunks(
         self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
@@ -58,23 +65,44 @@ class RootChannel(LinkChannel):
 
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
         root = cholesky(prior)
-        effort = (_STEPS, _POLISH) if draws == _STARTS else (_MORE_STEPS, _MORE_POLISH)
+        steps, polish = (_STEPS, _POLISH) if draws == _STARTS else (_MORE_STEPS, _MORE_POLISH)
+        starts = jnp.asarray(self._starts[draws])
 
         def phi(x: Any) -> Any:
             return self.link(omega + root @ x)
 
         def search(x: Any) -> tuple[Any, Any]:
-            return gauss_newton(phi, y, x, *effort)
+            return gauss_newton(phi, y, x, steps, polish)
 
-        first, found = jax.vmap(search)(jnp.asarray(self._starts[draws]))
-        mirrored = solve_lower(root, (-(omega + first @ root.T) - omega).T).T
-        mirrored = jnp.where(found[:, None], mirrored, first)
-        second, found_too = jax.vmap(search)(mirrored)
+        def search_logs(x: Any) -> tuple[Any, Any]:
+            nearly_log = partial(_nearly_log, jnp.abs(y))
+            near = least_residual(lambda x: nearly_log(phi(x)), nearly_log(y), x, steps)
+            return polished(phi, y, near, polish)
+
+        def mirrored(x: Any) -> Any:
+            return solve_lower(root, (-(omega + x @ root.T) - omega).T).T
+
+        if draws == _STARTS:
+            first, found = jax.vmap(search)(starts)
+        else:
+            halves = jax.vmap(search)(starts[: draws // 2]), jax.vmap(search_logs)(starts[draws // 2 :])
+            first, found = (jnp.concatenate(both) for both in zip(*halves, strict=True))
+        second, found_too = jax.vmap(search)(jnp.where(found[:, None], mirrored(first), first))
         x, ok = jnp.concatenate([first, second]), jnp.concatenate([found, found_too])
         ok &= ~repeated(x, ok)
+        # Where slopes are small, least squares lead away from a root that is there already.
+        some = jnp.argsort(~ok)[:_MIRRORED]
+        third, exact = jax.vmap(lambda x: polished(phi, y, x, _POLISH))(mirrored(x[some]))
+        x, ok = jnp.concatenate([x, third]), jnp.concatenate([ok, ok[some] & exact])
+        ok &= ~repeated(x, ok)
         log_density = -0.5 * (x**2).sum(1) - 0.5 * self.size * np.log(2 * np.pi)
-        volume = jax.vmap(lambda B: half_log_det(B.T @ B))(jax.vmap(jax.jacfwd(phi))(x))
+        volume = jax.vmap(lambda J: scaled_log_volume(jnp.zeros(len(J)), J))(jax.vmap(jax.jacfwd(phi))(x))
         return coloured(weighted_moments(jnp.where(ok, log_density - volume, -jnp.inf), x), root)
+
+
+def _nearly_log(size: Any, outputs: Any) -> Any:
+    """Increasing functions of outputs, logarithms but near zero: in them small ones count as much as others."""
+    return jnp.arcsinh(outputs / (_NEAR_ZERO * size + 1e-150))
 
 
 def _spread(count: int, n: int) -> np.ndarray:

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .small_matrices import solve_positive
+from .small_matrices import least_squares, solve_positive
 
 _RESIDUAL, _SAME = 2e-6, 1e-4
+#: Least slope, beside the size of outputs, at which their rounding leaves a root where it is.
+_KNOWN = 1e-12
 
 
 def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any:
@@ -36,20 +38,18 @@ def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any
     return jnp.where(b - a < 1e-13 * (1 + jnp.abs(z)), z, jnp.clip(z, a, b))
 
 
-def gauss_newton(phi: Any, y: Any, x: Any, steps: int, polish: int, longest: float = 2.0) -> tuple[Any, Any]:
-    """Damped least squares (Levenberg-Marquardt) for phi(x) = y, then undamped steps that stay close.
+def gauss_newton(phi: Any, y: Any, x: Any, steps: int, polish: int) -> tuple[Any, Any]:
+    """The point that :func:`least_residual` leads to, :func:`polished`, and whether it is a root of phi(x) = y."""
+    return polished(phi, y, least_residual(phi, y, x, steps), polish)
 
-    Returns the point and whether it is a root: the residual is small, up to the rounding of y to single precision, and
-    so is the last undamped step, for near a fold of phi points that are no roots have small residuals too.
-    """
 
-    def normal_equations(x: Any) -> tuple[Any, Any]:
-        J = jax.jacfwd(phi)(x)
-        return J.T @ J, J.T @ (phi(x) - y)
+def least_residual(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -> Any:
+    """Damped least squares (Levenberg-Marquardt) for phi(x) = y."""
 
     def damped(state: tuple[Any, Any, Any], _: Any) -> tuple[tuple[Any, Any, Any], None]:
         x, damping, best = state
-        A, b = normal_equations(x)
+        J = jax.jacfwd(phi)(x)
+        A, b = J.T @ J, J.T @ (phi(x) - y)
         ridge = damping * jnp.diag(A) + 1e-13 * jnp.trace(A) + 1e-300  # in the scale of each coordinate
         step = -solve_positive(A + jnp.diag(ridge), b)
         step *= jnp.minimum(1.0, longest / (jnp.sqrt((step**2).sum()) + 1e-12))
@@ -58,17 +58,31 @@ def gauss_newton(phi: Any, y: Any, x: Any, steps: int, polish: int, longest: flo
         new = jnp.where(better, 0.1 * damping, jnp.maximum(8 * damping, 1e-3))
         return (jnp.where(better, x + step, x), new, jnp.where(better, value, best)), None
 
-    def undamped(x: Any, _: Any) -> tuple[Any, Any]:
-        A, b = normal_equations(x)
-        step = -solve_positive(A + (1e-15 * jnp.trace(A) + 1e-300) * jnp.eye(len(x)), b)
-        size = jnp.abs(step).max()
-        return jnp.where(size < 0.1, x + step, x), size
-
     state = (x, jnp.asarray(1e-3), ((phi(x) - y) ** 2).sum())
-    x, _, _ = jax.lax.scan(damped, state, None, length=steps)[0]
-    x, sizes = jax.lax.scan(undamped, x, None, length=polish)
-    close = ((phi(x) - y) ** 2).sum() < (_RESIDUAL * (1 + jnp.sqrt((y**2).sum()))) ** 2
-    return x, close & (sizes[-1] < _SAME)
+    return jax.lax.scan(damped, state, None, length=steps)[0][0]
+
+
+def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
+    """Undamped steps that stay close to x, and whether they end at a root of phi(x) = y.
+
+    There every residual is small beside its own output, up to the rounding of y to single precision, or beside the
+    slope of that output; so is the last step, for near a fold of phi points that are no roots have small residuals too;
+    and slopes are large enough for rounding to leave the root where it is. Where an output saturates it is small and
+    as precise as others. Beside a number of order one its residual would be small wherever it saturates even more, at
+    points that would have nearly all the weight: a root weighs more the smaller its slopes are.
+    """
+
+    def undamped(x: Any, _: Any) -> tuple[Any, tuple[Any, Any, Any]]:
+        J = jax.jacfwd(phi)(x)
+        scale = jnp.maximum(jnp.maximum(jnp.abs(y), jnp.sqrt((J**2).sum(1))), 1e-300)
+        step, least = least_squares(J / scale[:, None], (y - phi(x)) / scale)
+        size = jnp.abs(step).max()
+        return jnp.where(size < 0.1, x + step, x), (size, least, scale)
+
+    x, last = jax.lax.scan(undamped, x, None, length=steps)
+    size, least, scale = (one[-1] for one in last)
+    close = (jnp.abs(phi(x) - y) < _RESIDUAL * scale).all()
+    return x, close & (size < _SAME) & (least > _KNOWN)
 
 
 def repeated(x: Any, ok: Any) -> Any:
