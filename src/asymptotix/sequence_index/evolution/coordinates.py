@@ -218,6 +218,13 @@ class Coordinates:
         space = replace(self, frame=frame @ left @ right)
         return space, space._components(np.einsum("a,aij->ij", x, self._basis))
 
+    def aimed(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
+        """What is known, turned within what is learned to the largest eigenvectors of a precision matrix (P, P)."""
+        both, known = np.concatenate([self.frame, self.certain], 1), self.certain.shape[1]
+        axes = both @ np.linalg.eigh(both.T @ hat @ both)[1]
+        space, x = self.turned(x, axes[:, : self.rank])
+        return replace(space, known=axes[:, len(axes[0]) - known :]), x
+
 
 def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:
     """One for every index that takes part, zero for those that are held (P,)."""

@@ -29,6 +29,8 @@ NEARLY_EXACT = 2e-3
 MARGINAL = 1e-3
 #: Times that the learned subspace is turned at most; the last time it is enlarged instead.
 _TURNS = 4
+#: Times that known directions are turned; see :meth:`Dynamics._aimed`.
+_AIMS = 3
 
 
 class Ending(Enum):
@@ -121,7 +123,7 @@ class Dynamics(OverlapMap):
             if stopped is _Stop.LOST:
                 point = point.without(float(to_logit(NO_OVERLAP)))
             elif stopped is _Stop.KNOWN:
-                point = point.pinned()
+                point = self._aimed(point.pinned())
             elif stopped is _Stop.EXACT:
                 return DynamicsEnd(point, Ending.EXACT, self.contraction(point.alpha))
             elif stopped is _Stop.MARGINAL:
@@ -130,6 +132,18 @@ class Dynamics(OverlapMap):
             else:
                 return DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
         return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
+
+    def _aimed(self, point: Point) -> Point:
+        """The point with known directions where the map on few nodes has them, once they are as good as known.
+
+        A known direction is not moved by the iteration any more. Off by an angle of the order of sqrt(1-q), as it is
+        when it comes to be known, it would show the others something in every sample that shows only itself.
+        """
+        if self.channel.diagonal:
+            return point
+        for _ in range(_AIMS):
+            point = point.aimed(self.nodes.few(point.V).second_moment.mean(0))
+        return point
 
     def _run(self, point: Point, say: Say) -> tuple[Point, _Stop | None, FixedPoint]:
         """The end of the iteration, why it was left early (None: it was not), and what the iteration says of it."""

@@ -117,3 +117,7 @@ class Point:
     def turned(self, frame: np.ndarray) -> Point:
         """The same overlap in a nearby subspace of the same dimension, spanned by ``frame`` (P, k)."""
         return Point(self.alpha, *self.space.turned(self.x, frame))
+
+    def aimed(self, hat: np.ndarray) -> Point:
+        """With what is known turned, within what is learned, to the largest eigenvectors of a precision (P, P)."""
+        return Point(self.alpha, *self.space.aimed(self.x, hat))

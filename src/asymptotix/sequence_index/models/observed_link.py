@@ -9,6 +9,7 @@ absolute tolerances do not depend on the user's unit.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -82,6 +83,14 @@ class ObservedLink:
         padded = np.zeros((max(256, 1 << (len(z) - 1).bit_length()), z.shape[1]))  # few compiled programs
         padded[: len(z)] = z
         return np.asarray(self._branches(jnp.asarray(padded)))[: len(z)]
+
+    @property
+    def branch(self) -> Callable[[Any], Any] | None:
+        """Function that identifies the branch of the link at indices z (n,) by numbers (b,), for traced programs.
+
+        None where the link has one branch only, and where its operations do not tell.
+        """
+        return None if self.analytic or self._branches is None else self._program.branches
 
     def _shown(self, z: Any) -> Any:
         return flat_link(self.own, z) if self.own.noise > 0 else self._program.shown(z)

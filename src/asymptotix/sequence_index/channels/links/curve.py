@@ -73,10 +73,7 @@ class CurveChannel(LinkChannel):
         correlation = prior / jnp.outer(deviation, deviation)
         nodes = [self._nodes(y, omega[i], deviation[i], jnp.abs(far[i]) / deviation[i], i, _NODES) for i in (0, 1)]
 
-        def residual(t: Any) -> Any:
-            return self.link(omega + deviation * t)[0] - y[0]
-
-        log_weights, t = self._on_curve(residual, nodes, _NODES // _LINE_NODES)
+        log_weights, t = self._on_curve(y, omega, deviation, nodes, _NODES // _LINE_NODES)
         log_weights -= 0.5 * (t * solve_positive(correlation, t.T).T).sum(1)
         # As a density of y: N(z) d^2 z in units of the deviations.
         normal = -half_log_det(correlation) - np.log(2 * np.pi)
@@ -85,28 +82,44 @@ class CurveChannel(LinkChannel):
     def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
         nodes = [self._nodes(y, 0.0, 1.0, 0.0, i, _SUPPORT_NODES, z[i]) for i in (0, 1)]
         every = _SUPPORT_NODES // _SUPPORT_LINE_NODES
-        log_weights, points = self._on_curve(lambda z: self.link(z)[0] - y[0], nodes, every)
+        log_weights, points = self._on_curve(y, 0.0, 1.0, nodes, every)
         return points[None], log_weights[None]
 
-    def _on_curve(self, residual: Any, nodes: list[tuple[Any, Any]], every: int) -> tuple[Any, Any]:
-        """Log-weights and places (m, 2) of points of the curve, from both charts; brackets on every such node."""
-        parts = []
+    def _on_curve(
+        self, y: Any, omega: Any, deviation: Any, nodes: list[tuple[Any, Any]], every: int
+    ) -> tuple[Any, Any]:
+        """Log-weights and places t (m, 2) of points omega + deviation t of the curve, from both charts.
+
+        Roots are looked for between every so many nodes of the other chart.
+        """
+        branch, parts = self.model.branch, []
+
+        def residual(t: Any) -> Any:
+            return self.link(omega + deviation * t)[0] - y[0]
+
+        def branch_of(t: Any) -> Any:
+            assert branch is not None
+            return branch(omega + deviation * t)
+
         for solved in (0, 1):
             (t, log_steps), (line, _) = nodes[1 - solved], nodes[solved]
-            chart = jax.vmap(partial(self._on_line, residual, solved, line[::every]))
+            chart = jax.vmap(partial(self._on_line, residual, branch and branch_of, solved, line[::every]))
             log_weights, roots = chart(t, log_steps)
             parts.append((log_weights.ravel(), roots.reshape(-1, 2)))
         log_weights, t = (jnp.concatenate(column) for column in zip(*parts, strict=True))
         return log_weights, t
 
-    def _on_line(self, residual: Any, solved: int, line: Any, t: Any, log_step: Any) -> tuple[Any, Any]:
+    def _on_line(
+        self, residual: Any, branch: Any, solved: int, line: Any, t: Any, log_step: Any
+    ) -> tuple[Any, Any]:
         """Log-weights and places of the roots along the line of index ``solved`` at the value t of the other one."""
         free = 1 - solved
 
         def point(s: Any) -> Any:
             return jnp.zeros(2).at[free].set(t).at[solved].set(s)
 
-        s, found = line_roots(lambda s: residual(point(s)), line, self._affine[solved])
+        along = None if branch is None else lambda s: branch(point(s))
+        s, found = line_roots(lambda s: residual(point(s)), line, self._affine[solved], along)
         x = jax.vmap(point)(s)
         slope, bend = jax.vmap(jax.grad(residual))(x), jax.vmap(jax.hessian(residual))(x)
         bend = jnp.sqrt(jnp.diagonal(bend, axis1=1, axis2=2) ** 2 + slope[:, ::-1] ** 2)

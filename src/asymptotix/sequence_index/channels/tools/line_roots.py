@@ -13,22 +13,35 @@ from .root_finding import monotone_root
 
 #: Roots along a line, extrema that may hide two more, and steps towards each of them.
 _MOST_ROOTS, _MOST_EXTREMA, _STEPS = 6, 2, 18
+#: Changes of branch along a line, and bisections to the last digit of each.
+_MOST_CHANGES, _HALVINGS = 4, 50
 
 
-def line_roots(residual: Any, line: Any, affine: bool) -> tuple[Any, Any]:
+def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tuple[Any, Any]:
     """Roots of a function of one variable between the increasing points ``line``, and which of them exist.
 
     A cell in which the slope changes its sign and the function does not is split at its extremum: two roots may hide
     in it. Where there are more than there is room for, those in the middle of the line are found.
+
+    Parameters
+    ----------
+    residual : callable
+    line : array (m,)
+    affine : bool
+        Whether the function is affine.
+    branch : callable, optional
+        Numbers that identify the branch of the function at a point. Where the branch changes the function may jump,
+        and a change of its sign there is no root.
     """
     if affine:
         value, slope = jax.value_and_grad(residual)(0.0)
         s = -value / jnp.where(slope == 0, 1.0, slope)
         return s[None], (slope != 0)[None]
+    line, whole = (line, True) if branch is None else _with_changes(branch, line)
     value, slope = jax.vmap(jax.value_and_grad(residual))(line)
     central = np.abs(np.arange(len(line) - 1) - 0.5 * len(line))
-    cell, found = first_places(value[1:] * value[:-1] <= 0, central, _MOST_ROOTS)
-    turning = (slope[1:] * slope[:-1] < 0) & (value[1:] * value[:-1] > 0) & (value[:-1] * slope[:-1] < 0)
+    cell, found = first_places(whole & (value[1:] * value[:-1] <= 0), central, _MOST_ROOTS)
+    turning = (slope[1:] * slope[:-1] < 0) & (value[1:] * value[:-1] > 0) & (value[:-1] * slope[:-1] < 0) & whole
     corner, turns = first_places(turning, central, _MOST_EXTREMA)
     a, b = line[corner], line[corner + 1]
     extremum = jax.vmap(lambda a, b: root_between(jax.grad(residual), a, b, _STEPS))(a, b)
@@ -36,6 +49,25 @@ def line_roots(residual: Any, line: Any, affine: bool) -> tuple[Any, Any]:
     lower, upper = jnp.concatenate([line[cell], a, extremum]), jnp.concatenate([line[cell + 1], extremum, b])
     roots = jax.vmap(lambda a, b: root_between(residual, a, b, _STEPS))(lower, upper)
     return roots, jnp.concatenate([found, hidden, hidden])
+
+
+def _with_changes(branch: Any, line: Any) -> tuple[Any, Any]:
+    """The points of a line and those on both sides of changes of branch, in order, and which cells have one branch."""
+
+    def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
+        a, b = ends
+        middle = 0.5 * (a + b)
+        same = (jax.vmap(branch)(middle) == before).all(1)
+        return jnp.where(same, middle, a), jnp.where(same, b, middle)
+
+    branches = jax.vmap(branch)(line)
+    central = np.abs(np.arange(len(line) - 1) - 0.5 * len(line))
+    cell, _ = first_places((branches[1:] != branches[:-1]).any(1), central, _MOST_CHANGES)
+    before = branches[cell]
+    a, b = jax.lax.fori_loop(0, _HALVINGS, halve, (line[cell], line[cell + 1]))
+    line = jnp.sort(jnp.concatenate([line, a, b]))
+    branches = jax.vmap(branch)(line)
+    return line, (branches[1:] == branches[:-1]).all(1)
 
 
 def root_between(function: Any, a: Any, b: Any, steps: int) -> Any:
