@@ -109,9 +109,7 @@ class CurveChannel(LinkChannel):
         log_weights, t = (jnp.concatenate(column) for column in zip(*parts, strict=True))
         return log_weights, t
 
-    def _on_line(
-        self, residual: Any, branch: Any, solved: int, line: Any, t: Any, log_step: Any
-    ) -> tuple[Any, Any]:
+    def _on_line(self, residual: Any, branch: Any, solved: int, line: Any, t: Any, log_step: Any) -> tuple[Any, Any]:
         """Log-weights and places of the roots along the line of index ``solved`` at the value t of the other one."""
         free = 1 - solved
 
