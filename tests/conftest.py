@@ -1,13 +1,20 @@
-"""Programs that JAX compiled for one test serve the next one, in this run and in the ones that follow on this machine.
+"""What all tests share: Ctrl-C is obeyed, and programs that JAX compiled for one test serve the next one.
 
-The targets of the Makefile name the folder in ``COMPILED_FOR_TESTS``; without that name nothing happens here. Processes
+A shell starts jobs in the background with SIGINT ignored; tests of interrupts send it to themselves.
+
+Compiled programs serve this run and those that follow on this machine. The targets of the Makefile name the folder in ``COMPILED_FOR_TESTS``; without that name nothing happens here. Processes
 that tests start compile for themselves, as a user's do: tests kill some of them, and half an entry would be found, and
 warned of, ever after.
 """
 
 import os
+import signal
 import tempfile
+import threading
 from pathlib import Path
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def put(self, key: str, value: bytes) -> None:
