@@ -2,9 +2,9 @@
 
 A shell starts jobs in the background with SIGINT ignored; tests of interrupts send it to themselves.
 
-Compiled programs serve this run and those that follow on this machine. The targets of the Makefile name the folder in ``COMPILED_FOR_TESTS``; without that name nothing happens here. Processes
-that tests start compile for themselves, as a user's do: tests kill some of them, and half an entry would be found, and
-warned of, ever after.
+Compiled programs serve this run and those that follow on this machine. The targets of the Makefile name the folder in
+``COMPILED_FOR_TESTS``; without that name none are kept. Processes that tests start compile for themselves, as a user's
+do: tests kill some of them, and half an entry would be found, and warned of, ever after.
 """
 
 import os
