@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 
@@ -65,3 +66,9 @@ def test_array_of_shape():
         checks.array_of_shape("Q", np.eye(3), (2, None))
     with pytest.raises(ValueError, match="finite"):
         checks.array_of_shape("Q", [[np.inf]], (1, 1))
+
+
+@pytest.mark.parametrize(("transformed", "given"), [(jax.jit, 1.0), (jax.grad, 1.0), (jax.vmap, np.ones(2))])
+def test_a_symbol_of_jax_is_answered_with_what_to_do(transformed, given):
+    with pytest.raises(ValueError, match=r"alpha must be an array of numbers, got .*outside of jax\.jit"):
+        transformed(lambda alpha: checks.real_array("alpha", alpha).sum())(given)

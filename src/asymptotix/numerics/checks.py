@@ -116,12 +116,21 @@ def dimensions(name: str, x: Any) -> int:
         raise ValueError(f"{name} must be a number or an array of numbers, got {x!r}") from error
 
 
+def _of_symbols(x: Any) -> str:
+    """Return what to do where JAX traces a function of the user's that calls the library; empty for other values."""
+    import jax
+
+    if not isinstance(x, jax.core.Tracer):
+        return ""
+    return ": call this function outside of jax.jit, jax.grad and jax.vmap; asx.gradient gives derivatives"
+
+
 def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
     except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
-        raise ValueError(f"{name} must be an array of numbers, got {_briefly(x)}") from error
+        raise ValueError(f"{name} must be an array of numbers, got {_briefly(x)}{_of_symbols(x)}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {_briefly(x)}")
     if np.isnan(array).any():
