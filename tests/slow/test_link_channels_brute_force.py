@@ -186,7 +186,6 @@ def two_layers(Z):
 
 
 def test_fibre_of_two_layer_attention_against_its_own_channel() -> None:
-    pytest.importorskip("numba")
     fibre, own = channel_of(SequenceIndex(two_layers, 2, 2)), TwoLayerChannel(1.0, "softmax")
     assert fibre.outputs == 2
     assert fibre.stochastic

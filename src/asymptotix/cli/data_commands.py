@@ -47,7 +47,7 @@ def list_sets(context: typer.Context, debug: Debug = False) -> None:
 
 @data_app.command("get")
 def get_sets(context: typer.Context, names: Names, to: To = None, debug: Debug = False) -> None:
-    """Download data sets: checked, and resumed where a download was interrupted. What is there and right is kept."""
+    """Download data sets, and check them. What is there and right is kept."""
     with clear_messages(context, debug):
         from ..tasks.stored.catalogue import stored_set
         from ..tasks.stored.download import get

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -20,18 +18,6 @@ SMALL = 256
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
-def compiler_installed() -> bool:
-    """Whether numba can compile loops; where it cannot, JAX takes its place, and whoever waits is told why."""
-    if importlib.util.find_spec("numba") is not None:
-        return True
-    warnings.warn(
-        "numba is not installed: JAX takes its place, up to a hundred times slower on a CPU; `pip install numba`",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return False
 
 
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:

@@ -21,7 +21,6 @@ import numpy as np
 
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
-from .stored.bilinear import resize_bilinear
 
 if TYPE_CHECKING:
     import jax
@@ -171,10 +170,21 @@ def variance_floor(deviation: float) -> float:
     return _EPSILON * deviation**2
 
 
+def _resized(images: np.ndarray) -> np.ndarray:
+    """Return images (..., height, width) of uint8 as (..., 32, 32), by Pillow's bilinear filter."""
+    from PIL import Image
+
+    flat = images.reshape(-1, *images.shape[-2:])
+    resized = np.empty((len(flat), PIXELS, PIXELS), np.uint8)
+    for new, old in zip(resized, flat, strict=True):
+        new[:] = Image.fromarray(old).resize((PIXELS, PIXELS), Image.Resampling.BILINEAR)
+    return resized.reshape(*images.shape[:-2], PIXELS, PIXELS)
+
+
 def cut_into_patches(images: np.ndarray) -> np.ndarray:
     """Grey values (..., 16, 64) of images (..., height, width) resized to 32 x 32; ink is 255."""
     side = PIXELS // PATCH
-    resized = resize_bilinear(images, PIXELS)
+    resized = _resized(images)
     cut = resized.reshape(*images.shape[:-2], side, PATCH, side, PATCH).swapaxes(-3, -2)
     return cut.reshape(*images.shape[:-2], PATCHES, PATCH**2)
 

@@ -1,7 +1,6 @@
 """Averages of the loss: reference fixed points, exact identities and closed forms."""
 
 import math
-import sys
 
 import jax
 import numpy as np
@@ -178,15 +177,6 @@ def test_a_learner_without_noise():
     limit = average(1.75, 1.4, 1.4**2 / 1.75, 0.5, multi_start=False)
     near = average(1.75, 1.4, 1.4**2 / 1.75 + 1e-8, 0.5, multi_start=False)
     np.testing.assert_allclose(limit[:-1], near[:-1], rtol=1e-4)  # the spread of z is 1e-4
-
-
-@pytest.mark.slow
-def test_without_numba(monkeypatch):
-    compiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.warns(RuntimeWarning, match="pip install numba"):
-        uncompiled = SquaredSoftmax(2, 1.0, 1.0, order=8)(1.75, 1.3, 1.4, 3.0, multi_start=True)
-    np.testing.assert_allclose(uncompiled, compiled, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

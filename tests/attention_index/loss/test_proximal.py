@@ -1,7 +1,5 @@
 """The proximal maps against brute force, and the kernels against one another."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ from asymptotix.attention_index.loss.proximal import (
     DISAGREEMENT,
     RowsMap,
     TwoTokenMap,
-    UncompiledRowsMap,
     proximal_points,
     softmax_map,
 )
@@ -154,15 +151,11 @@ def generic_map(tokens, beta, target_beta):
     )
 
 
-@pytest.mark.parametrize(
-    ("tokens", "make", "basis"),
-    [(2, generic_map, visible_basis(2)), pytest.param(3, UncompiledRowsMap, np.eye(5), marks=pytest.mark.slow)],
-)
-def test_automatic_differentiation_gives_the_same_points(tokens, make, basis):
-    """The generic path in all coordinates, and the softmax map of an installation without numba."""
-    Sigma = 5.0
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_automatic_differentiation_gives_the_same_points(tokens):
+    Sigma, basis = 5.0, visible_basis(tokens)
     z0, z = draw(tokens, 300)
-    compiled, differentiated = softmax_map(tokens, 1.5, 1.0), make(tokens, 1.5, 1.0)
+    compiled, differentiated = softmax_map(tokens, 1.5, 1.0), generic_map(tokens, 1.5, 1.0)
     expected = compiled.solve(z0, z, Sigma, None, True)
     points = differentiated.solve(z0 @ basis.T, z @ basis.T, Sigma, None, True)
     np.testing.assert_allclose(points.value, expected.value, rtol=1e-12)
@@ -188,7 +181,7 @@ def test_the_trace_is_that_of_the_derivative(tokens):
     np.testing.assert_allclose(trace, difference, atol=1e-7)  # step^2 times a third derivative
 
 
-@pytest.mark.parametrize("make", [RowsMap, pytest.param(UncompiledRowsMap, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", [RowsMap, pytest.param(generic_map, marks=pytest.mark.slow)])
 def test_a_sample_does_not_depend_on_those_beside_it(make):
     """Bit for bit, with fewer samples than lanes and with more, in one part and in several."""
     z0, z = draw(3, 5000, seed=1)
@@ -295,9 +288,3 @@ def test_extreme_penalties(tokens, Sigma):
         loss = softmax_map(tokens, 1.0, 2.0).loss(softmax_map(tokens, 1.0, 2.0).output(z0), p)
         assert np.max(loss) < 1e-8
         assert np.isfinite(trace).all()
-
-
-def test_without_numba_the_maps_are_uncompiled(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.warns(RuntimeWarning, match="pip install numba"):
-        assert isinstance(softmax_map(2, 1.0, 1.0), UncompiledRowsMap)

@@ -7,7 +7,6 @@ import pytest
 from scipy.integrate import trapezoid
 
 from asymptotix import Atoms, Empirical, MarchenkoPastur, PowerLaw, Spiked, Target
-from asymptotix.attention_index.spectra import measures
 from asymptotix.attention_index.spectra.biane import BianeConvolution
 from asymptotix.attention_index.spectra.convolution import Convolution
 from asymptotix.attention_index.spectra.measures import Atomic, Continuous, Measure
@@ -345,18 +344,6 @@ def test_ends_of_a_density_beyond_the_resolution_of_floats(target: Target, delta
     x, weight, h = convolution.nodes()
     assert weight.sum() == pytest.approx(1, abs=1e-12)
     assert weight @ (x * h) == pytest.approx(0.5, abs=1e-9)  # Re g has a peak log(1/delta) at each end
-
-
-def test_numpy_gives_the_compiled_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
-
-    def numbers() -> list[float]:
-        laws = [THREE_ATOMS.convolution(0.6), PowerLaw(2.0, cutoff=9.0, kappa0=0.5).convolution(0.2)]
-        return [number for law in laws for number in law.moments(0.1)]
-
-    compiled = numbers()
-    monkeypatch.setattr(measures, "compiled_kernels", lambda: None)
-    assert numbers() == pytest.approx(compiled, rel=1e-12)
 
 
 # -- random matrices -----------------------------------------------------------------------------------------

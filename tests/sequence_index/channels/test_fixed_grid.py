@@ -42,7 +42,6 @@ def single(kind, c, *arrays):
 @functools.cache
 def exact(kind, c, v1, v2, correlation):
     """The adaptive cubature's answer to the samples of ``draw``."""
-    pytest.importorskip("numba", reason="the reference needs numba")
     from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
 
     u, omega, V, _ = draw(kind, c, v1, v2, correlation=correlation)

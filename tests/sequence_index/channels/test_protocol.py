@@ -1,7 +1,5 @@
 """The posterior of one observation against integrals, differences and identities."""
 
-import sys
-
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -12,8 +10,6 @@ from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChan
 from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
 from asymptotix.sequence_index.models import rank_one as attention
 from attention_inverse import preactivation_from_output
-
-pytest.importorskip("numba")
 
 ACTIVATIONS = ("softmax", "linear")
 DIAGONAL = np.diag([0.7, 0.25])
@@ -241,12 +237,6 @@ def test_folded_nodes_have_gaussian_moments(channel):
 def test_backend_is_chosen_by_what_there_is():
     assert TwoLayerChannel(1.0, "softmax").backend == fastest_backend()
     assert TwoLayerChannel(1.0, "softmax", "jax").backend == "jax"
-
-
-def test_without_numba_the_grid_of_jax_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.warns(RuntimeWarning, match="pip install numba"):
-        assert TwoLayerChannel(1.0, "softmax").backend == "jax"
 
 
 @pytest.mark.parametrize("skip", [1e-2, 1e-3, 0.0])

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
-
 from asymptotix.sequence_index.channels.attention.activation_kinds import LINEAR, SOFTMAX
 from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
 from asymptotix.sequence_index.channels.protocol import DEFAULT_ACCURACY, Accuracy

@@ -37,7 +37,6 @@ def test_one_layer_quadrature_agrees_with_quasi_random_nodes(tokens, q):
 @pytest.mark.parametrize("rough", [True, False])
 @pytest.mark.parametrize("v", [(1.0, 1.0), (0.9999, 0.5), (0.6, 0.02), (1e-6, 0.3)])
 def test_one_pass_over_the_nodes_is_that_through_posteriors(channel, rough, v, monkeypatch):
-    pytest.importorskip("numba", reason="without it there is no such pass")
     V = np.diag(v)
     found = QuasiRandomAverager(channel, 32, 8, rough=rough)(V)
     monkeypatch.setattr(TwoLayerChannel, "score_squares", lambda *_: None)
@@ -161,7 +160,6 @@ def test_best_averager_of_each_channel():
 @pytest.mark.parametrize("activation", IDS)
 def test_corrected_averages_with_rough_posteriors_are_those_with_better_ones(activation, q):
     """On the same nodes: what is left is the error of the correction, which its rows show."""
-    pytest.importorskip("numba")  # the other backend has no rough posteriors
     nodes, V = Nodes(TwoLayerChannel(1.0, activation, backend="numba")), np.diag(1 - np.array(q))
     better, rough, correction = nodes.block(0)(V), nodes.rough.block(0)(V), next(nodes.corrections(V))
     assert nodes.rough is not nodes

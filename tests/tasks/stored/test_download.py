@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.contents = {f"/{NAME}": CONTENT}
         self.ways: list[str] = []
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -38,30 +38,23 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self):
-        asked = self.headers.get("Range")
-        self.server.asked.append((self.path, asked))
+        self.server.asked.append(self.path)
         way = self.server.ways.pop(0) if self.server.ways else "right"
         content = self.server.contents.get(self.path)
         if content is None:
             self.send_error(404)
             return
-        begin = int(asked.removeprefix("bytes=").rstrip("-")) if asked and way != "no ranges" else 0
-        if way == "no such range" and asked:
-            self.send_error(416)
-            return
         if way == "page":
-            content, begin = b"<html>sorry</html>", 0
+            content = b"<html>sorry</html>"
         if way == "corrupt":
             content = content[:-1] + b"?"
-        self.send_response(206 if begin else 200)
-        if begin:
-            shift = 7 if way == "wrong range" else 0
-            self.send_header("Content-Range", f"bytes {begin + shift}-{len(content) - 1}/{len(content)}")
+        self.send_response(200)
         if way != "too much":
-            self.send_header("Content-Length", str(len(content) - begin))
+            self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        rest = content[begin:]
-        self.wfile.write(rest[: len(rest) // 2] if way == "cut" else rest + b"more" * (way == "too much"))
+        if way == "cut":
+            content = content[: len(content) // 2]
+        self.wfile.write(content + b"more" * 2**16 * (way == "too much"))
 
     def log_message(self, *_):
         pass
@@ -90,10 +83,6 @@ def path(tmp_path):
     return tmp_path / "data" / "folder" / NAME
 
 
-def part(path):
-    return path.with_name(f".{NAME}.part")
-
-
 def files_in(folder):
     return sorted(os.listdir(folder))
 
@@ -102,7 +91,7 @@ def test_a_download_leaves_nothing_but_the_file(server, file, path):
     download.download(file, path, progress=False)
     assert path.read_bytes() == CONTENT
     assert files_in(path.parent) == [NAME]
-    assert server.asked == [(f"/{NAME}", None)]
+    assert server.asked == [f"/{NAME}"]
     assert path.stat().st_mode & 0o044 == 0o044 & ~umask()  # like any file: others may share a directory of data
 
 
@@ -131,92 +120,25 @@ def test_a_damaged_file_is_replaced_by_a_right_one_only(server, file, path):
     assert path.read_bytes() == CONTENT
 
 
-def interrupted(server, file, path):
-    """Half of the file is sent; what is kept of it, less a piece at the end that was not complete."""
-    server.ways = ["cut"]
-    with pytest.raises(download.DownloadError, match="the connection ended early") as error:
-        download.download(file, path, progress=False)
-    assert files_in(path.parent) == [f".{NAME}.part"]
-    kept = part(path).stat().st_size
-    assert 0 < len(CONTENT) // 2 - kept < download._CHUNK
-    assert f"{kept:,} of {len(CONTENT):,} bytes are kept, and the next call goes on from there" in str(error.value)
-    server.asked.clear()
-    return kept
-
-
-def test_an_interrupted_download_goes_on(server, file, path):
-    kept = interrupted(server, file, path)
-    download.download(file, path, progress=False)
-    assert server.asked == [(f"/{NAME}", f"bytes={kept}-")]
-    assert path.read_bytes() == CONTENT
-    assert files_in(path.parent) == [NAME]
-
-
-def test_interrupted_twice(server, file, path):
-    once = interrupted(server, file, path)
-    server.ways = ["cut"]
-    with pytest.raises(download.DownloadError, match="the connection ended early"):
-        download.download(file, path, progress=False)
-    twice = part(path).stat().st_size
-    assert twice > once
-    download.download(file, path, progress=False)
-    assert [asked for _, asked in server.asked] == [f"bytes={once}-", f"bytes={twice}-"]
-    assert path.read_bytes() == CONTENT
-
-
-def test_a_server_without_ranges(server, file, path):
-    interrupted(server, file, path)
-    server.ways = ["no ranges"]
-    download.download(file, path, progress=False)
-    assert len(server.asked) == 1
-    assert path.read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("left", [b"?" * 1000, b"?" * len(CONTENT), b"?" * (len(CONTENT) + 1), b""])
-def test_what_was_left_behind_may_be_wrong(server, file, path, left):
-    path.parent.mkdir(parents=True)
-    part(path).write_bytes(left)
-    download.download(file, path, progress=False)  # in one call
-    assert path.read_bytes() == CONTENT
-    assert files_in(path.parent) == [NAME]
-
-
 @pytest.mark.parametrize(
-    ("way", "said"),
-    [
-        ("page", "it offers 18 bytes, and 307,200 are expected"),
-        ("no such range", "it has no bytes after"),
-        ("wrong range", "it answers the range from"),
-    ],
+    ("way", "said"), [("cut", "the connection ended early"), ("page", "another SHA-256"), ("too much", "more than the")]
 )
-def test_an_answer_to_something_else_spoils_nothing(server, file, path, way, said):
-    kept = interrupted(server, file, path)
+def test_an_answer_to_something_else_leaves_nothing(server, file, path, way, said):
     server.ways = [way]
     with pytest.raises(download.DownloadError, match=said):
         download.download(file, path, progress=False)
-    assert part(path).read_bytes() == CONTENT[:kept]
+    assert files_in(path.parent) == []
     download.download(file, path, progress=False)
     assert path.read_bytes() == CONTENT
 
 
-def test_no_more_than_the_file_is_written(server, file, path):
-    server.ways = ["too much"]
-    with pytest.raises(download.DownloadError, match="it sends more than the 307,200 bytes"):
-        download.download(file, path, progress=False)
-    assert files_in(path.parent) == []
-
-
-def test_the_next_address_goes_on_where_the_first_broke(server, path):
+def test_the_next_address_is_asked_where_the_first_broke(server, path):
     server.contents["/mirror/" + NAME] = CONTENT
     addresses = (server.url + "gone/", server.url, server.url + "mirror/")
     mirrored = StoredFile(NAME, len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), addresses=addresses)
     server.ways = ["right", "cut"]
     download.download(mirrored, path, progress=False)
-    assert server.asked[:2] == [(f"/gone/{NAME}", None), (f"/{NAME}", None)]
-    (address, asked), *rest = server.asked[2:]
-    assert address == f"/mirror/{NAME}"
-    assert asked.startswith("bytes=")
-    assert rest == []
+    assert server.asked == [f"/gone/{NAME}", f"/{NAME}", f"/mirror/{NAME}"]
     assert path.read_bytes() == CONTENT
 
 
@@ -238,24 +160,7 @@ def test_a_user_who_stops(server, file, path, monkeypatch):
         context.setattr(download.Progress, "advance", stopped)
         with pytest.raises(KeyboardInterrupt):
             download.download(file, path, progress=False)
-    assert files_in(path.parent) == [f".{NAME}.part"]
-    kept = part(path).stat().st_size
-    assert 0 < kept < len(CONTENT)
-    server.asked.clear()
-    download.download(file, path, progress=False)
-    assert server.asked == [(f"/{NAME}", f"bytes={kept}-")]
-    assert path.read_bytes() == CONTENT
-
-
-def test_two_at_a_time_do_not_meet(server, file, path):
-    path.parent.mkdir(parents=True)
-    with download._part_of(path) as other:  # somebody else is at it
-        assert other == part(path)
-        other.write_bytes(b"theirs")
-        download.download(file, path, progress=False)
-        assert other.read_bytes() == b"theirs"
-    assert path.read_bytes() == CONTENT
-    assert files_in(path.parent) == [f".{NAME}.part", NAME]
+    assert files_in(path.parent) == []
 
 
 def test_a_place_that_cannot_be_written_to(server, file, tmp_path):
@@ -281,7 +186,8 @@ def test_a_read_only_directory(server, file, path, monkeypatch):
 
 
 def test_a_full_disk_is_said(server, file, path, monkeypatch):
-    monkeypatch.setattr(download.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", lambda *_, **__: (_ for _ in ()).throw(full))
     with pytest.raises(OSError, match=r"file.bin cannot be written: No space left on device"):
         download.download(file, path, progress=False)
     assert not path.exists()
@@ -357,7 +263,7 @@ def test_get_repairs_and_keeps_what_is_as_good(sets, server, tmp_path):
     assert "words.txt: replaces a damaged one" in result.stdout
     assert (folder / "numbers.gz").read_bytes() == anew
     assert (folder / "words.txt").read_bytes() == b"some words"
-    assert server.asked == [("/words.txt", None)]
+    assert server.asked == ["/words.txt"]
 
 
 def test_one_file_that_holds_all_is_enough(sets, server, tmp_path):

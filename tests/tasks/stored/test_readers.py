@@ -1,4 +1,4 @@
-"""IDX files, Omniglot in its three forms, and resizing."""
+"""IDX files, and Omniglot in its three forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from asymptotix.tasks.stored.bilinear import resize_bilinear
 from asymptotix.tasks.stored.idx import read_idx
 from asymptotix.tasks.stored.locate import stored_file
 from asymptotix.tasks.stored.omniglot import read_omniglot
@@ -136,26 +135,6 @@ def test_missing_omniglot_says_what_would_do(tmp_path, monkeypatch):
     (folder / "images_background.zip").unlink()  # half of it is nothing
     with pytest.raises(FileNotFoundError, match=r"omniglot_105.npz, or with images_background and images_evaluation"):
         read_omniglot(tmp_path / "data")
-
-
-@pytest.mark.parametrize(("before", "after"), [(105, 32), (28, 32), (105, 28), (32, 32), (7, 3), (3, 7), (64, 1)])
-def test_resizing_is_that_of_pillow(before, after):
-    image = pytest.importorskip("PIL.Image", reason="compares with Pillow")
-    rng = np.random.default_rng(before)
-    grey = rng.integers(0, 256, (2, 4, before, before), dtype=np.uint8)
-    grey[1] = 255 * (grey[1] > 220)  # ink on paper
-    expected = [
-        [np.asarray(image.fromarray(one).resize((after, after), image.Resampling.BILINEAR)) for one in some]
-        for some in grey
-    ]
-    np.testing.assert_array_equal(resize_bilinear(grey, after), expected)
-
-
-def test_resizing_in_blocks(monkeypatch):
-    images = np.random.default_rng(0).integers(0, 256, (7, 9, 9), dtype=np.uint8)
-    whole = resize_bilinear(images, 4)
-    monkeypatch.setattr("asymptotix.tasks.stored.bilinear._BLOCK_BYTES", 3 * 8 * 81)
-    np.testing.assert_array_equal(resize_bilinear(images, 4), whole)
 
 
 def test_published_omniglot():

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...numerics import interrupts
-from ...numerics.threads import compiler_installed, in_threads
+from ...numerics.threads import in_threads
 from .visible_directions import entry_places, logit_matrix, pair_weights, visible_basis
 
 DISAGREEMENT = 1e-6
@@ -252,42 +252,8 @@ class RowsMap(SoftmaxMap):
         return (A / A.sum(axis=2, keepdims=True)).reshape(len(r), -1)
 
 
-class UncompiledRowsMap(RowsMap):
-    """The same where numba is not installed: in JAX, some tens of times slower."""
-
-    def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
-        import jax
-
-        from .batched_newton import BatchedNewton
-
-        super().__init__(tokens, beta, target_beta)
-
-        def loss(y, r):
-            A = jax.nn.softmax(beta * (self.row_logits @ r).reshape(tokens, tokens), axis=1)
-            return ((A.ravel() - y) ** 2).sum()
-
-        def largest_difference(step):
-            return beta * jax.numpy.ptp((self.row_logits @ step).reshape(tokens, tokens), axis=1).max()
-
-        self._newton = BatchedNewton(loss, largest_difference)
-
-    def descend(self, y, z, start, Sigma):
-        return self._newton.descend(y, z, start, Sigma)
-
-    def derivative(self, y, p, Sigma):
-        return self._newton.derivative(y, p, Sigma)
-
-
-@functools.lru_cache(maxsize=8)
-def _uncompiled_map(tokens: int, beta: float, target_beta: float) -> UncompiledRowsMap:
-    """Kept, because JAX traces it anew for each object, which takes seconds."""
-    return UncompiledRowsMap(tokens, beta, target_beta)
-
-
 def softmax_map(tokens: int, beta: float, target_beta: float) -> SoftmaxMap:
-    """The fastest map for the number of tokens and what is installed."""
-    if not compiler_installed():
-        return _uncompiled_map(tokens, beta, target_beta)
+    """Return the fastest map for the number of tokens."""
     return TwoTokenMap(beta, target_beta) if tokens == 2 else RowsMap(tokens, beta, target_beta)
 
 

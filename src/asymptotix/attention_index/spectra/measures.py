@@ -30,12 +30,10 @@ AXIS = 1e-7
 
 
 @cache
-def compiled_kernels() -> ModuleType | None:
-    """The module of compiled kernels, or None without numba: the same numbers then come from NumPy, more slowly."""
-    try:
-        from . import spectrum_kernels
-    except ImportError:
-        return None
+def _kernels() -> ModuleType:
+    """Return the compiled integrals, imported when first used: numba is slow to import."""
+    from . import spectrum_kernels
+
     return spectrum_kernels
 
 
@@ -116,9 +114,7 @@ class Atomic(Measure):
         return float(self.weights @ self.values**2)
 
     def sums(self, u: Array, height: Array) -> Sums:
-        if kernels := compiled_kernels():
-            return Sums(*kernels.atom_sums(u, height, self.values, self.weights))
-        return Sums(*_blockwise_atom_sums(u, height, self.values, self.weights))
+        return Sums(*_kernels().atom_sums(u, height, self.values, self.weights))
 
     def argument(self, u: Array, v: Array) -> Array:
         angles = np.empty(len(u))
@@ -170,18 +166,6 @@ def _blocks(points: int, atoms: int) -> Iterator[slice]:
     """Parts of the points whose tables (points, atoms) stay in the cache."""
     block = max(1, 2**16 // atoms)
     return (slice(start, start + block) for start in range(0, points, block))
-
-
-def _blockwise_atom_sums(u: Array, height: Array, values: Array, weights: Array) -> Array:
-    """What :func:`spectrum_kernels.atom_sums` computes."""
-    sums = np.empty((4, len(u)))
-    for part in _blocks(len(u), len(values)):
-        distance = u[part, None] - values
-        inverse = 1 / (distance**2 + height[part, None])
-        first, second = weights * inverse, weights * inverse**2
-        sums[0, part], sums[2, part] = first.sum(axis=1), second.sum(axis=1)
-        sums[1, part], sums[3, part] = (first * distance).sum(axis=1), (second * distance).sum(axis=1)
-    return sums
 
 
 class Continuous(Measure):
@@ -243,21 +227,8 @@ class PiecewiseDensity(Continuous):
         return float(np.sum(self._masses * self._nodes**2))
 
     def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-        if kernels := compiled_kernels():
-            data = (self._mid, self._half, self._nodes, self._masses, self._coefficients)
-            return tuple(kernels.piecewise_transform(w, *data, FAR))
-        zeta, near = self._pieces(w)
-        value, slope = np.zeros_like(w), np.zeros_like(w)
-        point, piece = np.nonzero(near)
-        sums = self._second_kind(zeta[point, piece], piece)
-        np.add.at(value, point, sums[0])
-        np.add.at(slope, point, sums[1] / self._half[piece])
-        for k in range(len(self._half)):
-            far = ~near[:, k]
-            inverse = 1 / (w[far, None] - self._nodes[k])
-            value[far] += inverse @ self._masses[k]
-            slope[far] -= inverse**2 @ self._masses[k]
-        return value, slope
+        data = (self._mid, self._half, self._nodes, self._masses, self._coefficients)
+        return tuple(_kernels().piecewise_transform(w, *data, FAR))
 
     def argument(self, u: Array, v: Array) -> Array:
         w = u + 1j * v
@@ -274,17 +245,6 @@ class PiecewiseDensity(Continuous):
         """Coordinate of every point along every piece, and whether the point is near the piece."""
         zeta = (w[:, None] - self._mid) / self._half
         return zeta, np.abs(zeta - 1) + np.abs(zeta + 1) < FAR
-
-    def _second_kind(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> tuple[ComplexArray, ComplexArray]:
-        """Sum over k of 2 c_k Q_k(zeta) and its derivative, from (zeta^2 - 1) Q_k' = k (zeta Q_k - Q_{k-1})."""
-        coefficients = 2 * self._coefficients[piece].T
-        before = 0.5 * np.log((zeta + 1) / (zeta - 1))
-        value, slope, q = coefficients[0] * before, -coefficients[0] + 0j, zeta * before - 1
-        for k in range(1, DEGREE):
-            value += coefficients[k] * q
-            slope += coefficients[k] * k * (zeta * q - before)
-            before, q = q, ((2 * k + 1) * zeta * q - k * before) / (k + 1)
-        return value, slope / ((zeta - 1) * (zeta + 1))
 
     def _log_integral(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> ComplexArray:
         """Sum over k of 2 c_k int Q_k, from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}; its constant is real."""

@@ -1,4 +1,4 @@
-"""Integrals over a target spectrum, compiled with numba. Import this module only where numba is installed."""
+"""Integrals over a target spectrum, compiled with numba."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from scipy.special import lambertw, ndtri
 
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate
-from ....numerics.threads import available_cores, compiler_installed
+from ....numerics.threads import available_cores
 from ...models import rank_one
 from ..protocol import DEFAULT_ACCURACY, Accuracy, Channel, Posterior, ScoreSquares
 from .activation_kinds import LINEAR, SOFTMAX
@@ -32,9 +32,8 @@ _MANY_CORES = 8
 class TwoLayerChannel(Channel):
     """Two rank-one layers, two tokens, in the rotated token basis.
 
-    ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba if
-    it is installed, unless JAX has an accelerator and there are few cores. Arrays that are on an accelerator stay there
-    in any case.
+    ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba
+    unless JAX has an accelerator and there are few cores. Arrays that are on an accelerator stay there in any case.
     """
 
     indices = tokens = outputs = 2
@@ -143,10 +142,8 @@ def cubature_backend(backend: str) -> str:
 
 
 def fastest_backend() -> str:
-    """Name "numba" where it is installed and JAX would run on a CPU, or there are many cores, else "jax".
+    """Return "numba" where JAX would run on a CPU or there are many cores, else "jax".
 
     A grid on an accelerator is compiled for six seconds, in which many cores are done with most curves.
     """
-    if jax.default_backend() != "cpu" and available_cores() < _MANY_CORES:
-        return "jax"
-    return "numba" if compiler_installed() else "jax"
+    return "jax" if jax.default_backend() != "cpu" and available_cores() < _MANY_CORES else "numba"

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from ....numerics.linear_algebra import mixed_rows, psd_sqrt
 from ....numerics.quadrature import sobol_uniforms
-from ....numerics.threads import compiler_installed, in_threads
+from ....numerics.threads import in_threads
 from ... import streams
 from ...channels.links.cubature import CubatureChannel
 from ...channels.links.link_channel import LinkChannel
@@ -255,7 +255,7 @@ class SortedNodes(Nodes):
         hard = roots or cells or channel.stochastic
         hard = channel.finest is not None or (hard and channel.size <= _MOST_INDICES)
         few = _discrete(channel) or output_axes(channel).shape[1] <= _MOST_OUTPUTS
-        return hard and compiler_installed() and few
+        return hard and few
 
     @cached_property
     def few(self) -> SortedAverager:

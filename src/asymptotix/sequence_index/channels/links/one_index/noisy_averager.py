@@ -19,7 +19,7 @@ import numpy as np
 
 from .....numerics.precision import double_precision
 from .....numerics.programs.compiled import compiled
-from .....numerics.threads import available_cores, compiler_installed, each_in_parallel
+from .....numerics.threads import available_cores, each_in_parallel
 from ....models.observed_link import ObservedLink, flat_link
 from ...protocol import Averages, OperatorAverager
 from .pieces import pieces
@@ -181,8 +181,8 @@ def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> n
 
 
 def noisy_averager(model: ObservedLink, outputs: int) -> NoisyAverager | None:
-    """That of a model, where it has one index, one token and one output and there is a compiler; else None."""
-    if model.indices * model.tokens != 1 or outputs != 1 or not compiler_installed():
+    """That of a model, where it has one index, one token and one output; else None."""
+    if model.indices * model.tokens != 1 or outputs != 1:
         return None
     try:
         return NoisyAverager(model)
