@@ -219,7 +219,10 @@ class Coordinates:
         return space, space._components(np.einsum("a,aij->ij", x, self._basis))
 
     def aimed(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """What is known, turned within what is learned to the largest eigenvectors of a precision matrix (P, P)."""
+        """Return coordinates whose known directions are the leading eigenvectors of a precision matrix (P, P).
+
+        The eigenvectors are those within the span of learned and known directions.
+        """
         both, known = np.concatenate([self.frame, self.certain], 1), self.certain.shape[1]
         axes = both @ np.linalg.eigh(both.T @ hat @ both)[1]
         space, x = self.turned(x, axes[:, : self.rank])

@@ -119,5 +119,5 @@ class Point:
         return Point(self.alpha, *self.space.turned(self.x, frame))
 
     def aimed(self, hat: np.ndarray) -> Point:
-        """With what is known turned, within what is learned, to the largest eigenvectors of a precision (P, P)."""
+        """Return the point with known directions turned to the leading eigenvectors of a precision matrix (P, P)."""
         return Point(self.alpha, *self.space.aimed(self.x, hat))

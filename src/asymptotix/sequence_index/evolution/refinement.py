@@ -175,10 +175,11 @@ def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, r
 
 
 def _errors_of_axes(end: Point, moments: np.ndarray) -> np.ndarray:
-    """By how much the overlap (P, P) may be wrong because what is known, learned and not learned is turned a little.
+    """Return the error of the overlap (P, P) from the directions of the known, learned and unlearned subspaces.
 
-    These subspaces have no coordinates: few nodes have chosen them. One more step of the whole matrix, from E[g g^T]
-    (R, P, P), turns them to where they belong, in first order, and its rows scatter by what these nodes leave open.
+    These subspaces have no coordinates: they were chosen on few nodes. One more step of the whole matrix, from
+    E[g g^T] (R, P, P), turns them to first order in the right direction. The error is the size of this turn, together
+    with its scatter between randomisations.
     """
     P, space = len(end.Q), end.space
     if space.diagonal:
@@ -374,7 +375,7 @@ def _pooled_rows(averages: Averages) -> Averages:
 
 
 def _without_each_row(averages: Averages) -> Averages:
-    """Of all randomisations but one together, for each of them."""
+    """Return averages whose row r is the mean of all randomisations except r (jackknife)."""
     rows = len(averages.second_moment)
     return Averages(*((part.sum(0) - part) / (rows - 1) for part in averages))
 

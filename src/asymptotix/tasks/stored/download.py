@@ -86,7 +86,7 @@ def _attempt(file: StoredFile, url: str, path: Path, progress: bool | None) -> s
         with Progress(file.size // 1000, f"{path.name}, kB", enabled=progress) as shown:
             fetch = pooch.HTTPDownloader(
                 progressbar=_Shown(shown, file.size), chunk_size=_CHUNK, timeout=TIMEOUTS,
-                headers={"Accept-Encoding": "identity"},  # the sum is that of the bytes of the file
+                headers={"Accept-Encoding": "identity"},  # the SHA-256 is of the bytes of the file
             )  # fmt: skip
             pooch.retrieve(url, f"sha256:{file.sha256}", path.name, path.parent, downloader=fetch)
     except _Unusable as error:

@@ -181,7 +181,7 @@ def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> n
 
 
 def noisy_averager(model: ObservedLink, outputs: int) -> NoisyAverager | None:
-    """That of a model, where it has one index, one token and one output; else None."""
+    """Return the averager of a model of one index, one token and one output; None for any other model."""
     if model.indices * model.tokens != 1 or outputs != 1:
         return None
     try:
