@@ -345,7 +345,7 @@ def test_one_layer_of_attention_is_a_link(activation, alpha):
     assert (abs(own.overlap.values - other.overlap.values) <= 3 * error + 1e-6).all()  # an exact overlap is 1 - 1e-6
 
 
-@SLOW
+@pytest.mark.full
 def test_a_softmax_of_ones_own_is_that_of_the_library():
     activations = ("softmax", lambda logits: jax.nn.softmax(logits, axis=-1))
     problems = [asx.BayesOptimal(asx.DeepAttention(1, 2, activation=activation)) for activation in activations]

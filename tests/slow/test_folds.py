@@ -96,6 +96,7 @@ def test_little_above_the_bound(name: str) -> None:
     assert abs(alpha - circle) <= 3 * error
 
 
+@pytest.mark.full
 def test_of_one_of_two_outputs() -> None:
     """The largest of two, seen through a mixture with a square: that is known before."""
 
@@ -136,6 +137,7 @@ def test_one_index(link: Callable) -> None:
     np.testing.assert_allclose(alpha, exact, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_one_index_beside_another_that_is_known_by_then() -> None:
     """sin(3 z1) is found last, when z2^2 is known: at the alpha of the first alone, which quadrature knows."""
     alone, _ = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]), 1))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 
@@ -27,6 +29,8 @@ _LAPACK = {
 #: Functions in functions, as they are or with derivatives of their own: all derivatives have been taken.
 _CALLS = {"checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
 _WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
+#: Rows of a block, for which a program is compiled. Larger: few rows take longer. Smaller: more calls.
+_BLOCK = 2**12
 
 
 def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
@@ -46,6 +50,28 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
         return chosen[0](*given)
 
     return call
+
+
+def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
+    """Apply a program of many rows to blocks of one size, for which it is compiled once.
+
+    Parameters
+    ----------
+    program : callable
+        Its arrays have as many rows as its arguments, and row by row they do not depend on other rows.
+    *arrays : arrays (m, ...)
+
+    Returns
+    -------
+    array or tuple of arrays (m, ...)
+        As ``program`` returns them.
+    """
+    count = len(arrays[0])
+    parts = []
+    for start in range(0, max(count, 1), _BLOCK):
+        rows = np.minimum(np.arange(start, start + _BLOCK), count - 1) if count else slice(0)
+        parts.append(jax.tree.map(np.asarray, program(*(jnp.asarray(x[rows]) for x in arrays))))
+    return jax.tree.map(lambda *blocks: np.concatenate(blocks)[:count], *parts)
 
 
 def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
@@ -28,6 +28,8 @@ _COUNT, _RANDOMISATIONS = 2**11, 8
 _OUTPUTS = 2**14
 #: Quantiles at which posteriors tell whether there is a mean, and the median |g|^2 that no quadrature makes.
 _QUANTILES, _SEEN = 128, 1e-6
+#: Halvings of the shares of quantiles at both ends: down to 1e-7 of the data. And the deviation of half of the draws.
+_SMALLEST, _WIDER = 16, 2.0
 #: Largest distance from one of probabilities that are all there is.
 _WHOLE = 1e-6
 
@@ -137,15 +139,33 @@ def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
     None where g is hardly seen at most outputs: at the ends, where a link is singular, a posterior may be wrong.
     """
     P, M = channel.indices, channel.tokens
-    normals = ndtri(sobol_uniforms(_OUTPUTS, P * M + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
-    y = np.sort(np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)[:, 0])
-    step = _OUTPUTS // _QUANTILES
-    nodes = y[step // 2 :: step]
+    nodes, shares = _outputs_with_shares(channel)
     found = channel.posterior(nodes[:, None], np.zeros((len(nodes), P, M)), np.eye(P))
-    g = np.asarray(found.shift, float)[np.isfinite(np.asarray(found.log_evidence))]
+    finite = np.isfinite(np.asarray(found.log_evidence))
+    g, shares = np.asarray(found.shift, float)[finite], shares[finite] / shares[finite].sum()
     squares = (g**2).sum((1, 2))
     certain = np.median(squares) > _SEEN or squares.max() < NO_MOMENT
-    return np.einsum("npm,nqm->pq", g, g) / len(g) if certain else None
+    return np.einsum("n,npm,nqm->pq", shares, g, g) if certain else None
+
+
+def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs (n,) that stand for shares (n,) of the data: equal shares in the bulk, ever smaller ones at both ends.
+
+    An index may show in outputs that are larger than nearly all others.
+    """
+    size = channel.indices * channel.tokens
+    normals = ndtri(sobol_uniforms(2 * _OUTPUTS, size + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
+    z, noise = normals[:, :size], normals[:, size:]
+    z[::2] *= _WIDER
+    log_ratio = 0.5 * (1 - _WIDER**-2) * (z**2).sum(1) - size * np.log(_WIDER)
+    y = np.asarray(channel.observe(z.reshape(-1, channel.indices, channel.tokens), noise), float)[:, 0]
+    order = np.argsort(y)
+    below = np.cumsum(expit(-log_ratio)[order])
+    below /= below[-1]
+    ends = 2.0 ** -np.arange(_SMALLEST, 0, -1) / _QUANTILES
+    edges = np.concatenate([[0.0], ends, np.arange(1, _QUANTILES) / _QUANTILES, 1 - ends[::-1], [1.0]])
+    middle = 0.5 * (edges[1:] + edges[:-1])
+    return y[order][np.searchsorted(below, middle)], np.diff(edges)
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:

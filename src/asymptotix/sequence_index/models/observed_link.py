@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics.precision import double_precision
-from ...numerics.programs.compiled import compiled
+from ...numerics.programs.compiled import compiled, in_blocks
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from .link import LinkModel
@@ -32,6 +32,8 @@ _QUANTILES = ((0.25, 0.75), (0.01, 0.99), (0.0, 1.0))
 _FAR_ORIGIN = 10.0
 #: Smallest unit of an output over the standard deviation of its noise.
 _LEAST_UNIT = 1e-10
+#: Number of places beyond which outputs are computed by a program of their own, not in blocks.
+_LONG = 2**16
 #: Smallest standard deviation of the noise, in units; noise below it is lost in the rounding of outputs.
 _LEAST_DEVIATION = 1e-14
 
@@ -72,6 +74,26 @@ class ObservedLink:
         """Return the observed output (m,) of one index matrix Z (P, M), without noise."""
         return (self._shown(jnp.ravel(Z)) - self._origin) / self._unit
 
+    @functools.cached_property
+    def _values_program(self) -> Any:
+        return compiled(jax.vmap(functools.partial(flat_link, self)))
+
+    @functools.cached_property
+    def _differentials_program(self) -> Any:
+        return compiled(jax.vmap(jax.jacfwd(functools.partial(flat_link, self))))
+
+    @double_precision()
+    def values(self, z: np.ndarray) -> np.ndarray:
+        """Return the observed outputs (m, k) at indices z (m, n), without noise."""
+        if len(z) > _LONG:
+            return np.array(self._values_program(jnp.asarray(z)))
+        return in_blocks(self._values_program, z)
+
+    @double_precision()
+    def differentials(self, z: np.ndarray) -> np.ndarray:
+        """Return the differentials (m, k, n) of the observed outputs at indices z (m, n)."""
+        return in_blocks(self._differentials_program, z)
+
     @double_precision()
     def branches(self, z: np.ndarray) -> np.ndarray | None:
         """Return numbers (m, b) that identify the branches of the link at indices z (m, n); None if unknown.
@@ -80,9 +102,7 @@ class ObservedLink:
         """
         if self._branches is None:
             return None
-        padded = np.zeros((max(256, 1 << (len(z) - 1).bit_length()), z.shape[1]))  # few compiled programs
-        padded[: len(z)] = z
-        return np.asarray(self._branches(jnp.asarray(padded)))[: len(z)]
+        return in_blocks(self._branches, z)
 
     @property
     def branch(self) -> Callable[[Any], Any] | None:

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from ....numerics.programs.compiled import compiled
 from ...models.observed_link import ObservedLink
 from ..tools.random_lists import kronecker_normals
 from ..tools.root_finding import gauss_newton, projected, repeated
@@ -99,10 +98,9 @@ class FibreChannel(LinkChannel):
         rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
         points_of = FibreSupport(phi, rows, self._affine, self.symmetry.exchangeable)
-        link = compiled(jax.vmap(self.link))
 
         def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
-            noise = (y - np.asarray(link(z))) / amplitude if amplitude else np.zeros((len(y), 0))
+            noise = (y - self.model.values(z)) / amplitude if amplitude else np.zeros((len(y), 0))
             x, log_weights = points_of(y[:, 0], np.concatenate([z, noise], 1), keys, longer * _SUPPORT_DRAWS)
             noise = x[..., self.size :]
             return x[..., : self.size], log_weights - 0.5 * (noise**2 + _LOG_2PI).sum(-1)

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ....numerics.programs.compiled import compiled
 from ... import streams
-from ...models.observed_link import ObservedLink, flat_link
+from ...models.observed_link import ObservedLink
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.random_lists import kronecker_normals
 from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
@@ -84,7 +83,6 @@ def jumps_along_lines(model: ObservedLink) -> int:
     directions[::2] = np.eye(n)[np.arange(_LINES // 2) % n]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     along = points[:, None] + np.linspace(-6.0, 6.0, 601)[:, None] * directions[:, None]
-    link = jax.vmap(partial(flat_link, model))
-    values, there = np.asarray(compiled(jax.vmap(link))(along)), np.asarray(compiled(link)(points))
+    values, there = model.values(along.reshape(-1, n)).reshape(_LINES, along.shape[1], -1), model.values(points)
     member = np.all(abs(values - there[:, None]) <= ROUNDING * (1 + abs(there[:, None])), axis=-1)
     return int(np.quantile(np.diff(member, axis=1).sum(1), 1 - _RARE, method="higher"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from ....numerics.precision import double_precision
-from ....numerics.programs.compiled import compiled
+from ....numerics.programs.compiled import compiled, in_blocks
 from ....numerics.quadrature import Estimate, error_of_mean, sobol_normals
 from ... import streams
 from ...models.observed_link import ObservedLink, flat_link
@@ -33,8 +32,6 @@ _HIDDEN = 1e-13
 #: Number of draws per randomisation for the mean volume, and the standard deviation of as many wider draws. Smaller:
 #: means of slopes that grow far from zero are too small, with an error that does not show it.
 _VOLUMES, _WIDER = 2**13, 3.0
-#: Number of samples whose volumes are computed at once. Smaller: more calls. Larger: more memory.
-_BLOCK = 2**11
 #: Largest probability of indices whose volume is left out because the link overflows there.
 _LOST = 1e-9
 #: Relative rounding of outputs that were stored in single precision, and in double precision.
@@ -52,16 +49,6 @@ def rounding_of(y: Any) -> Any:
     """Return the largest difference of equal outputs by rounding; larger for numbers of single precision."""
     single = y.astype(np.float32).astype(y.dtype) == y
     return jnp.where(single, ROUNDING, _FINE_ROUNDING) * (1 + jnp.abs(y))
-
-
-def in_blocks(program: Callable[..., tuple[Any, ...]], *arrays: np.ndarray) -> list[np.ndarray]:
-    """Apply a program of many samples to blocks of one size, for which it is compiled once; return what it returns."""
-    count = len(arrays[0])
-    parts = []
-    for start in range(0, count, _BLOCK):
-        rows = np.minimum(np.arange(start, start + _BLOCK), count - 1)
-        parts.append([np.asarray(one) for one in program(*(jnp.asarray(x[rows]) for x in arrays))])
-    return [np.concatenate(column)[:count] for column in zip(*parts, strict=True)]
 
 
 class LinkChannel(MappedChannel):
@@ -127,11 +114,6 @@ class LinkChannel(MappedChannel):
         """Evaluate the observed link as a function R^n -> R^k with float outputs."""
         return flat_link(self.model, z)
 
-    @functools.cached_property
-    def _link_program(self) -> Any:
-        """The link of many samples, compiled: one by one its operations would be, for every number of them."""
-        return compiled(jax.vmap(self.link))
-
     def _without_noise(self, Z: np.ndarray) -> np.ndarray:
         """Return observations (n, k) of index matrices (n, P, M), without noise."""
         return self.observe(Z, np.zeros((len(Z), self.noises)))
@@ -147,15 +129,18 @@ class LinkChannel(MappedChannel):
             on the other samples, and equal indices give equal observations.
         """
         with double_precision():
-            z = jnp.asarray(np.asarray(Z, float).reshape(len(Z), self.size))
-            y = self._link_program(z)
+            z = np.asarray(Z, float).reshape(len(Z), self.size)
+            found = self.model.values(z)
             if self.noises:
                 # The hash uses the bits of Z in the precision in which Z is given.
-                bits = jnp.asarray(np.asarray(Z)).reshape(len(Z), self.size)
-                normals = jax.vmap(self._hashed_noise)(bits) if noise is None else jnp.asarray(noise, float)
-                y = y + np.sqrt(self.model.noise) * normals
-            found = np.array(y)
+                bits = np.asarray(Z).reshape(len(Z), self.size)
+                normals = in_blocks(self._noise_program, bits) if noise is None else np.asarray(noise, float)
+                found = found + np.sqrt(self.model.noise) * normals
         return found if array_namespace(Z) is np else jnp.asarray(found, Z.dtype)
+
+    @functools.cached_property
+    def _noise_program(self) -> Any:
+        return compiled(jax.vmap(self._hashed_noise))
 
     def _hashed_noise(self, z: Any) -> Any:
         bits = jax.lax.bitcast_convert_type(z, jnp.uint32).ravel()
@@ -177,8 +162,7 @@ class LinkChannel(MappedChannel):
     @double_precision()
     def _differentials(self) -> np.ndarray:
         """The differentials (m, k, P, M) of the observation at draws of the indices."""
-        J = compiled(jax.vmap(jax.jacfwd(self.link)))(jnp.asarray(self._looks))
-        return np.asarray(J).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
+        return self.model.differentials(self._looks).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
 
     @functools.cached_property
     def _looks(self) -> np.ndarray:
@@ -244,7 +228,7 @@ class LinkChannel(MappedChannel):
         if rank < self.size:
             _, _, rows = np.linalg.svd(np.where(finite[:, None, None], J, 0.0), full_matrices=False)
             J = J @ rows[:, :rank].swapaxes(1, 2)
-        volumes = np.where(finite, in_blocks(lambda *rows: (self._volume_program(*rows),), y, J)[0], np.nan)
+        volumes = np.where(finite, in_blocks(self._volume_program, y, J), np.nan)
         return np.where((J == 0).all((1, 2)), 0.0, volumes)
 
     @functools.cached_property

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ....numerics.programs.compiled import compiled
 from ....numerics.quadrature import sobol_normals, sobol_uniforms
 from ... import streams
-from ...models.observed_link import ObservedLink, flat_link
+from ...models.observed_link import ObservedLink
 
 #: Number of draws of the prior at which a link is examined, and number of places of each of two further kinds: indices
 #: _LARGER times as large, and one index that is uniform up to _FARTHEST standard deviations. With fewer places, rare
@@ -71,20 +67,19 @@ class LinkKind(NamedTuple):
 def link_kind(model: ObservedLink) -> LinkKind:
     """Return the kind of a model's link, examined at fixed places."""
     n = model.indices * model.tokens
-    z, one = _places(n), partial(flat_link, model)
-    link, differential = compiled(jax.vmap(one)), compiled(jax.vmap(jax.jacfwd(one)))
-    J, y = np.asarray(differential(z)), np.asarray(link(z))
+    z = _places(n)
+    J, y = model.differentials(z), model.values(z)
     finite = np.all(np.isfinite(np.concatenate([J.reshape(len(z), -1), y], 1)), axis=1)
     if not finite[:_DRAWS].mean() > _MOSTLY:
         raise ValueError(f"link must have finite derivatives almost everywhere, got {model.link!r}, which has not")
     prior = finite[:_DRAWS].sum()
     z, J, y = z[finite], J[finite], y[finite]
-    ranks = _generic_ranks(model, z, J, differential)
+    ranks = _generic_ranks(model, z, J)
     draws = sobol_normals(VALUES, n, streams.LINK_PROBES)
-    values = np.asarray(link(draws))
+    values = model.values(draws)
     scales = _scales(model, values)
     matrix, offset = _affine_map(z, J, y, ranks, draws, values, scales)
-    affine = tuple(_is_affine_in(i, z, J, y, differential, link, scales) for i in range(n))
+    affine = tuple(_is_affine_in(model, i, z, J, y, scales) for i in range(n))
     alphabet = _count_of_rows(values)
     # No draw of VALUES was an exception: with 95 % confidence the probability of exceptions is below 3/VALUES.
     doubt = 0.0 if model.analytic else 3 / VALUES
@@ -102,7 +97,7 @@ def _places(n: int) -> np.ndarray:
     return np.concatenate([draws, large, single])
 
 
-def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray, differential: Any) -> np.ndarray:
+def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray) -> np.ndarray:
     """Return the ranks of differentials J (m, k, n), each the largest among all indices with the same branches.
 
     On these indices the link is one analytic function, whose rank is constant except on a set of probability zero. A
@@ -116,7 +111,7 @@ def _generic_ranks(model: ObservedLink, z: np.ndarray, J: np.ndarray, differenti
     branches = model.branches(places)
     if branches is None:
         return ranks
-    found = np.concatenate([ranks, _ranks(np.nan_to_num(np.asarray(differential(jnp.asarray(places[len(z) :])))))])
+    found = np.concatenate([ranks, _ranks(np.nan_to_num(model.differentials(places[len(z) :])))])
     _, which = np.unique(branches, axis=0, return_inverse=True)
     largest = np.zeros(which.max() + 1, int)
     np.maximum.at(largest, which.ravel(), found)
@@ -180,16 +175,14 @@ def _affine_map(
     return matrix, offset
 
 
-def _is_affine_in(
-    i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, differential: Any, link: Any, scales: Scales
-) -> bool:
+def _is_affine_in(model: ObservedLink, i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, scales: Scales) -> bool:
     """Whether the link is affine in one coordinate at given values of the others."""
     moved = z.copy()
     moved[:, i] = _FARTHEST * np.sin(np.arange(len(z)))  # anywhere
-    column = np.asarray(differential(jnp.asarray(moved)))[:, :, i]
+    column = model.differentials(moved)[:, :, i]
     predicted = y + J[:, :, i] * (moved - z)[:, i, None]
     bent = np.abs(column - J[:, :, i])
-    error = np.abs(np.asarray(link(moved)) - predicted)
+    error = np.abs(model.values(moved) - predicted)
     steepest = np.maximum(1e-10 * (scales.unit + np.abs(J[:, :, i])), scales.hidden)
     largest = np.maximum(1e-9 * (scales.unit + np.abs(y) + np.abs(predicted)), scales.hidden)
     return bool((bent < steepest).all() and (error < largest).all())

@@ -5,7 +5,6 @@ One index is integrated exactly along lines, between the points where the link j
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....numerics.precision import double_precision
-from ....numerics.programs.compiled import compiled
-from ...models.observed_link import ObservedLink, flat_link
+from ...models.observed_link import ObservedLink
 from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from .link_channel import ROUNDING, LinkChannel
@@ -85,13 +83,12 @@ class PlaneChannel(LinkChannel):
 def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
     """Values of one index at which the sequence of values of the link along the other changes; None if too often."""
     other = np.linspace(-9, 9, 601) + 0.00217
-    link = partial(flat_link, model)
-    values = compiled(
-        jax.vmap(lambda c: jax.vmap(lambda s: link(jnp.zeros(2).at[axis].set(c).at[1 - axis].set(s)))(other))
-    )
 
     def sequences(c: np.ndarray) -> list[np.ndarray]:
-        return [_without_repetitions(row) for row in np.round(np.asarray(values(c)), 9) + 0.0]
+        places = np.empty((len(c), len(other), 2))
+        places[..., axis], places[..., 1 - axis] = c[:, None], other
+        values = model.values(places.reshape(-1, 2)).reshape(len(c), len(other), -1)
+        return [_without_repetitions(row) for row in np.round(values, 9) + 0.0]
 
     def patterns(c: np.ndarray) -> list[bytes]:
         return [row.tobytes() for row in sequences(c)]

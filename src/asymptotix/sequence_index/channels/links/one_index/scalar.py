@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .....numerics.precision import double_precision
-from .....numerics.programs.compiled import compiled
+from .....numerics.programs.compiled import compiled, in_blocks
 from ....models.observed_link import ObservedLink
 from ...tools.root_finding import monotone_root
 from ...tools.sample_moments import SampleMoments, weighted_moments
 from ...tools.truncated_normal import truncated_normal
-from ..link_channel import ROUNDING, LinkChannel, in_blocks, rounding_of
+from ..link_channel import ROUNDING, LinkChannel, rounding_of
 from .pieces import Pieces, pieces
 from .scalar_averager import MOST, ScalarAverager, reached
 
