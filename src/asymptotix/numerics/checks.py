@@ -118,9 +118,9 @@ def dimensions(name: str, x: Any) -> int:
 
 def _of_symbols(x: Any) -> str:
     """Return what to do where JAX traces a function of the user's that calls the library; empty for other values."""
-    import jax
+    from jax.core import Tracer
 
-    if not isinstance(x, jax.core.Tracer):
+    if not isinstance(x, Tracer):
         return ""
     return ": call this function outside of jax.jit, jax.grad and jax.vmap; asx.gradient gives derivatives"
 

@@ -177,7 +177,7 @@ def _resized(images: np.ndarray) -> np.ndarray:
     flat = images.reshape(-1, *images.shape[-2:])
     resized = np.empty((len(flat), PIXELS, PIXELS), np.uint8)
     for new, old in zip(resized, flat, strict=True):
-        new[:] = Image.fromarray(old).resize((PIXELS, PIXELS), Image.Resampling.BILINEAR)
+        new[:] = np.asarray(Image.fromarray(old).resize((PIXELS, PIXELS), Image.Resampling.BILINEAR))
     return resized.reshape(*images.shape[:-2], PIXELS, PIXELS)
 
 

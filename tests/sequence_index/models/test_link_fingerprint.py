@@ -61,7 +61,7 @@ def test_numbers_of_a_function_are_not_given_for_one_that_differs_in_rare_places
     asx.sweep(problem(2.0), over=options, store=store, progress=False).save(file)
     for call in (
         lambda other: asx.sweep(other, over=options, store=store, progress=False),
-        lambda other: asx.solve(other, resume=file, progress=False, **options),
+        lambda other: asx.solve(other, resume=file, progress=False, alpha=options["alpha"]),
         lambda other: asx.load(file, problem=other),
     ):
         with pytest.raises(ValueError, match="link: another function"):
