@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -186,10 +185,10 @@ class LinkChannel(MappedChannel):
 
     def model_output(self, Z: Any) -> Any:
         """Return the output (n, k) of the user's link, without noise."""
-        xp = array_namespace(Z)
-        with double_precision() if xp is np else contextlib.nullcontext():
-            y = self._own_program(jnp.asarray(Z).reshape(len(Z), self.size))
-            return y if xp is jnp else np.array(y)
+        if array_namespace(Z) is jnp:
+            return self._own_program(Z.reshape(len(Z), self.size))
+        with double_precision():
+            return in_blocks(self._own_program, np.reshape(Z, (len(Z), self.size)))
 
     @functools.cached_property
     def _volume_program(self) -> Any:

@@ -48,8 +48,8 @@ class ScalarChannel(LinkChannel):
 
         @double_precision()
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            value, slope = both(z)
-            return np.asarray(value)[:, 0], np.asarray(slope)[:, 0]
+            value, slope = in_blocks(both, z)
+            return value[:, 0], slope[:, 0]
 
         found = ScalarAverager(self._pieces, evaluate)
         return found if found.whole else None
