@@ -1,6 +1,7 @@
 """What all tests share: Ctrl-C is obeyed, and programs that JAX compiled for one test serve the next one.
 
-A shell starts jobs in the background with SIGINT ignored; tests of interrupts send it to themselves.
+A shell starts jobs in the background with SIGINT ignored, and nohup with SIGHUP; tests of interrupts send both to
+themselves.
 
 Compiled programs serve this run and those that follow on this machine. The targets of the Makefile name the folder in
 ``COMPILED_FOR_TESTS``; without that name none are kept. Processes that tests start compile for themselves, as a user's
@@ -13,8 +14,10 @@ import tempfile
 import threading
 from pathlib import Path
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+if threading.current_thread() is threading.main_thread():
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def put(self, key: str, value: bytes) -> None:
