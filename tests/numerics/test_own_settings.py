@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,11 +28,15 @@ SETTINGS = {
     "threads": 'import os; os.environ["OMP_NUM_THREADS"] = "3"',
 }
 
+TESTS = Path(__file__).parents[1]
+
 #: A theory of every kind, an experiment of every kind, and what can be asked of a result: small, many in one process.
 WORK = """
 import json, sys, warnings
 import jax, numpy as np
 exec(sys.argv[1])
+sys.path.append(sys.argv[2])
+import conftest  # what one of these processes compiles serves the others
 import jax.numpy as jnp
 import asymptotix as asx
 warnings.simplefilter("ignore")
@@ -65,7 +70,7 @@ print(json.dumps({name: np.asarray(values).ravel().tolist() for name, values in 
 
 
 def computed(setting: str) -> dict[str, list[float]]:
-    command = [sys.executable, "-c", WORK, setting]
+    command = [sys.executable, "-c", WORK, setting, str(TESTS)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr[-2000:]
     return json.loads(finished.stdout.splitlines()[-1])

@@ -123,7 +123,10 @@ def test_the_largest_of_four() -> None:
     assert abs(alpha - exact) < 3 * np.hypot(error, scatter)
 
 
-@pytest.mark.parametrize("link", [lambda z: jnp.cos(z[0]), lambda z: z[0] ** 2], ids=["cos", "square"])
+COSINE = pytest.param(lambda z: jnp.cos(z[0]), marks=pytest.mark.full, id="cos")
+
+
+@pytest.mark.parametrize("link", [COSINE, pytest.param(lambda z: z[0] ** 2, id="square")])
 def test_one_index(link: Callable) -> None:
     """On the same exact averages, at many overlaps; the search stops within 0.02 of the logit of the fold."""
     model = MultiIndex(link, 1)
@@ -146,6 +149,7 @@ def test_one_index_beside_another_that_is_known_by_then() -> None:
     assert error < 0.04 * alone  # two or three percent is what sixteen blocks leave, itself known to a quarter
 
 
+@pytest.mark.full
 def test_one_index_of_three_tokens() -> None:
     """On four times as many fields."""
     model = SequenceIndex(lambda Z: jnp.tanh(Z**2).sum(), 1, 3)

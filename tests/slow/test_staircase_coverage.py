@@ -106,7 +106,10 @@ CASES = {
 
 
 #: Each is much like another one.
-SIMILAR = {"parabola", "itself and a square", "a square and a quartic", "paraboloid"}
+SIMILAR = {
+    "parabola", "itself and a square", "a square and a quartic", "paraboloid", "rotated paraboloid with noise",
+    "stretched",
+}  # fmt: skip
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SIMILAR else name for name in CASES]
 
 
