@@ -153,7 +153,7 @@ def test_randomised_average_reports_a_bad_function():
     assert np.isnan(estimate.value).tolist() == np.isnan(estimate.error).tolist() == [False, True]
 
 
-@pytest.mark.full  # a block far along the sequence takes long to reach
+@pytest.mark.slow  # a block far along the sequence takes long to reach
 def test_a_sequence_ends_before_its_direction_numbers_do():
     assert sobol_uniforms(2**10, 70, 1, block=2**20 - 1).shape == (2**10, 70)
     with pytest.raises(ValueError, match=r"block must be at most 1048575 with count = 1024.*got 1048576"):

@@ -1,7 +1,9 @@
 """Which directions leave zero overlap: against closed forms and the definition of the operator."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from asymptotix import MultiIndex
 from asymptotix.numerics.control_variates import hermite_polynomials
@@ -24,6 +26,8 @@ from asymptotix.sequence_index.evolution.thresholds.one_index import next_index
 from asymptotix.sequence_index.evolution.thresholds.staircase import staircase
 from asymptotix.sequence_index.evolution.zero_overlap import (
     _directions_with_a_mean,
+    _moment_of_one_number,
+    _outputs_with_shares,
     curvature_at_zero,
     sampled_instability_at_zero,
 )
@@ -311,3 +315,26 @@ def test_of_two_that_come_close_the_first_is_taken():
     step = next_index(evolution, 0, 0.01)
     assert step.direction[2, 2] == 1
     assert abs(step.threshold.alpha - 0.5) < LIMIT * step.threshold.error + 1e-9  # rounding
+
+
+def test_outputs_as_rare_as_one_in_fifty_thousand_are_part_of_the_moment_at_zero():
+    # y = z1, but z2 where z1 > 2.6. Above 2.6 an output is z2, in a share p^2 = 2e-5 of the data, and shows all of it;
+    # below it is z2 with probability p/(1+p).
+    p, density = norm.sf(2.6), norm.pdf(2.6)
+    above, below = p + 2.6 * density, norm.cdf(2.6) - 2.6 * density
+    moment = _moment_of_one_number(channel_of(MultiIndex(lambda z: jnp.where(z[0] > 2.6, z[1], z[0]), 2)))
+    assert moment is not None
+    # Shares halve towards the ends: the one in which 2.6 lies counts as a whole or not at all, half of p^2 at most.
+    np.testing.assert_allclose(moment[1, 1], p * above + p**2 / (1 + p) * below, rtol=0.5)
+
+
+def test_outputs_stand_for_their_shares_of_the_data_far_into_both_ends():
+    channel = channel_of(MultiIndex(lambda z: z[0] - z[1], 2, 0.5))
+    y, shares = _outputs_with_shares(channel)
+    unit = np.asarray(channel.observe(np.array([[[1.0], [0.0]]]), np.zeros((1, 1))), float).item()
+    middle = np.cumsum(shares) - shares / 2
+    known = norm.cdf(y / (unit * np.sqrt(2.5)))
+    for found, exact in ((known, middle), (1 - known, 1 - middle)):
+        rare = (exact > 1e-5) & (exact < 0.5)
+        # Wide draws beyond 4.3 deviations are some hundreds: five of their standard errors.
+        np.testing.assert_allclose(found[rare], exact[rare], rtol=0.3)

@@ -156,7 +156,7 @@ def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
     size = channel.indices * channel.tokens
     normals = ndtri(sobol_uniforms(2 * _OUTPUTS, size + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
     z, noise = normals[:, :size], normals[:, size:]
-    z[::2] *= _WIDER
+    z[_OUTPUTS:] *= _WIDER  # a half that is a net by itself; every second point would be half of the first coordinate
     log_ratio = 0.5 * (1 - _WIDER**-2) * (z**2).sum(1) - size * np.log(_WIDER)
     y = np.asarray(channel.observe(z.reshape(-1, channel.indices, channel.tokens), noise), float)[:, 0]
     order = np.argsort(y)
