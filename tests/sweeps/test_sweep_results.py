@@ -13,7 +13,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.core.status import Status
-from asymptotix.sweeps import planning
+from asymptotix.sweeps import planning, sweep_store
 from asymptotix.sweeps.sweep_store import SweepStore, merged_order
 from asymptotix.sweeps.sweeping import _only_here
 from sweeps.sweep_toys import ALPHAS, OVER, PROBLEM, RUN, ToyOfTwoControls, ToyWithFunction, log_of, undisturbed
@@ -92,6 +92,18 @@ class TestEqualsTheVerb:
             for found in threads.map(lambda _: asx.sweep(PROBLEM, over=OVER, store=store, chunk=1), range(3)):
                 assert_identical(found.ds, asx.solve(PROBLEM, progress=False, **OVER).ds)
         assert len(log_of(store)) == len(set(log_of(store))) == 6
+
+    def test_a_store_that_another_finishes_just_now(self, store, monkeypatch):
+        looked = sweep_store._is_begun
+
+        def finished_after_the_first_look(folder):
+            monkeypatch.setattr(sweep_store, "_is_begun", looked)
+            asx.sweep(PROBLEM, over=OVER, store=store)
+            return looked(folder)
+
+        store.mkdir()
+        monkeypatch.setattr(sweep_store, "_is_begun", finished_after_the_first_look)
+        assert SweepStore(store, create=True).plan() == SweepStore(store).plan()
 
     @pytest.mark.parametrize("own", [True, False])
     def test_a_client_is_closed_by_whom_opened_it(self, store, monkeypatch, own):

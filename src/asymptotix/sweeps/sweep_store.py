@@ -69,7 +69,8 @@ class SweepStore:
         self._check(marker)
 
     def _create(self, marker: Path) -> None:
-        if self.path.exists() and not (self.path.is_dir() and _is_begun(self.path)):
+        # The marker is asked for last: another process may write it, and more, between any two looks.
+        if self.path.exists() and not (self.path.is_dir() and (_is_begun(self.path) or marker.exists())):
             raise ValueError(f"store must be a new or empty folder or one of a sweep, got {self.path}")
         if self.path.is_symlink() and not self.path.exists():
             raise OSError(f"store {self.path} cannot be made: it is a link to a folder that does not exist")
