@@ -128,6 +128,22 @@ def test_what_is_not_learned_has_a_bound(monkeypatch):
     assert 1e-5 < found.unseen < 2 * 0.005 / np.sqrt(7)  # two errors of one block
 
 
+@pytest.mark.parametrize(
+    ("link", "allowed"),
+    [
+        (lambda z: z[0] ** 2 + 3 * z[1] ** 2, False),  # the second sign does not show in what is learned of the first
+        (lambda z: z[0] * z[1], True),  # one sign is known, so is the other
+        (lambda z: z[0] ** 2 + z[1], True),
+    ],
+)
+def test_what_a_sign_forbids_is_excluded_whatever_the_nodes_say(link, allowed, monkeypatch):
+    evolution, learned = StateEvolution(channel_of(MultiIndex(link, 2))), np.diag([0.8, 0.0])
+    monkeypatch.setattr(evolution.nodes, "operator_block", lambda number: Scattered(number, 1e-3))
+    found = evolution.growth(evolution.point(1.0, learned, np.eye(2) - learned))
+    assert (found.unseen > 0) == allowed
+    assert not found.moment[0].any()
+
+
 def test_one_posterior_that_is_wrong_starts_nothing():
     class OneRootMissed(RotatedSquares):
         def posterior(self, observation, omega, V, accuracy=DEFAULT_ACCURACY):

@@ -320,7 +320,7 @@ def test_progress_names_blocks_and_error():
     texts: list[str] = []
     next_index(StateEvolution(RotatedSquares(np.eye(2), seen=[1.0, 0.9], diagonal=True)), 0, 1e-3, texts.append)
     assert any(text.startswith("along the branch with one direction learned, alpha up to 0.5") for text in texts)
-    assert "block 1 of at most 24" in texts
+    assert "block 1 of at most 32" in texts
     texts.clear()
     evolution = StateEvolution(RotatedSquares(np.eye(1)))
     refined(evolution, evolution.grown(evolution.nothing(0.8)).point, 1e-6, texts.append)

@@ -23,6 +23,8 @@ MOST_ROWS = 4
 _TRIED, _TRIED_AGAIN, _LARGE = 16, 2**12, 2.0
 #: Largest relative change of an output that counts as rounding.
 _ROUNDING = 1e-9
+#: Largest relative change of an overlap up to which it has a symmetry: its directions come from iterations.
+_SAME_OVERLAP = 1e-7
 
 #: An output as a function of index matrices (n, P, M).
 Output = Callable[[np.ndarray], np.ndarray]
@@ -59,7 +61,17 @@ class RowSymmetry:
         if self.trivial:
             return self
         away = abs(self.elements @ matrix @ np.swapaxes(self.elements, 1, 2) - matrix).max((1, 2))
-        return RowSymmetry(self.elements[away <= 1e-7 * abs(matrix).max()])
+        return RowSymmetry(self.elements[away <= _SAME_OVERLAP * abs(matrix).max()])
+
+    def fixing(self, matrix: np.ndarray) -> RowSymmetry:
+        """The part of it that leaves every vector in the range of a positive matrix (P, P) where it is."""
+        away = abs(self.elements @ matrix - matrix).max((1, 2))
+        return RowSymmetry(self.elements[away <= _SAME_OVERLAP * abs(matrix).max()])
+
+    @property
+    def fixed(self) -> np.ndarray:
+        """Projector (P, P) on the vectors that all of it leaves where they are."""
+        return self.elements.mean(0)
 
     def averaged(self, matrices: np.ndarray) -> np.ndarray:
         """Matrices (..., P, P), each made symmetric under all of it."""

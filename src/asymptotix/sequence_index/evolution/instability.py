@@ -85,7 +85,11 @@ def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Insta
 
 
 def instability(
-    averages: list[OperatorAverager], V: np.ndarray, complement: np.ndarray, floor: float = NO_MOMENT
+    averages: list[OperatorAverager],
+    V: np.ndarray,
+    complement: np.ndarray,
+    floor: float = NO_MOMENT,
+    allowed: np.ndarray | None = None,
 ) -> Instability:
     """What grows in the subspace spanned by ``complement`` (P, d), on the branch with posterior variance V.
 
@@ -95,6 +99,8 @@ def instability(
         Independent blocks of nodes, averaged over.
     floor : float
         E|g|^2 below it counts as zero.
+    allowed : array (P, P), optional
+        Projector on the directions that g may have: by a symmetry, it has no other.
     """
     P, d = complement.shape
     nothing = np.zeros((P, P))
@@ -103,6 +109,9 @@ def instability(
     basis = symmetric_basis(d)
     parts = [average.moments_and_operators(V, complement, basis) for average in averages]
     moments, operators = (np.mean(part, axis=0) for part in zip(*parts, strict=True))
+    if allowed is not None:
+        within = complement.T @ allowed @ complement
+        moments = within @ moments @ within
     return analysed(moments, operators, complement, floor, noisy=True)
 
 

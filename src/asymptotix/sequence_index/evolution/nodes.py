@@ -23,7 +23,7 @@ RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
 #: Blocks at most, and nodes in each of eight randomisations that correct averages with rough posteriors. These mostly
 #: differ by one percent per sample from better ones: what is left of it is 1e-4 of E[g g^T]. Where that is felt there
 #: are more of them.
-MOST_BLOCKS, CORRECTING = 24, (2**8, 2**10)
+MOST_BLOCKS, CORRECTING = 32, (2**8, 2**10)
 #: Blocks at most for one number of a threshold, and where posteriors come from draws.
 MOST_BLOCKS_OF_THRESHOLD, MOST_BLOCKS_DRAWN = 16, 4
 

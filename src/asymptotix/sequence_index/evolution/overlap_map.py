@@ -23,6 +23,7 @@ from ..channels.row_symmetry import RowSymmetry
 from .instability import Instability, diagonal_instability, instability, visible_directions
 from .nodes import Nodes
 from .point import Point
+from .sorting.sorted_outputs import unseen_symmetry
 from .zero_overlap import curvature_at_zero, sampled_instability_at_zero
 
 #: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
@@ -141,12 +142,13 @@ class OverlapMap:
         """Return what grows outside the learned subspace, with more nodes while they leave open whether it is learned.
 
         A direction that only rare samples show has a moment with large scatter, which one block may not distinguish
-        from zero.
+        from zero. It vanishes where signs may change without a trace in what is learned and in the output.
         """
         outside, blocks = self.not_learned(point), []
+        allowed = unseen_symmetry(self.channel).fixing(point.Q).fixed
         for count in _GROWTH_BLOCKS:
             blocks += [self.nodes.operator_block(number) for number in range(len(blocks), count)]
-            found = instability(blocks, point.V, outside, MISALIGNED)
+            found = instability(blocks, point.V, outside, MISALIGNED, allowed)
             if found.starts_by_itself or point.alpha * found.unseen < _UNSEEN or count >= self.nodes.most_blocks:
                 break
         return found

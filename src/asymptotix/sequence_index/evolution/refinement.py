@@ -19,7 +19,7 @@ from .overlap_map import OverlapMap
 from .point import Point
 
 #: Numbers of blocks at which the error is looked at.
-BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, MOST_BLOCKS)
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_BLOCKS)
 #: The most of them for posteriors that come from draws.
 _MOST_DRAWN = 16
 _STEPS = 8

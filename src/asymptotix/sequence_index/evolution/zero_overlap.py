@@ -89,7 +89,7 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 
 def _directions_with_a_mean(channel: Channel) -> int:
     """Dimension at most of E[z|y]: what an exchange or a change of sign of rows that no output shows does not move."""
-    return int(np.linalg.matrix_rank(unseen_symmetry(channel).elements.mean(0)))
+    return int(np.linalg.matrix_rank(unseen_symmetry(channel).fixed))
 
 
 @lru_cache(maxsize=64)
