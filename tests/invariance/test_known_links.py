@@ -5,6 +5,8 @@ Each of these once gave another number and the status "converged".
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,22 +157,29 @@ def test_thresholds_of_a_strictly_monotone_link_are_those_of_linear_regression()
     assert abs(found.exact_recovery.item() - 1) <= 3 * found.exact_recovery_err.item() < 0.01
 
 
-@pytest.mark.parametrize("link", [lambda Z: 1e-7 * jnp.sign(Z[0]), lambda Z: 1e7 + jnp.sign(Z[0])])
+@pytest.mark.parametrize(
+    "link", [pytest.param(lambda Z: 1e-7 * jnp.sign(Z[0]), marks=SLOW), lambda Z: 1e7 + jnp.sign(Z[0])]
+)
 def test_the_perceptron_has_no_units(link):
     within(solved(link, [1.0]), [0.4860], slack=5e-4)  # that is known to three digits
+
+
+@functools.cache
+def _rectifier():
+    return solved(lambda Z: jnp.maximum(Z[0], 0), [0.5, 1.2])
 
 
 @pytest.mark.parametrize(
     "link",
     [
         lambda Z: 1e6 + jnp.maximum(Z[0], 0),
-        lambda Z: 1e-6 * jnp.maximum(Z[0], 0),
-        lambda Z: 1e4 * jnp.maximum(Z[0], 0),
-        lambda Z: 4.86e-4 * jnp.maximum(Z[0], 0) ** 2 + 9.3e-5,
+        pytest.param(lambda Z: 1e-6 * jnp.maximum(Z[0], 0), marks=SLOW),
+        pytest.param(lambda Z: 1e4 * jnp.maximum(Z[0], 0), marks=SLOW),
+        pytest.param(lambda Z: 4.86e-4 * jnp.maximum(Z[0], 0) ** 2 + 9.3e-5, marks=SLOW),
     ],
 )
 def test_the_rectifier_has_no_units_and_no_power(link):
-    own = solved(lambda Z: jnp.maximum(Z[0], 0), [0.5, 1.2])
+    own = _rectifier()
     within(own, [0.3816, 0.7924], slack=1e-4)
     within(solved(link, [0.5, 1.2]), own.overlap.values.ravel(), slack=float(own.overlap_err.max()))
 
@@ -179,7 +188,7 @@ def test_the_rectifier_has_no_units_and_no_power(link):
     ("link", "alpha", "overlap"),
     [
         # By a quadrature of its own, to six digits.
-        (lambda Z: jnp.clip(Z[0], -3, 3), 0.7, 0.699629),
+        pytest.param(lambda Z: jnp.clip(Z[0], -3, 3), 0.7, 0.699629, marks=SLOW),
         (lambda Z: jnp.tanh(jnp.clip(Z[0], -3, 3)), 0.7, 0.699629),
         (lambda Z: jnp.where(Z[0] > 2.2, 10.0, Z[0]), 0.7, 0.697420),
     ],
@@ -253,6 +262,7 @@ def _continuous(link) -> float:
     return float(len(np.unique(values)) > 100)
 
 
+@SLOW
 def test_tokens_of_their_own_are_samples():
     one, three = solved(lambda Z: Z[0] ** 2, [0.9]), solved(lambda Z: Z[0] ** 2, [0.3], tokens=3)
     np.testing.assert_allclose(three.overlap.values, one.overlap.values, rtol=1e-12)
@@ -268,7 +278,7 @@ def _oscillating(z):
 @pytest.mark.parametrize(
     ("link", "tokens", "noise"),
     [
-        (lambda z: jnp.abs(z - 0.5), 1, 0.0),
+        pytest.param(lambda z: jnp.abs(z - 0.5), 1, 0.0, marks=SLOW),
         (lambda z: z**2, 1, 0.1),
         pytest.param(lambda z: z**2, 2, 0.0, marks=SLOW),
         pytest.param(_oscillating, 1, 0.0, marks=SLOW),

@@ -81,13 +81,17 @@ CURVES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CURVES)
+_LONG = ("two smooth outputs", "other units", "a larger sign and a function of a square")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[SLOW] * (name in _LONG)) for name in CURVES])
 def test_outputs_on_a_curve_have_their_density_along_it(name):
     link, log_speed = CURVES[name]
     alpha = np.array([0.3, 0.7])
     within(solved(link, alpha), of_known_index(alpha) - alpha * mean(log_speed))
 
 
+@SLOW
 def test_where_the_outputs_are_constant_there_is_no_volume():
     alpha = [0.5, 1.2]
     one = solved(lambda z: jnp.maximum(z[0], 0), alpha)
@@ -110,7 +114,7 @@ SURFACES = {
 }
 
 
-@pytest.mark.parametrize("name", SURFACES)
+@pytest.mark.parametrize("name", ["rank one", pytest.param("rank two", marks=SLOW)])
 def test_volumes_of_surfaces_are_those_of_differentials(name):
     """E log of the ratio of the products of nonzero singular values, of the user's and of the observed differential."""
     channel = channel_of_link(asx.MultiIndex(SURFACES[name], 2))
@@ -157,7 +161,7 @@ def kind_of(link, indices=2, noise=0.0):
     return link_kind(ObservedLink(asx.MultiIndex(link, indices, noise)))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e6, 1e11])
+@pytest.mark.parametrize("scale", [1.0, 1e11])
 def test_a_small_output_beside_a_large_one_is_not_affine(scale):
     kind = kind_of(lambda z: jnp.stack([scale * z[1], z[0] ** 2]), noise=0.1)
     assert kind.matrix is None
@@ -171,7 +175,7 @@ def test_what_the_noise_hides_is_affine():
     assert kind_of(lambda z: jnp.stack([z[1], 1e-2 * z[0] ** 2]), noise=0.1).matrix is None
 
 
-@pytest.mark.parametrize("levels", [(0.0, 1.0, 2.0), (0.0, 1e-4, 1e9), (1e-4, 0.0, -1e9)])
+@pytest.mark.parametrize("levels", [(0.0, 1e-4, 1e9), pytest.param((1e-4, 0.0, -1e9), marks=SLOW)])
 def test_labels_have_no_units(levels):
     near, left, right = levels
     kind = kind_of(lambda z: jnp.where(abs(z[0] * z[1]) < 0.5, near, jnp.where(z[0] < 0, left, right)))

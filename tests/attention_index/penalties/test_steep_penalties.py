@@ -116,6 +116,7 @@ def test_gentle_penalties_need_few_pieces(penalty, most):
     assert len(own.pieces(np.array([[-2.0, 3.0]]), 2.0, 1.5).t) <= most
 
 
+@pytest.mark.slow
 def test_many_kinks_in_a_small_interval_are_found():
     """Of kinks that are close together the search for jumps finds one; the pieces find all."""
     knots = jnp.array([0.7, 0.705, 0.71])
@@ -129,6 +130,7 @@ def test_many_kinks_in_a_small_interval_are_found():
     assert float(found.estimation_error) == pytest.approx(float(smooth.estimation_error), abs=2e-9)
 
 
+@pytest.mark.slow
 def test_the_derivative_through_a_steep_penalty():
     problem = asx.RiskMinimization(LINEAR, weight_decay=0.2, penalty=root(1e-3), parameterization="full")
     found = asx.gradient(problem, "estimation_error", "weight_decay", alpha=1.0, progress=False)

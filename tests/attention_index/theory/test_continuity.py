@@ -53,7 +53,9 @@ AVERAGERS: dict[str, Callable[[Any], TrainingEvolution]] = {
 }
 
 
-@pytest.mark.parametrize("name", AVERAGERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("narrow" in name)) for name in AVERAGERS]
+)
 def test_a_small_move_changes_the_map_little(name):
     rng = np.random.default_rng(3)
     for target in TARGETS if name.startswith("closed") else TARGETS[:1]:

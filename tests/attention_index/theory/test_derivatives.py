@@ -75,7 +75,7 @@ def check(seed: int) -> float:
     return size
 
 
-@pytest.mark.parametrize("seed", [0, 3, 8])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 3, 8])
 def test_the_error_of_a_derivative_covers(seed):
     check(seed)
 

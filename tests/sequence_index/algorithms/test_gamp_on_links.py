@@ -28,6 +28,7 @@ def without_slow_posteriors(monkeypatch):
     monkeypatch.setattr(CubatureChannel, "posterior", refused)
 
 
+@pytest.mark.slow
 def test_a_plan_follows_what_solve_finds_on_its_nodes(without_slow_posteriors):
     evolution = StateEvolution.of(channel_of(MultiIndex(signed, 2, 0.01)))
     nodes = PlanNodes(evolution, 2**11)
@@ -97,6 +98,7 @@ def test_the_time_of_all_runs_is_said_before_the_first(monkeypatch):
     assert all(text.startswith("compiling the posterior of MultiIndex") for text in compiling)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::asymptotix.ConvergenceWarning")  # at this size some runs fluctuate
 def test_runs_on_a_link_reach_what_state_evolution_says(without_slow_posteriors):
     problem = BayesOptimal(MultiIndex(signed, 2, 0.01))

@@ -67,7 +67,7 @@ def closed_form(link, y: np.ndarray, omega: np.ndarray):
     return [np.array(column) for column in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("link", [either, with_sign, two_slopes])
+@pytest.mark.parametrize("link", [pytest.param(either, marks=pytest.mark.slow), with_sign, two_slopes])
 def test_posteriors_on_curves_that_end_are_closed_forms(link):
     rng = np.random.default_rng(3)
     Z = rng.standard_normal((200, 2))
