@@ -1,1 +1,1 @@
-"""The loss side of the equations: what a label shows, the proximal map of a loss, and averages over both."""
+"""The loss side of the equations: visible directions of an output, the proximal map of a loss, and averages."""

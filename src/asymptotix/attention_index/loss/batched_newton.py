@@ -1,10 +1,10 @@
 """Proximal map of any twice differentiable loss, by Newton's method in JAX for a batch of samples at once.
 
-Used for the losses that have no compiled kernel. Gradient and Hessian come from automatic differentiation, and
-everything is computed in double precision. Samples are worked on in lanes: where a descent has ended the next sample
-takes its place, so that none waits for the slowest.
+This module serves losses that have no compiled kernel. Gradient and Hessian come from automatic differentiation, and
+everything is computed in double precision. Samples are processed in lanes: when a descent has ended, the next sample
+takes its lane, so that no sample waits for the slowest one.
 
-Nothing here calls LAPACK: for small matrices it is slow.
+LAPACK is not used, because it is slow for small matrices.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ...numerics.threads import in_threads
 from .newton_limits import ARMIJO, BENT, FLATTEST, LONGEST, MOST_HALVINGS, MOST_SHIFTS, MOST_STEPS, RELATIVE, SINGULAR
 
 PART = 2**10
-"""Samples of one call of the compiled program; fewer are filled up, so that it is compiled once."""
+"""Number of samples in a call of the compiled program. Smaller batches are padded, so that it is compiled once."""
 
 _LANES = 2**8
-_FRESH = -1  # in the place of halvings: a start, which nothing is compared with
+_FRESH = -1  # value of ``halvings`` at a start, which has no earlier point to be compared with
 
 _ROUNDING = 1e-15
-"""Absolute error allowed for in the value of a loss: unlike a sum of squares it may be a difference of large terms."""
+"""Absolute rounding error of a loss, which unlike a sum of squares may be a difference of large terms."""
 
 
 class _Lanes(NamedTuple):
-    """Descents side by side."""
+    """Descents that are made at the same time, one per lane."""
 
-    sample: jax.Array  # -1 where none is left
+    sample: jax.Array  # index of the sample, -1 where none is left
     y: jax.Array
     z: jax.Array
     r: jax.Array
-    value: jax.Array  # of the objective at r
+    value: jax.Array  # objective at r
     step: jax.Array
     size: jax.Array  # share of the step that is tried
-    gain: jax.Array  # what slope and
-    bend: jax.Array  # curvature promise of the whole step
+    gain: jax.Array  # minus the slope of the objective along the whole step
+    bend: jax.Array  # minus its curvature along the whole step, at a saddle; else zero
     steps: jax.Array
     halvings: jax.Array
     trial: jax.Array
@@ -72,12 +72,12 @@ class BatchedNewton:
         self._derivative = compiled(self._derivative_part)
 
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Minimisers reached from the starting points (n, N), and the objective there (n,)."""
+        """Return the minimisers reached from the starting points (n, N), and the objective there (n,)."""
         p, value = in_parts(lambda count, *part: self._descend(*part, count, Sigma), y, z, start)
         return p, value
 
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
+        """Return the trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2, each (n,)."""
         trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p)
         return trace, response
 
@@ -88,7 +88,7 @@ class BatchedNewton:
         return p.shape[1] - Sigma * jnp.trace(response, axis1=1, axis2=2), jnp.sum(response**2, axis=(1, 2))
 
     def _descend_part(self, y: Any, z: Any, start: Any, count: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
-        """The first ``count`` samples, others are there to fill the arrays."""
+        """Descend for the first ``count`` samples; the other samples only fill the arrays."""
         lane, none = jnp.arange(_LANES), jnp.zeros(_LANES)
         first_r = start[:_LANES]
         lanes = _Lanes(
@@ -106,7 +106,7 @@ class BatchedNewton:
         return ends.p, ends.value
 
     def _look(self, lanes: _Lanes, precision: Any) -> tuple[_Lanes, jax.Array]:
-        """Evaluate all lanes at their trial points and set them on their next steps; which have ended."""
+        """Evaluate all lanes at their trial points, choose their next steps, and return which lanes have ended."""
 
         def objective(y: jax.Array, z: jax.Array, r: jax.Array) -> jax.Array:
             return 0.5 * precision * jnp.sum((r - z) ** 2) + self._loss(y, r)
@@ -122,7 +122,7 @@ class BatchedNewton:
         unresolved = moved & ~(gain > RELATIVE * jnp.abs(lower) + _ROUNDING)
         downhill, bend = _ways_off_saddles(H, inverse, unresolved & (lacking > 0))
         saddle = bend > BENT * precision
-        # a last step is taken unseen where the value no longer resolves the gain: it squares the error
+        # where the value no longer resolves the gain, a last step is taken unchecked: it squares the error
         last = unresolved & ~saddle
         step = _where(moved, _where(saddle, downhill, direction), lanes.step)
         longest = jnp.minimum(1.0, LONGEST / jax.vmap(self._length)(step))
@@ -140,7 +140,7 @@ class BatchedNewton:
 
 
 def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarray]:
-    """A compiled kernel(count, *part) on PART samples at a time, in double precision and in threads."""
+    """Apply a compiled kernel(count, *part) to PART samples at a time, in double precision and in threads."""
 
     @double_precision()
     def on(first: int) -> list[np.ndarray]:
@@ -154,9 +154,12 @@ def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarra
 
 
 def _refilled(lanes: _Lanes, ends: _Ends, samples: tuple, ended: jax.Array) -> tuple[_Lanes, _Ends]:
-    """Minimisers taken out of the lanes that have ended, and the next samples put in; others at their next points."""
+    """Return the lanes after those that ended have taken the next samples, and the ends with their minimisers.
+
+    The other lanes are moved to their next trial points.
+    """
     y, z, start, count = samples
-    out = jnp.where(ended & (lanes.sample >= 0), lanes.sample, len(z))  # beyond the end: nowhere
+    out = jnp.where(ended & (lanes.sample >= 0), lanes.sample, len(z))  # beyond the end: dropped
     following = ends.taken + jnp.cumsum(ended) - 1
     fresh = ended & (following < count)
     at = jnp.where(fresh, following, 0)
@@ -178,14 +181,14 @@ def _refilled(lanes: _Lanes, ends: _Ends, samples: tuple, ended: jax.Array) -> t
 
 
 def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
-    """Lane by lane."""
+    """Choose between two arrays lane by lane."""
     return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
 
 
 def _inverse_shifted(M: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
-    """M^{-1}, with as much added to the diagonal of M as makes it positive definite, and how much that is.
+    """Return the inverse of M plus a shift of its diagonal that makes it positive definite, and this shift.
 
-    What is first added is FLATTEST times ``scale``.
+    The shift is zero where M is positive definite; the least other shift is FLATTEST times ``scale``.
     """
     unit = jnp.eye(M.shape[1])
 
@@ -201,14 +204,14 @@ def _inverse_shifted(M: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^{-1} by elimination in place, and whether M is safely positive definite."""
+    """Return M^{-1}, computed by elimination in place, and whether M is safely positive definite."""
     n = M.shape[1]
 
     def eliminate(k: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         rows, positive = state
         pivot = rows[:, k, k]
         positive &= pivot > SINGULAR * M[:, k, k]
-        # The column of the pivot makes room for that of the inverse.
+        # The column of the inverse replaces the column of the pivot.
         others = jnp.arange(n) != k
         column = jnp.where(others, rows[:, :, k], -1.0)
         row = jnp.where(others, rows[:, k], 1.0) / jnp.where(pivot > 0, pivot, 1.0)[:, None]
@@ -218,9 +221,9 @@ def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _ways_off_saddles(H: jax.Array, inverse: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Directions along which H is least, with how far below zero it is there, for the lanes where they are wanted.
+    """Return the directions of lowest curvature of H, and minus this curvature, for the lanes where ``wanted``.
 
-    ``inverse`` is that of H plus what makes it positive definite: largest along the vector that is looked for.
+    ``inverse`` is the inverse of H plus a shift that makes it positive definite: it is largest along this direction.
     """
     n = H.shape[1]
 
@@ -229,7 +232,7 @@ def _ways_off_saddles(H: jax.Array, inverse: jax.Array, wanted: jax.Array) -> tu
             v = jnp.sum(inverse * v[:, None, :], axis=2)
             return v / jnp.sqrt(jnp.sum(v**2, axis=1, keepdims=True))
 
-        first = jnp.broadcast_to(1.0 / (1 + jnp.arange(n)), H.shape[:2])  # in no symmetric place
+        first = jnp.broadcast_to(1.0 / (1 + jnp.arange(n)), H.shape[:2])  # a vector without symmetry
         v = jax.lax.fori_loop(0, MOST_SHIFTS, turned, first)
         return v, jnp.where(wanted, -jnp.sum(v[:, :, None] * H * v[:, None, :], axis=(1, 2)), 0.0)
 

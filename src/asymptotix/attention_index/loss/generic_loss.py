@@ -24,7 +24,7 @@ from .visible_directions import pair_weights, symmetric
 
 
 class GenericMap(ProximalMap):
-    """Proximal map of ``loss``, which may be known to be ``convex``, in all L coordinates of the pre-activation."""
+    """Proximal map of a user's ``loss`` in all L coordinates of the pre-activation; the loss may be ``convex``."""
 
     def __init__(
         self, tokens: int, loss: Callable, teacher: Callable, convex: bool = False, length: float = 1.0
@@ -59,7 +59,7 @@ class GenericMap(ProximalMap):
         return np.full(len(y), not self._convex)
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Where the penalty vanishes, and the target's own pre-activation."""
+        """Yield z, where the quadratic term vanishes, and z0, the target's own pre-activation."""
         yield z
         yield z0
 
@@ -77,7 +77,7 @@ class GenericMap(ProximalMap):
 
 @functools.lru_cache(maxsize=8)
 def _kept_map(tokens: int, loss: Callable, teacher: Callable, convex: bool, length: float) -> GenericMap:
-    """Kept for other nodes and other problems with the same functions: compilation takes longer than most averages."""
+    """Return a map that is kept for further nodes and problems: compilation takes longer than most averages."""
     return GenericMap(tokens, loss, teacher, convex, length)
 
 
@@ -94,18 +94,18 @@ class GenericLoss(NodeAverage):
     teacher : callable
         JAX function of the target's symmetric pre-activation R (T, T).
     convex : bool
-        Whether the loss is known to be convex in h: there is one minimum to be found then.
+        Whether the loss is known to be convex in h, so that there is only one minimum to find.
     length : float
         Largest step of a descent in an entry of h. Larger: descents may jump over minima. Smaller: more steps.
     count : int
-        Scrambled Sobol nodes, a power of two.
+        Number of scrambled Sobol nodes, a power of two.
     seed : int
         Randomisation of the nodes.
 
     Notes
     -----
-    All L = T(T+1)/2 coordinates are kept, since a loss need not be blind to a shift of h as a softmax is; along a
-    direction that it does not see p = z, so that only ``trace`` counts it.
+    All L = T(T+1)/2 coordinates are kept, because a loss, unlike a softmax, may depend on a common shift of h. Along a
+    direction on which the loss does not depend, p = z; such a direction contributes to ``trace`` only.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Averages of a loss and of its proximal map over the target's and the learner's pre-activations.
 
-The loss side of the state evolution is a function of three numbers (m, q, Sigma) through the proximal map p of
-:mod:`.proximal`, averaged over coordinates (z0, z), independent for different ones, with covariance [[Q0', m], [m, q]]:
+The loss side of state evolution is a function of the three numbers (m, q, Sigma). It averages the proximal map p of
+:mod:`.proximal` over N independent Gaussian pairs of coordinates (z0, z), with covariance [[Q0', m], [m, q]]:
 
     z = (m/Q0') z0 + c_1 xi,    c_1^2 = q - m^2/Q0',    f = (p - z)/Sigma.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (8), (9), (11), (12). In the general form, eqs. (45), (48), (49), (54), the
-paper has Q0 for Q0' = Q0 + noise/2 and a sum over components in front of a loss that is the sum already.
+paper has Q0 instead of Q0' = Q0 + noise/2, and a sum over components of a loss that already contains this sum.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LossAverages(NamedTuple):
     trace: float
     """E tr dp/dz, jumps of p left out."""
     jump_weight: float
-    """Share of the samples at which descents from different starts ended in different minima; nan if one was made."""
+    """Share of the samples whose descents from several starts ended in different minima; nan for a single start."""
 
 
 class Pull(NamedTuple):
-    """What the data pull at S with: all of the averages that an iteration of state evolution needs."""
+    """Averages that an iteration of state evolution needs: they determine the field that the data exert on S."""
 
     f_square: float
     f_noise: float
@@ -58,17 +58,17 @@ class Pull(NamedTuple):
 
 
 class LossAverage(abc.ABC):
-    """A loss, its averages a function of ``signal`` = Q0' (noise included), m, q and Sigma.
+    """A loss whose averages are functions of ``signal`` = Q0' (noise included), m, q and Sigma.
 
-    Nothing that counts is kept between calls: equal arguments give equal bits, in any order and from any thread.
+    Calls do not influence later results: equal arguments give equal bits, in any order and from any thread.
     """
 
     visible_directions: int
     """Number N of coordinates."""
     least_response: float = 1e-9
-    """Sigma that stands for none: smaller ones lose digits where differences of points are divided by it."""
+    """Smallest Sigma, used instead of zero: below it, differences of points divided by Sigma lose their digits."""
     grain: float = 0.0
-    """Weight of a sample where all have the same, as draws have: the averages change by no less where one jumps."""
+    """Weight of a sample if all weights are equal, else 0: the averages change by about this where one sample jumps."""
 
     @abc.abstractmethod
     def pull(
@@ -81,10 +81,10 @@ class LossAverage(abc.ABC):
         multi_start: bool | np.ndarray = False,
         spread: float | None = None,
     ) -> Pull:
-        """What an iteration needs, from one descent per sample, starting from the points ``near`` if given.
+        """Return the averages that an iteration needs, from one descent per sample that starts at ``near`` if given.
 
-        With ``multi_start`` the lowest of several minima is looked for, where it is a mask, at those samples.
-        ``spread`` is c_1 where it is known better than as a difference.
+        With ``multi_start`` the lowest of several minima is searched, at all samples or at those of a mask. ``spread``
+        is c_1, if it is known more accurately than as a difference.
         """
 
     @abc.abstractmethod
@@ -99,19 +99,19 @@ class LossAverage(abc.ABC):
         near: np.ndarray | None = None,
         spread: float | None = None,
     ) -> tuple[LossAverages, Pull]:
-        """All averages, and :meth:`pull` with the same arguments."""
+        """Return all averages, and the result of :meth:`pull` with the same arguments."""
 
     @abc.abstractmethod
     def test(self, signal: float, m: float, q: float, spread: float | None = None) -> float:
-        """E loss(y, z) alone, which needs no proximal map."""
+        """Return E loss(y, z) alone, which needs no proximal map."""
 
     def __call__(self, signal: float, m: float, q: float, Sigma: float, *, multi_start: bool) -> LossAverages:
-        """All averages."""
+        """Return all averages."""
         return self.evaluate(signal, m, q, Sigma, multi_start=multi_start)[0]
 
 
 class NodeAverage(LossAverage):
-    """Averages as sums over fixed nodes of the 2N standard normals behind (z0, z), in a fixed order."""
+    """Averages as sums, in a fixed order, over fixed nodes of the 2N standard normals that (z0, z) are made of."""
 
     def __init__(self, proximal: ProximalMap, nodes: np.ndarray, weights: np.ndarray) -> None:
         self.proximal, self.visible_directions = proximal, proximal.visible_directions
@@ -158,7 +158,7 @@ class NodeAverage(LossAverage):
             f_noise=pull.f_noise,
             f_target=pull.f_target,
             test=self._mean(self.proximal.loss(points.y, z)),
-            train=moreau - 0.5 * Sigma * pull.f_square,  # without what the distance |p - z| costs
+            train=moreau - 0.5 * Sigma * pull.f_square,  # without |p - z|^2/(2 Sigma)
             moreau=moreau,
             response=self._mean(response),
             trace=self._mean(trace),
@@ -183,12 +183,12 @@ class NodeAverage(LossAverage):
         near: np.ndarray | None,
         multi_start: bool | np.ndarray,
     ) -> ProximalPoints:
-        # the few minima that two starts miss are part of the noise of draws, but a node of a rule may weigh a lot
+        # minima that two starts miss are part of the noise of random nodes; a node of a rule may have a large weight
         thorough = self.grain == 0
         return self.proximal.solve(z0, z, Sigma, near, multi_start, self._output(signal, z0), thorough)
 
     def _output(self, signal: float, z0: np.ndarray) -> np.ndarray:
-        """The target's outputs; those of the last signal are kept, which is the same in all calls of a theory."""
+        """Return the target's outputs. The last ones are kept, because all calls of a theory have the same signal."""
         known, outputs = self._outputs
         if known != signal:
             outputs = self.proximal.output(z0)
@@ -199,7 +199,7 @@ class NodeAverage(LossAverage):
         f = (points.p - z) / Sigma
         if spread > 0:
             f_noise = self._mean(_dot(f, self._noise)) / spread
-        else:  # E[f.xi]/c_1 is 0/0 without noise, where nothing can jump either
+        else:  # for c_1 = 0 the average E[f.xi]/c_1 is 0/0, and no sample can jump
             trace, _ = self.proximal.derivative(points.y, points.p, Sigma)
             f_noise = (self._mean(trace) - z.shape[1]) / Sigma
         return Pull(self._mean(_dot(f, f)), f_noise, self._mean(_dot(f, z0)), points.p, points.disagree)
@@ -218,10 +218,10 @@ class SquaredSoftmax(NodeAverage):
     beta, target_beta : float
         Inverse temperatures of the learner and of the target.
     order : int, optional
-        Gauss-Hermite nodes per axis, for two tokens only; the default there, 24, leaves some 23,000 nodes.
+        Gauss-Hermite nodes per axis, for two tokens only; the default, 24, gives some 23,000 nodes.
     count : int, optional
-        Scrambled Sobol nodes, a power of two, in place of Gauss-Hermite: the default, 2**14, for more than two tokens.
-        Preferable for two tokens as well where p jumps on more than a thousandth of the samples.
+        Number of scrambled Sobol nodes, a power of two, instead of Gauss-Hermite nodes. More than two tokens need them
+        (default 2**14). For two tokens they are better if p jumps on more than a thousandth of the samples.
     seed : int
         Randomisation of the Sobol nodes.
     """
@@ -251,8 +251,8 @@ class SquaredSoftmax(NodeAverage):
 class QuadraticLinear(LossAverage):
     """Linear attention: the squared error ||R - h||_F^2 between the pre-activations themselves, in closed form.
 
-    The diagonal entries are sqrt2 z_aa and the others stand twice in the sum, so it is 2 |z0 - z|^2 in all L
-    coordinates, and p = (z + 4 Sigma z0)/(1 + 4 Sigma).
+    The diagonal entries are sqrt2 z_aa, and all other entries appear twice in the sum. The loss is therefore
+    2 |z0 - z|^2 in all L coordinates, and p = (z + 4 Sigma z0)/(1 + 4 Sigma).
     """
 
     least_response = 1e-15
@@ -304,7 +304,7 @@ class QuadraticLinear(LossAverage):
 
 
 def _spread(signal: float, m: float, q: float, Sigma: float = 1.0, known: float | None = None) -> float:
-    """c_1, the standard deviation of z given z0, unless it is known."""
+    """Return c_1, the standard deviation of z given z0, or ``known`` if that is given."""
     checks.positive("signal", signal)
     checks.positive("Sigma", Sigma)
     checks.number("m", m)

@@ -13,11 +13,11 @@ from ..model import AttentionIndex
 
 
 def teacher_output(model: AttentionIndex) -> Callable[[Any], Any]:
-    """R -> y of a model: the target's attention matrix, or R itself for linear attention."""
+    """Return the function R -> y of a model: the target's attention matrix, or R itself for linear attention."""
     return _identity if model.activation == "linear" else _softmax(model.teacher_beta)
 
 
-# One function for one temperature, whoever asks: what was compiled for it is known by the function.
+# One function object per temperature: programs that were compiled for it are found by the object.
 
 
 def _identity(R: Any) -> Any:
@@ -31,11 +31,11 @@ def _softmax(beta: float) -> Callable[[Any], Any]:
 
 @functools.lru_cache(maxsize=64)
 def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
-    """-sum_ab y_ab log softmax(beta h)_ab: convex in h, so the proximal map never jumps."""
+    """Return the loss -sum_ab y_ab log softmax(beta h)_ab: convex in h, so that the proximal map never jumps."""
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))
 
 
 @functools.lru_cache(maxsize=64)
 def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
-    """Return a loss, of the user's own a snapshot, divided by a unit; the same function for the same loss and unit."""
+    """Return a loss (of the user's own, a snapshot) divided by a unit; the same function for equal arguments."""
     return loss if unit == 1 else lambda y, h: loss(y, h) / unit

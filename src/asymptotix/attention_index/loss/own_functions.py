@@ -1,6 +1,6 @@
-"""Functions that the user writes, tried when a problem is made: a loss and a penalty.
+"""Trials of the functions that a user writes, a loss and a penalty, when a problem is made.
 
-What would end in a traceback of JAX, or in numbers without a meaning, is refused in one sentence.
+A function that would end in a traceback of JAX, or in meaningless numbers, is refused with a one-sentence error.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ..model import AttentionIndex
 from ..streams import TRIAL_MATRICES
 from .losses import teacher_output
 
+#: Number of random matrices at which a loss is tried.
 _TRIALS = 16
-#: Eigenvalues at which a penalty is tried: zero, and sizes far beyond those of any learned matrix in units of a target.
+#: Eigenvalues at which a penalty is tried, in units of the target's: zero, and up to far beyond any learned eigenvalue.
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)])
 #: Share of the largest slope or curvature that counts as rounding.
 _ROUNDING = 1e-9
@@ -35,7 +36,7 @@ _ASIDE, _TINY = 1e-13, 1e-30
 
 
 def try_loss(loss: Callable[..., Any], model: AttentionIndex) -> bool:
-    """Whether a loss is convex in h in all trials; raises ValueError where the function is no loss.
+    """Whether a loss is convex in h in all trials; raises ValueError if the function is not a valid loss.
 
     The trials use symmetric Gaussian T x T matrices h, as large as those of the target, and outputs y of a target of
     the same size.
@@ -88,7 +89,7 @@ def penalty_functions(penalty: Callable[..., Any]) -> PenaltyFunctions:
     return _penalty_functions(snapshot(penalty, ()))
 
 
-# These caches know a function by its snapshot, so that a function that has changed is tried and compiled anew.
+# These caches identify a function by its snapshot, so that a function that has changed is tried and compiled again.
 
 
 @functools.lru_cache(maxsize=32)
@@ -111,7 +112,7 @@ def _penalty_functions(penalty: Snapshot) -> PenaltyFunctions:
 def _kinks(slope: Callable[[np.ndarray], np.ndarray], curvature: Callable[[np.ndarray], np.ndarray]) -> tuple:
     """Return the jumps of r' and r'' for |t| from 1e-9 to 1e9, by bisection of intervals of four percent.
 
-    In every interval one jump is found.
+    At most one jump is found in each interval.
     """
     side = np.geomspace(1e-9, 1e9, 9 * 2 * 60 + 1)
     grid = np.concatenate([-side[::-1], [0.0], side])
@@ -176,7 +177,7 @@ def _penalty_trial(penalty: Snapshot, positive: bool, size: float) -> None:
     what = "a JAX function r(t) of one number that returns a number"
     value, slope, _ = _tried("penalty", what, penalty, lambda penalty, _, x: penalty(x[0]), 0 * t[:, None], t[:, None])
     slope = slope[:, 0]
-    # Of a convex function a secant is at least as steep as the tangent at its left end, and at most at its right.
+    # The slope of a secant of a convex function lies between the slopes of the function at both ends.
     steps = np.stack([slope[:-1], np.diff(value) / np.diff(t), slope[1:]])
     falls = np.flatnonzero((np.diff(steps, axis=0) < -_ROUNDING * abs(slope).max() - 1e-7 * abs(steps[1])).any(axis=0))
     if falls.size:
@@ -193,7 +194,7 @@ def _penalty_trial(penalty: Snapshot, positive: bool, size: float) -> None:
 def _tried(
     name: str, what: str, function: Snapshot, of_sample: Callable[[Any, Any, Any], Any], *samples: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, slopes and curvatures (those of a loss) of a function in the second argument at several samples."""
+    """Return values, slopes and, for a loss, curvatures of a function in its second argument at several samples."""
 
     def scalar(*sample: Any, called: Callable[..., Any] = function) -> Any:
         value = jnp.asarray(of_sample(called, *sample))
@@ -211,7 +212,7 @@ def _tried(
     try:
         with double_precision():
             found = [np.asarray(part) for part in compiled(jax.vmap(all_of))(*samples)]
-            # The user's function itself, traced once more.
+            # The user's function itself, traced again: it must give the same values.
             again = np.asarray(compiled(jax.vmap(lambda *sample: scalar(*sample, called=function.function)))(*samples))
     except _NoNumberError as error:
         raise ValueError(f"{name} must be {what}; got {function!r}, which returns {error}") from None

@@ -1,15 +1,15 @@
-"""Proximal maps of a loss: the learner's pre-activation after it has seen one label.
+"""Proximal maps of a loss: the learner's pre-activation after it has been fitted to one label.
 
-In coordinates r of the pre-activation, with the target's z0 behind the label y and the learner's z before,
+In coordinates of the pre-activation, with z0 of the target, which gives the label y, and z of the learner before,
 
     p(z0, z) = argmin_h  |h - z|^2 / (2 Sigma) + loss(y(z0), h).
 
-The objective need not be convex: for the squared loss of two softmax rows it always is for Sigma < 1.04/beta^2, beyond
-that p may jump. So several descents are made, by Newton's method with steps too short to leap from one minimum into
-another, and the lowest end is kept.
+The objective need not be convex. For the squared loss of two softmax rows it always is if Sigma < 1.04/beta^2; for
+larger Sigma p may jump. Several descents are therefore made, by Newton's method with steps too short to leap from one
+minimum into another, and the lowest end is kept.
 
-Boncoraglio et al., arXiv:2509.24914, eq. (11), without the direction that a softmax does not see; eqs. (56), (58) and
-(59) have a further sqrt2 in the arguments of the softmax, which is a misprint.
+Boncoraglio et al., arXiv:2509.24914, eq. (11), without the direction that is invisible to a softmax. Eqs. (56), (58)
+and (59) have a further sqrt2 in the arguments of the softmax, which is a misprint.
 
 Equation ai-prox of docs/theory/attention_index.md.
 """
@@ -32,16 +32,16 @@ from .visible_directions import entry_places, logit_matrix, pair_weights, visibl
 DISAGREEMENT = 1e-6
 """Two descents ended in different minima if their objectives differ by more than this."""
 
-_WORK_PER_CALL = 3e5  # of compiled descents, a few milliseconds: samples times the cube of the number of coordinates
-_MOST_BENT = 0.9617  # less the most negative curvature of the squared loss of softmax rows, in units of beta^2
-_TELLING = 2  # of the starts: far apart, they find several minima on 95 % and more of the samples that have some
+_WORK_PER_CALL = 3e5  # samples times (number of coordinates)^3 of one compiled call, which takes a few milliseconds
+_MOST_BENT = 0.9617  # minus the lowest curvature of the squared loss of softmax rows, in units of beta^2
+_TELLING = 2  # number of first starts: far apart, they detect 95 % or more of the samples with several minima
 _TIE = 1e-12  # a later start replaces an earlier one only if it is better by more than rounding
 
 
 class ProximalPoints(NamedTuple):
     """Minimisers for n samples."""
 
-    y: np.ndarray  # the target's outputs, in the form that the map wants them
+    y: np.ndarray  # the target's outputs, in the form that the map uses
     p: np.ndarray  # (n, N)
     value: np.ndarray  # the objective there (n,)
     disagree: np.ndarray  # whether the starts ended at different objectives (n,)
@@ -49,41 +49,41 @@ class ProximalPoints(NamedTuple):
 
 @functools.cache
 def _row_curvature() -> tuple[np.ndarray, np.ndarray]:
-    """The most negative second derivative of a row's loss 2 (sg(u) - y)^2, less its sign, on a grid of outputs y."""
+    """Return a grid of outputs y, and minus the lowest second derivative of a row's loss 2 (sg(u) - y)^2 there."""
     y, sg = np.linspace(0, 1, 201), np.linspace(0, 1, 2001)[:, None]
     slope = sg * (1 - sg)
     curvature = 4 * slope**2 + 4 * (sg - y) * slope * (1 - 2 * sg)
-    return y, -curvature.min(axis=0) + 1e-3  # room for what lies between the points of both grids
+    return y, -curvature.min(axis=0) + 1e-3  # margin for points between those of both grids
 
 
 class ProximalMap(abc.ABC):
-    """A loss as seen through N coordinates of the pre-activation; all arrays are batches of n samples."""
+    """A loss as a function of N coordinates of the pre-activation; all arrays are batches of n samples."""
 
     visible_directions: int
     """Number N of coordinates."""
 
     @abc.abstractmethod
     def output(self, z0: np.ndarray) -> np.ndarray:
-        """The target's outputs at the coordinates z0 (n, N)."""
+        """Return the target's outputs at the coordinates z0 (n, N)."""
 
     @abc.abstractmethod
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """Loss at the coordinates r (n,)."""
+        """Return the loss at the coordinates r (n,)."""
 
     @abc.abstractmethod
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """Starting points (n, N), the one to use if there is only one first, then the one that is least like it."""
+        """Yield starting points (n, N): first the one for single descents, then the one that differs most from it."""
 
     @abc.abstractmethod
     def descend(self, y: np.ndarray, z: np.ndarray, start: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Local minimisers reached from the starting points, and the objective there."""
+        """Return the local minimisers reached from the starting points, and the objective there."""
 
     @abc.abstractmethod
     def derivative(self, y: np.ndarray, p: np.ndarray, Sigma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Trace of dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers, from dp/dz = (1 + Sigma H)^{-1}."""
+        """Return tr dp/dz and ||(dp/dz - 1)/Sigma||_F^2 at the minimisers, from dp/dz = (1 + Sigma H)^{-1}."""
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
-        """Samples whose objective may have more than one minimum, (n,)."""
+        """Return which samples may have an objective with more than one minimum, (n,)."""
         return np.ones(len(y), bool)
 
     def solve(
@@ -96,11 +96,11 @@ class ProximalMap(abc.ABC):
         y: np.ndarray | None = None,
         thorough: bool = True,
     ) -> ProximalPoints:
-        """Minimise from the ``previous`` points, or from the first start; with ``multi_start`` from several.
+        """Minimise from the ``previous`` points, or else from the first start; with ``multi_start`` from several.
 
-        That are two far apart and, if these find more than one minimum on any sample, all; only at the samples where
-        they do, unless ``thorough``. It may also be a mask of the samples that are worth all of them, whatever those
-        show. ``y`` is output(z0), if that is at hand.
+        If ``multi_start`` is True, two starts far apart are tried first. All starts are then tried at the samples where
+        these two end in different minima or, if there are any and ``thorough`` is set, at all samples that may jump. If
+        ``multi_start`` is a mask, all starts are tried at its samples. ``y`` is output(z0), if that is known.
         """
         interrupts.check()
         y = self.output(z0) if y is None else y
@@ -126,7 +126,7 @@ class ProximalMap(abc.ABC):
 
 
 def _product(samples: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """The product without BLAS, whose threads spin beside ours for longer than so small a product takes."""
+    """Return the product without BLAS, whose threads keep spinning for longer than so small a product takes."""
     return np.einsum("nk,ki->ni", samples, matrix)
 
 
@@ -141,16 +141,16 @@ class SoftmaxMap(ProximalMap):
         self.visible_directions = self.row_logits.shape[1]
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
-        # The Hessian of a row's loss is affine in y, so that its least eigenvalue is lowest at y that are all on one
-        # token; there, with any number of tokens, where the learner doubts between that one and one other. All rows
-        # together see no direction more than twice: 2 * 0.4808.
+        # The Hessian of a row's loss is affine in y, so that its least eigenvalue is lowest at an output y on a single
+        # token. For any number of tokens the learner's weight is there on that token and one other. The squared
+        # pre-activations of all rows add up to at most 2 |r|^2: hence 2 * 0.4808.
         return np.full(len(y), Sigma * self.beta**2 * 1.001 * _MOST_BENT >= 1)
 
     def starts(self, z0: np.ndarray, z: np.ndarray) -> Iterator[np.ndarray]:
-        """The points nearest to z at which some rows have the target's outputs: all rows, none, one, all but one.
+        """Yield the points nearest to z where some rows have the target's outputs: all rows, none, one, all but one.
 
-        Each row's loss has a well at the target's logits and is flat far from it, so that a minimum is told by the
-        rows that are in their wells.
+        Each row's loss has a well at the target's logits and is flat far from it, so that a minimum is characterised by
+        the rows that are in their wells.
         """
         solved = z0 * (self.target_beta / self.beta)
         for size in dict.fromkeys((self.tokens, 0, 1, self.tokens - 1)):
@@ -160,7 +160,7 @@ class SoftmaxMap(ProximalMap):
     def _in_parts(
         self, kernel: Callable[..., tuple[np.ndarray, np.ndarray]], *samples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A compiled kernel on some samples at a time, in threads: it cannot be interrupted, but holds no lock."""
+        """Apply a compiled kernel to parts of the samples in threads; calls are not interruptible, but hold no lock."""
         work = len(samples[0]) * (64 + self.visible_directions**3) / _WORK_PER_CALL
         count = 1 if work < 1 else 2 * math.ceil(work / 2)  # even, for machines of two cores and more
         parts = zip(*(np.array_split(x, count) for x in samples), strict=True)
@@ -168,7 +168,7 @@ class SoftmaxMap(ProximalMap):
         return np.concatenate(first), np.concatenate(second)
 
     def _projection(self, chosen: tuple[int, ...]) -> np.ndarray:
-        """Projection of the coordinates onto what the chosen rows see."""
+        """Return the projection of the coordinates onto the subspace that the chosen rows depend on."""
         seen = self.row_logits.reshape(self.tokens, self.tokens, -1)[list(chosen)].reshape(-1, self.visible_directions)
         return np.linalg.pinv(seen) @ seen
 
@@ -180,7 +180,7 @@ class TwoTokenMap(SoftmaxMap):
         super().__init__(2, beta, target_beta)
 
     def may_jump(self, y: np.ndarray, Sigma: float) -> np.ndarray:
-        # The Hessian in visible coordinates is at most four times as negative as that of the worse row.
+        # The lowest curvature in visible coordinates is at least four times the lower of the two rows' curvatures.
         grid, worst = _row_curvature()
         curvature = np.interp(y, grid, worst).max(axis=1)
         return 4 * Sigma * self.beta**2 * 1.001 * curvature >= 1
@@ -189,7 +189,7 @@ class TwoTokenMap(SoftmaxMap):
         return _diagonal(self.target_beta, z0)
 
     def loss(self, y: np.ndarray, r: np.ndarray) -> np.ndarray:
-        # either row has two entries that differ by the same amount
+        # the two entries of a row have the same squared error
         return 2 * np.sum((_diagonal(self.beta, r) - y) ** 2, axis=1)
 
     def descend(self, y, z, start, Sigma):
@@ -221,7 +221,7 @@ class RowsMap(SoftmaxMap):
 
     def __init__(self, tokens: int, beta: float, target_beta: float) -> None:
         super().__init__(tokens, beta, target_beta)
-        # the compiled descents are in all entries z_ab
+        # the compiled descents use all entries z_ab as coordinates
         self._to_entries = visible_basis(tokens), entry_places(tokens), pair_weights(tokens)
 
     def output(self, z0: np.ndarray) -> np.ndarray:
@@ -260,7 +260,7 @@ def softmax_map(tokens: int, beta: float, target_beta: float) -> SoftmaxMap:
 def proximal_points(
     tokens: int, beta: float, target_beta: float, z0: np.ndarray, z: np.ndarray, Sigma: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best minimisers p (n, N) of all starts, and tr dp/dz (n,), for visible coordinates z0 and z (n, N)."""
+    """Return the best minimisers p (n, N) of all starts, and tr dp/dz (n,), at visible coordinates z0, z (n, N)."""
     proximal = softmax_map(tokens, beta, target_beta)
     z0, z = (np.ascontiguousarray(x, dtype=float) for x in (z0, z))
     points = proximal.solve(z0, z, Sigma, None, multi_start=np.ones(len(z), bool))

@@ -1,4 +1,4 @@
-"""The nodes on which a loss is averaged over the target's and the learner's pre-activations."""
+"""Quadrature nodes on which a loss is averaged over the target's and the learner's pre-activations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class LossNodes:
-    """Which nodes are asked for.
+    """A choice of quadrature nodes: either Gauss-Hermite or scrambled Sobol nodes.
 
     Parameters
     ----------
     order : int, optional
-        Gauss-Hermite nodes per axis, or else
+        Gauss-Hermite nodes per axis.
     count : int, optional
-        scrambled Sobol nodes, a power of two,
+        Number of scrambled Sobol nodes, a power of two.
     seed : int
-        and their scrambling.
+        Scrambling of the Sobol nodes.
     """
 
     order: int | None = None
@@ -37,10 +37,10 @@ class LossNodes:
 
 
 def sobol_nodes(count: int, directions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scrambled Sobol nodes (count, 2N) and weights for N = ``directions`` coordinates of (z0, z).
+    """Return scrambled Sobol nodes (count, 2N) and weights for N = ``directions`` coordinates of (z0, z).
 
-    Every node comes with its partner of opposite xi: E[f.xi]/c_1 is then a difference of f, safe for small c_1, and the
-    spread between randomisations is smaller by up to two at equal count.
+    Every node has a partner of opposite xi. E[f.xi]/c_1 is then a difference of f, which is accurate for small c_1, and
+    the spread between randomisations is smaller by a factor of up to two at equal count.
     """
     count = checks.integer("count", count, 2)
     if count & (count - 1):
@@ -51,9 +51,9 @@ def sobol_nodes(count: int, directions: int, seed: int) -> tuple[np.ndarray, np.
 
 
 def two_token_nodes(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Hermite nodes and weights of (s0, t0, s, t), the visible coordinates of two tokens, ``order`` per axis."""
+    """Return Gauss-Hermite nodes, ``order`` per axis, and weights of (s0, t0, s, t), coordinates of two tokens."""
     nodes, weights = gauss_hermite(order, 4)
-    # exchanging the tokens changes the sign of s0 and s: the nodes with s0 > 0 stand for those with s0 < 0
+    # exchanging the tokens changes the sign of s0 and s: the nodes with s0 > 0 represent those with s0 < 0
     weights = weights * (1.0 + np.sign(nodes[:, 0]))
     kept = weights > NEGLIGIBLE * weights.max()
     return nodes[kept], weights[kept] / weights[kept].sum()

@@ -1,17 +1,16 @@
 """Proximal map of the squared loss between two softmax attention matrices, any number of tokens, compiled with numba.
 
-The coordinates are the L = T(T+1)/2 entries z_ab, a <= b, with h_ab = sqrt(1 + delta_ab) z_ab: one more than are
-visible, but every logit then depends on one of them, and a row of the softmax couples T. With e = A - y, s_a = sum_c
-A_ac e_ac and k_ac = A_ac (A_ac + e_ac - s_a), the derivatives of the loss with respect to the logits of row a are
+The coordinates are the L = T(T+1)/2 entries z_ab, a <= b, with h_ab = sqrt(1 + delta_ab) z_ab. One of their directions
+is invisible, but every logit depends on one entry only, and a row of the softmax couples T entries. With e = A - y,
+s_a = sum_c A_ac e_ac and k_ac = A_ac (A_ac + e_ac - s_a), the derivatives of the loss in the logits of row a are
 
     gradient_b = 2 beta A_ab (e_ab - s_a),
     Hessian_bc = 2 beta^2 sum_d k_ad (delta_db - A_ab)(delta_dc - A_ac).
 
-Along the direction that the softmax does not see both vanish, and the descents stay where they are.
+Along the invisible direction both derivatives vanish, and the descents do not move.
 
-Samples are worked on side by side in lanes, the last axis of all arrays: of one alone every operation waits for the one
-before, and the loops over lanes are what the processor does several at a time. A lane whose descent has ended takes
-the next sample.
+Samples are processed in lanes, the last axis of all arrays. For a single sample every operation would wait for the one
+before; in a loop over lanes the processor does several at a time. A lane whose descent has ended takes the next sample.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from .newton_limits import (
     SINGULAR,
 )
 
-# Loops in place of array expressions: numba takes seconds to compile each of those.
+# Loops replace array expressions, because numba takes seconds to compile each array expression.
 _options: dict = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "arcp"}}
 _compiled = njit(**_options)
 _inlined = njit(inline="always", **_options)
 
 _LANES = 64
 _INVERSE_LN2 = 1 / math.log(2.0)
-_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # the first times an integer is exact
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # an integer times the first is exact
 
 
-# What is kept of every lane: the objective where it is and where it looks next, the share of the step that is tried,
-# and what slope and curvature promise of the whole step.
+# Rows of ``state``, one column per lane: the objective at the current point and at the trial point, the share of the
+# step that is tried, and minus the slope and minus the curvature of the objective along the whole step.
 _VALUE, _LOWER, _SIZE, _GAIN, _BEND = range(5)
-# And its sample (-1: none is left), the steps made, and how often the last one was halved.
+# Rows of ``counts``: the sample of the lane (-1: none is left), the number of steps, and the halvings of the last step.
 _SAMPLE, _STEPS, _HALVINGS = range(3)
-_FRESH = -1  # in the place of halvings: a start, which nothing is compared with
+_FRESH = -1  # value of _HALVINGS at a start, which has no earlier point to be compared with
 
 
 @_inlined
 def _exponentials(x, bits, power):
-    """Replace x <= 0 by exp(x) = 2^k exp(r), to the last digit or two."""
+    """Replace x <= 0 by exp(x) = 2^k exp(r), accurate to the last digit or two."""
     for w in range(_LANES):
         x[w] = max(x[w], -700.0)
         bits[w] = (np.int64(math.floor(x[w] * _INVERSE_LN2 + 0.5)) + 1023) << 52
@@ -78,7 +77,7 @@ def _exponentials(x, bits, power):
 
 @_compiled
 def _values(place, scale, r, z, y, precision, beta, A, top, total, bits, power, value):
-    """The objective at r; the learner's softmax is left in A. ``power`` is the same memory as ``bits``."""
+    """Put the objective at r into value and the learner's softmax into A; ``power`` shares the memory of ``bits``."""
     value.fill(0.0)
     for k in range(len(r)):
         for w in range(_LANES):
@@ -105,7 +104,7 @@ def _values(place, scale, r, z, y, precision, beta, A, top, total, bits, power, 
 
 @_compiled
 def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
-    """Gradient and lower triangle of the Hessian of the loss at the softmax A."""
+    """Compute the gradient and the lower triangle of the Hessian of the loss at the softmax A."""
     g.fill(0.0)
     H.fill(0.0)
     for a in range(len(place)):
@@ -123,7 +122,7 @@ def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
                 total[w] += k[b, w]
         for b in range(len(place)):
             at = place[a, b]
-            for c in range(b + 1):  # the places of a row increase
+            for c in range(b + 1):  # within a row, places increase with c
                 to, factor = place[a, c], 2 * beta * beta * scale[at] * scale[place[a, c]]
                 for w in range(_LANES):
                     H[at, to, w] += factor * ((total[w] * A[a, b, w] - k[b, w]) * A[a, c, w] - A[a, b, w] * k[c, w])
@@ -133,7 +132,7 @@ def _differentiate(place, scale, y, beta, A, k, s, total, g, H):
 
 @_compiled
 def _decompose(H, scale, shift, M, safe):
-    """Into M the factors of scale H + shift = L D L^T: L below the diagonal, 1/D on it; ``safe`` where positive."""
+    """Put the factors of scale H + shift = L D L^T into M, L below the diagonal and 1/D on it; ``safe`` if D > 0."""
     safe.fill(1.0)
     for i in range(len(H)):
         for j in range(i):
@@ -172,7 +171,7 @@ def _substitute(M, x):
 
 @_inlined
 def _decompose_lane(H, scale, shift, M, w):
-    """The same for one lane; whether it is safe."""
+    """Factorise a single lane as :func:`_decompose` does; return whether the matrix is safely positive definite."""
     for i in range(len(H)):
         for j in range(i):
             entry = scale * H[i, j, w]
@@ -193,7 +192,7 @@ def _decompose_lane(H, scale, shift, M, w):
 
 @_compiled
 def _factorise(H, scale, shift, M, lacking):
-    """Factor of scale H + shift, with more added to the diagonal of lanes where that is not positive definite."""
+    """Factorise scale H + shift, with an additional shift, ``lacking``, of lanes that are not positive definite."""
     _decompose(H, scale, shift, M, lacking)
     for w in range(_LANES):
         safe, total, more = lacking[w] == 1.0, shift, FLATTEST * shift
@@ -208,14 +207,14 @@ def _factorise(H, scale, shift, M, lacking):
 
 @_compiled
 def _most_bent(H, M, precision, w, v):
-    """Put the unit vector along which H + precision is least into lane w of v; how far below zero it is there.
+    """Put the direction of lowest curvature of H + precision into lane w of v; return minus this curvature.
 
-    The factor is that of H + precision and of as much more as makes it positive definite: its inverse is largest along
-    the vector that is looked for.
+    M contains the factors of H + precision plus a shift that makes it positive definite. The inverse of this matrix is
+    largest along the direction of lowest curvature.
     """
     n = len(v)
     for k in range(n):
-        v[k, w] = 1.0 / (k + 1)  # in no symmetric place
+        v[k, w] = 1.0 / (k + 1)  # a vector without symmetry
     for _ in range(MOST_SHIFTS):
         norm = 0.0
         for i in range(n):
@@ -238,7 +237,7 @@ def _most_bent(H, M, precision, w, v):
 
 @_inlined
 def _largest_difference(place, scale, step, w):
-    """Largest change, by a step, of the difference of two pre-activations of one row."""
+    """Return the largest change, by a step, of the difference of two pre-activations in a row."""
     largest = 0.0
     for a in range(len(place)):
         low, high = np.inf, -np.inf
@@ -252,7 +251,7 @@ def _largest_difference(place, scale, step, w):
 
 @_inlined
 def _judge(r, trial, state, counts):
-    """Move the lanes whose trial point brings enough; halve the steps of the others."""
+    """Move the lanes whose trial point lowers the objective enough; halve the steps of the other lanes."""
     for w in range(_LANES):
         size = state[_SIZE, w]
         promised = size * (state[_GAIN, w] + 0.5 * size * state[_BEND, w])
@@ -269,7 +268,7 @@ def _judge(r, trial, state, counts):
 
 @_inlined
 def _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, precision, beta, ended):
-    """Set the lanes that have moved on their next step, cut to LONGEST, off a saddle as well; which have ended."""
+    """Choose the next step, at most LONGEST, of lanes that have moved, also off saddles; mark lanes that have ended."""
     for w in range(_LANES):
         ended[w] = counts[_HALVINGS, w] >= MOST_HALVINGS or counts[_STEPS, w] > MOST_STEPS
         if counts[_HALVINGS, w] > 0 or ended[w]:
@@ -294,10 +293,10 @@ def _turn(place, scale, r, g, direction, H, M, lacking, step, state, counts, pre
 
 @_inlined
 def _refill(basis, y, z, start, following, ended, r, fields, targets, step, trial, state, counts, p, value):
-    """Take the minimisers out of the lanes that have ended and put the samples from ``following`` on into them.
+    """Store the minimisers of the lanes that have ended, and put the samples from ``following`` on into these lanes.
 
-    Others look at their next points. Where there are no more samples the first stands in, as none. Returns the number
-    of the next sample, and how many have been taken out.
+    The other lanes get their next trial points. When no sample is left, the first sample fills a lane but counts as
+    none. Returns the number of the next sample, and the number of minimisers that were stored.
     """
     (n, visible), tokens, taken = z.shape, len(targets), 0
     for w in range(_LANES):
@@ -330,10 +329,10 @@ def _refill(basis, y, z, start, following, ended, r, fields, targets, step, tria
 
 @_compiled
 def descend(basis, place, scale, y, z, start, sigma, beta):
-    """Minimisers reached from the starting points (n, N), and the objective there (n,).
+    """Return the minimisers reached from the starting points (n, N), and the objective there (n,).
 
-    ``basis`` (L, N) turns visible coordinates into entries, ``place`` (T, T) says which entry a pre-activation depends
-    on, ``scale`` (L,) by which factor.
+    ``basis`` (L, N) maps visible coordinates to entries. ``place`` (T, T) is the entry on which a pre-activation
+    depends, and ``scale`` (L,) is the factor between them.
     """
     T, L, W, n, precision = len(place), len(basis), _LANES, len(z), 1 / sigma
     fields, r, trial, step = np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
@@ -364,7 +363,7 @@ def descend(basis, place, scale, y, z, start, sigma, beta):
 
 @_compiled
 def derivative(basis, place, scale, y, p, sigma, beta):
-    """Trace of dp/dz, invisible direction left out, and squared norm of (dp/dz - 1)/Sigma = -(1 + Sigma H)^{-1} H."""
+    """Return tr dp/dz without the invisible direction, and |(dp/dz - 1)/Sigma|^2 = |(1 + Sigma H)^{-1} H|^2."""
     T, L, W, (n, visible) = len(place), len(basis), _LANES, p.shape
     r, targets, column = np.empty((L, W)), np.empty((T, T, W)), np.empty((L, W))
     A, row, s, total, lacking = np.empty((T, T, W)), np.empty((T, W)), np.empty(W), np.empty(W), np.empty(W)
@@ -381,7 +380,7 @@ def derivative(basis, place, scale, y, p, sigma, beta):
                 targets[j // T, j % T, w] = y[i, j]
         _values(place, scale, r, r, targets, 0.0, beta, A, s, total, bits, bits.view(np.float64), lacking)
         _differentiate(place, scale, targets, beta, A, row, s, total, g, H)
-        _factorise(H, sigma, 1.0, M, lacking)  # where p jumps the derivative does not exist: large, but finite
+        _factorise(H, sigma, 1.0, M, lacking)  # where p jumps, the derivative is large but finite
         for i in range(L):
             for j in range(L):
                 for w in range(W):

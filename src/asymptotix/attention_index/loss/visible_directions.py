@@ -18,13 +18,13 @@ import numpy as np
 
 
 def pair_weights(tokens: int) -> np.ndarray:
-    """sqrt(1 + delta_ab) for the pairs a <= b, the factor from z to h (L,)."""
+    """Return sqrt(1 + delta_ab) for the pairs a <= b, the factor from z to h (L,)."""
     first, second = np.triu_indices(tokens)
     return np.sqrt(1.0 + (first == second))
 
 
 def entry_places(tokens: int) -> np.ndarray:
-    """Position of every (a, b) among the pairs a <= b (T, T)."""
+    """Return the position of every (a, b) among the pairs a <= b (T, T)."""
     place = np.zeros((tokens, tokens), dtype=int)
     first, second = np.triu_indices(tokens)
     place[first, second] = place[second, first] = np.arange(len(first))
@@ -32,15 +32,15 @@ def entry_places(tokens: int) -> np.ndarray:
 
 
 def symmetric(tokens: int, entries: np.ndarray) -> np.ndarray:
-    """Rows for pairs a <= b (L, k) repeated as rows for all (a, b), row by row (T*T, k)."""
+    """Return rows for all (a, b), row by row (T*T, k), from rows for the pairs a <= b (L, k)."""
     return entries[entry_places(tokens).ravel()]
 
 
 def visible_basis(tokens: int) -> np.ndarray:
-    """E (L, N) with orthonormal columns orthogonal to v.
+    """Return E (L, N), whose orthonormal columns are orthogonal to v.
 
-    Two tokens: the columns (1, 0, -1)/sqrt2 and (1/2, -1/sqrt2, 1/2), odd and even under exchange of the tokens.
-    Otherwise: the reflection that maps v to an axis, without that axis.
+    For two tokens the columns are (1, 0, -1)/sqrt2 and (1/2, -1/sqrt2, 1/2), odd and even under exchange of the tokens.
+    For more tokens a reflection maps v to an axis, and E contains its columns for all other axes.
     """
     if tokens == 2:
         root = math.sqrt(0.5)
@@ -53,5 +53,5 @@ def visible_basis(tokens: int) -> np.ndarray:
 
 
 def logit_matrix(tokens: int) -> np.ndarray:
-    """B (T*T, N): pre-activations h = B r, row by row, of the visible coordinates r."""
+    """Return B (T*T, N), which maps visible coordinates r to pre-activations h = B r, row by row."""
     return np.ascontiguousarray(symmetric(tokens, pair_weights(tokens)[:, None] * visible_basis(tokens)))

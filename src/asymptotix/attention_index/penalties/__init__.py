@@ -1,1 +1,1 @@
-"""The penalty on the spectrum of the learned matrix, and the averages over the spectrum that it leads to."""
+"""The penalty on the spectrum of the learned matrix, and the averages over the spectrum that follow from it."""

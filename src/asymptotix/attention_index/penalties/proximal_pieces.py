@@ -1,4 +1,4 @@
-"""SmoothPieces of t on which the proximal map of a penalty is smooth, and the map itself on these pieces.
+"""Intervals of t on which the proximal map of a penalty is smooth, and the map itself on these pieces.
 
 The proximal map t(p) of a convex penalty r is the root of
 
@@ -42,13 +42,15 @@ _PARTS = 4
 _MOST_DIVISIONS, _MOST_PIECES = 60, 1000
 #: Most rounds in which neighbouring pieces are joined.
 _MOST_ROUNDS = 12
-#: Step of Newton's method, relative to t, that leaves no error beyond rounding, and any step relative to the largest t.
+#: Relative step of Newton's method that leaves only rounding errors, and step relative to the largest t that counts as
+#: rounding.
 _NEWTON, _ROUNDED = 1e-8, 1e-16
 #: Step, relative to the length of a piece that is too small to be divided, at which t is accurate enough there.
 _ROUGH = 1e-3
-#: Most steps of Newton's method or bisection: bisections alone give all digits, also from a bracket ten decades wide.
+#: Most steps of Newton's method and bisection: bisections alone give all digits, also from a bracket ten decades wide.
 _STEPS = 90
-#: Sizes of the arrays that the user's functions are evaluated on are powers of 4, from this size: few programs compile.
+#: Least size of the arrays on which a user's functions are evaluated. Sizes grow by factors of 4, so that few programs
+#: are compiled.
 _LEAST_SIZE = 256
 
 
@@ -76,7 +78,7 @@ class SmoothPieces(NamedTuple):
 
 
 def padded(function: Elementwise) -> Elementwise:
-    """Return the function, evaluated on arrays of few sizes, because each size of a JAX function compiles."""
+    """Return the function, evaluated on arrays of a few sizes only: a JAX function is compiled for each size."""
 
     def evaluate(t: np.ndarray) -> np.ndarray:
         flat, size = np.ravel(t), _LEAST_SIZE
@@ -108,7 +110,7 @@ def smooth_pieces(penalty: PenaltySlopes, stiffness: float, wanted: Array, posit
 
 def proximal_map(penalty: PenaltySlopes, stiffness: float, p: Array, pieces: SmoothPieces) -> Array:
     """Return t(p), by Newton's method or bisection within the pieces; t at kinks is not found here."""
-    if not len(pieces.t):  # all p are those of kinks
+    if not len(pieces.t):  # every p belongs to a kink
         return np.zeros_like(p)
     own = np.clip(np.searchsorted(pieces.y[:, 0], p, side="right") - 1, 0, None)
     (low, high), (below, above) = pieces.t[own].T.copy(), pieces.y[own].T
@@ -232,7 +234,7 @@ def _joined(penalty: PenaltySlopes, stiffness: float, pieces: SmoothPieces) -> S
 
 @cache
 def _rule() -> tuple[Array, Array, Array]:
-    """Gauss rule on [-1, 1], and the map from values to the last Legendre coefficients."""
+    """Return the Gauss rule on [-1, 1], and the map from values to the last Legendre coefficients."""
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
     degrees = np.arange(_POINTS - 2, _POINTS)
     values = np.polynomial.legendre.legvander(points, _POINTS - 1)[:, degrees]

@@ -9,14 +9,14 @@ where d Tr r(S) is the penalty. With g the Stieltjes transform of mu_delta,
 
     q = E t^2,      m = E t (x - 2 delta^2 Re g),      Sigma = (2/mhat) E t Re g.
 
-The second is E tr(S S_0)/d: what the noise contributes to E t x is delta^2 times the divergence of t, and that
-divergence is a single integral, the double one being the Hilbert transform 2 Re g.
+Here m is Tr(S S_0)/d. The noise contributes delta^2 times the divergence of t to E t x. This divergence is a single
+integral, because the inner integral of the double one is the Hilbert transform 2 Re g.
 
-Of ``apart`` = q - m^2/Q_0 every term is positive, with rho = m/Q_0 and k = x - 2 delta^2 Re g the best estimate,
+With rho = m/Q_0 and the best estimate k = x - 2 delta^2 Re g, ``apart`` = q - m^2/Q_0 is a sum of positive terms,
 
-    q - m^2/Q_0 = E [ rho^2 delta^2 (1 - delta^2 |g|^2) + (t - rho k)^2 ],
+    q - m^2/Q_0 = E [ rho^2 delta^2 (1 - delta^2 |g|^2) + (t - rho k)^2 ].
 
-so that an estimate which is nearly right is known as well as any other: the squared distance from the target is
+An estimate that is nearly right therefore keeps its relative accuracy: its squared distance from the target is
 ``apart`` + (Q_0 - m)^2/Q_0.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (39), (43), (44), with the penalty divided by d, where the paper prints d^2.
@@ -40,9 +40,9 @@ from .proximal_pieces import Elementwise, PenaltySlopes, SmoothPieces, padded, p
 
 #: Range of m/Q_0 over which the formula for m changes smoothly from one form to the other.
 _HALF = 0.4, 0.6
-#: Share of the width by which a bulk may exceed it and still count as fitting in.
+#: Share of the width by which the eigenvalues of a bulk may exceed the width and still count as fitting in.
 _FITS = 1e-6
-#: Entries of a table over pairs of eigenvalues that are held at a time.
+#: Number of entries of a table over pairs of eigenvalues that are in memory at a time.
 _BLOCK = 2**21
 #: Distance of two eigenvalues, relative to the length of the support, below which a difference quotient is replaced by
 #: the derivative.
@@ -64,13 +64,13 @@ class MatrixEstimate(NamedTuple):
     Sigma : float
         Response of the estimate to its field.
     penalty : float
-        Tr r(S)/d, what the penalty adds to the loss L/d^2.
+        Tr r(S)/d, the contribution of the penalty to the loss L/d^2.
     envelope : float
         E min_t [r(t) + Sigmahat t^2/4 - mhat x t/2], the matrix part of the potential.
     rank : float
         Share of eigenvalues that are not zero.
     apart : float
-        q - m^2/Q_0, what the estimate has beside its part along the target, from positive terms.
+        q - m^2/Q_0, the part of q that is not along the target, from positive terms.
     left_out : float
         Share of eigenvalues that the penalty would keep but a narrow W has no column for.
     """
@@ -90,25 +90,25 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def estimate(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> MatrixEstimate:
-        """Order parameters at a given field."""
+        """Return the order parameters at a given field."""
 
     def estimate_on_other_nodes(
         self, target: Target, mhat: float, qhat: float, Sigmahat: float
     ) -> MatrixEstimate | None:
-        """Order parameters from a second quadrature rule; None where one rule is known to be accurate."""
+        """Return the order parameters from a second quadrature rule; None where one rule is known to be accurate."""
         return None
 
     @abc.abstractmethod
     def cut_and_scale(self, mhat: float, Sigmahat: float) -> tuple[float, float]:
-        """The numbers eps and scale of t(x) = scale (x - eps)_+, or scale x; nan for a t of another form."""
+        """Return eps and scale of t(x) = scale (x - eps)_+, or of scale x; nan for a t of another form."""
 
     @abc.abstractmethod
     def squared_response(self, target: Target, mhat: float, qhat: float, Sigmahat: float) -> float:
-        """E [(t(x) - t(y))/(mhat (x - y))]^2 over two independent eigenvalues: the matrix part of the replicon."""
+        """Return E [(t(x) - t(y))/(mhat (x - y))]^2 over two independent eigenvalues, a factor of the replicon."""
 
 
 class Overlaps(NamedTuple):
-    """Averages over mu_delta that every estimate t(x) has: m, q, E t Re g, and ``apart`` of :class:`MatrixEstimate`."""
+    """Averages over mu_delta for an estimate t(x): m, q, E t Re g, and ``apart`` of :class:`MatrixEstimate`."""
 
     m: float
     q: float
@@ -117,15 +117,18 @@ class Overlaps(NamedTuple):
 
 
 def overlaps(signal: float, delta: float, nodes: tuple[Array, Array, ComplexArray], t: Array) -> Overlaps:
-    """The averages from the values t of an estimate at the nodes (x, weight, g) of mu_delta; ``signal`` is Q_0."""
+    """Return the averages from the values t of an estimate at the nodes (x, weight, g) of mu_delta.
+
+    ``signal`` is Q_0.
+    """
     x, weight, g = nodes
     best, left = x - 2 * delta**2 * g.real, posterior_variance(delta, g)
-    if signal == 0:  # zeros alone have nothing to be aligned with
+    if signal == 0:  # a target of zeros has no direction
         q = float(weight @ t**2)
         return Overlaps(0.0, q, float(weight @ (t * g.real)), q)
     m = float(weight @ (t * best))
     # Near Q_0 the difference Q_0 - m is more accurate than m, because weights of narrow bulks are known to a few digits
-    # only. The two formulas change over smoothly; otherwise the iteration might cycle between them.
+    # only. The transition between the two formulas is smooth; otherwise the iteration might cycle between them.
     share = _smooth_step((m / signal - _HALF[0]) / (_HALF[1] - _HALF[0]))
     m += share * (signal - float(weight @ (left + best * (best - t))) - m)
     along = m / signal
@@ -146,7 +149,7 @@ class NuclearNorm(Penalty):
     J(delta, eps) is int_eps (x - eps)^2 mu_delta.
 
     A factor with fewer columns than there are eigenvalues above eps keeps the largest ones, t(x) = scale (x - eps) for
-    x above x_m with mu_delta((x_m, inf)) = width, and zero below. That is a heuristic: the constraint on the rank is
+    x above x_m with mu_delta((x_m, inf)) = width, and zero below. This is a heuristic: the constraint on the rank is
     not convex, and where x_m lies inside a bulk the replicon diverges.
 
     Parameters
@@ -185,10 +188,10 @@ class NuclearNorm(Penalty):
         convolution, eps = target.convolution(np.sqrt(qhat) / mhat), 2 * self.strength / mhat
         low, left_out = narrow_cut(convolution, eps, self.width)
         if left_out > 0 and ((convolution.edges[:, 0] < low) & (low < convolution.edges[:, 1])).any():
-            return np.inf  # of a jump inside a bulk the squared quotient has no integral
+            return np.inf  # for a jump inside a bulk the squared quotient is not integrable
         x, weight, _ = convolution.nodes_cut_at(low)
         above = x > low
-        # Of (x - eps)_+ the quotient is 1 where both are above, 0 where both are below.
+        # The quotient of (x - eps)_+ is 1 if both eigenvalues are above the cut, 0 if both are below.
         y, below = x[~above], weight[~above]
         across = 0.0
         for part in np.array_split(np.flatnonzero(above), 1 + above.sum() * len(y) // _BLOCK):
@@ -197,9 +200,9 @@ class NuclearNorm(Penalty):
 
 
 def narrow_cut(convolution: Convolution, eps: float, width: float) -> tuple[float, float]:
-    """x_m above which a factor keeps eigenvalues, and the share of them above eps for which it has no column.
+    """Return x_m, above which a factor keeps eigenvalues, and the share above eps for which it has no column.
 
-    Where the eigenvalues above a gap just fit in, x_m is in the middle of the gap.
+    If the number of eigenvalues above a gap equals the number of columns, x_m is the middle of the gap.
     """
     if width >= 1:
         return eps, 0.0
@@ -224,7 +227,7 @@ def _inside(x: Array, bulks: Array) -> Array:
 
 
 class SquaredNorm(Penalty):
-    """r(t) = strength t^2 on symmetric matrices; of the target only Q_0 matters: the first three lines of eq. (66).
+    """r(t) = strength t^2 on symmetric matrices; only Q_0 of the target matters: the first three lines of eq. (66).
 
     The penalty of eq. (20) lacks the factor d without which it vanishes in the limit.
     """

@@ -14,13 +14,13 @@ from .measures import Measure, Sums, off_support
 ORDER = 28
 
 RECENT = 16.0
-"""delta^2 F in the narrowest place of a closed gap up to which the panels are cut there.
+"""Largest delta^2 F, at the narrowest place of a closed gap, for which the panels are cut there.
 
 For equally spaced atoms the density ripples by exp(-2 delta^2 F), which is a rounding error beyond.
 """
 
 DENSITY_STEPS = 8
-"""Steps in which a root over a density is found, if it is not beside an atom."""
+"""Number of steps in which F^{-2} replaces 1/F: enough for a root over a density that is not next to an atom."""
 
 GRADING = 32.0
 """Ratio of the lengths of neighbouring panels towards the end of a density."""
@@ -43,7 +43,7 @@ class BianeConvolution(Convolution):
     parts : sequence of Measure
         Their sum is mu_0. A density must not vanish faster than a square root at its ends.
     delta : float
-        Positive.
+        Strength of the GOE noise, positive.
     """
 
     def __init__(self, parts: Sequence[Measure], delta: float) -> None:
@@ -64,7 +64,7 @@ class BianeConvolution(Convolution):
 
     @cached_property
     def _islands(self) -> tuple[Array, Array]:
-        """Support of mu_0 as intervals, ascending, and their masses."""
+        """Intervals of the support of mu_0, ascending, and their masses."""
         islands = np.concatenate([part.islands for part in self._parts])
         masses = np.concatenate([part.island_masses for part in self._parts])
         order = np.argsort(islands[:, 0])
@@ -72,7 +72,7 @@ class BianeConvolution(Convolution):
 
     @cached_property
     def _intervals(self) -> Array:
-        """Where v(u) > 0, (bulks, 2): bounded by the solutions of F(u) = int mu_0(ds)/(u - s)^2 = 1/delta^2."""
+        """Intervals of u where v(u) > 0, (bulks, 2); their ends solve F(u) = int mu_0(ds)/(u - s)^2 = 1/delta^2."""
         islands, masses = self._islands
         # F >= mass/(u - s)^2 next to an atom; next to a density F is infinite at the end itself.
         atoms = islands[:, 0] == islands[:, 1]
@@ -94,9 +94,9 @@ class BianeConvolution(Convolution):
         return np.bincount(np.searchsorted(self._intervals[:, 1], islands[:, 0]), masses)
 
     def _cuts(self) -> Array:
-        """Points near which v(u) is not smooth: gaps that have closed lately, and ends of the densities of mu_0.
+        """Return the points near which v(u) is not smooth: gaps that have just closed, and ends of densities of mu_0.
 
-        Where a density jumps to zero, v falls off within a layer that is as wide as the interval reaches beyond it.
+        Where a density jumps to zero, v falls off within a layer, as wide as the interval extends beyond the jump.
         """
         islands, masses = self._islands
         left, right = np.cbrt(masses[:-1]), np.cbrt(masses[1:])
@@ -113,10 +113,10 @@ class BianeConvolution(Convolution):
         return np.concatenate(cuts)
 
     def _narrow(self, left: Array, right: Array) -> Array:
-        """Move the ends of the gaps between islands, in place, to where F = 1/delta^2; tell which gaps are open.
+        """Move the ends of the gaps between islands, in place, to where F = 1/delta^2; return which gaps are open.
 
-        F^{-1/2} is concave between two islands, being a mean of order -2 of the linear functions |u - s|. Newton's
-        method from outside the gap therefore never oversteps, and a gap is closed if the two sides meet.
+        Between two islands F^{-1/2} is concave, because it is a mean of order -2 of the linear functions |u - s|.
+        Newton's method from outside the gap therefore never oversteps, and a gap is closed if the two sides meet.
         """
         is_open = left < right
         for sign, side, other in ((1, left, right), (-1, right, left)):
@@ -135,12 +135,12 @@ class BianeConvolution(Convolution):
         return is_open
 
     def _height(self, u: Array) -> Array:
-        """v(u)^2 inside the intervals.
+        """Return v(u)^2 inside the intervals.
 
-        1/F is increasing and concave in v^2, linear for one atom, and Newton's method for 1/F = delta^2 steps below the
-        root at once and then climbs. Over a density F^{-2} is nearly linear in v^2 and takes the place of 1/F; but not
-        for long, for beside an atom its steps may go to and fro. The start is the half circle that an atom far from all
-        others gives, scaled to the interval and its mass.
+        As a function of v^2, 1/F is increasing and concave, and linear for one atom. Newton's method for 1/F = delta^2
+        therefore steps below the root at once and then rises to it. Over a density F^{-2} is nearly linear in v^2 and
+        replaces 1/F, but only in the first DENSITY_STEPS steps, because steps next to an atom may oscillate. The start
+        is the half circle of an atom far from all others, scaled to the interval and its mass.
         """
         variance, active = self.delta**2, np.arange(len(u))
         interval = np.minimum(np.searchsorted(self._intervals[:, 1], u), len(self._intervals) - 1)
@@ -154,13 +154,13 @@ class BianeConvolution(Convolution):
             down = F * (1 - excess) / A * (0.5 * (1 + excess) if self._has_density and count < DENSITY_STEPS else 1.0)
             new = np.clip(at - down, 1e-3 * at, variance)  # F <= 1/delta^2 at v = delta
             height[active] = new
-            active = active[np.abs(new - at) > 3e-8 * at + 1e-16 * F / A]  # the next step is the square
+            active = active[np.abs(new - at) > 3e-8 * at + 1e-16 * F / A]  # the next step squares this one
             if not len(active):
                 break
         return height
 
     def _evaluate(self, u: Array) -> tuple[Array, Array, ComplexArray]:
-        """x, density of mu_delta with respect to u, and g."""
+        """Return x, the density of mu_delta with respect to u, and g."""
         height = self._height(u)
         F, H, A, B = self._sums(u, height)
         v = np.sqrt(height)
@@ -179,7 +179,7 @@ class BianeConvolution(Convolution):
         return adaptive_rule(panels, self._evaluate, order or ORDER, size=size, delta=self.delta, span=span)
 
     def _locate(self, x: Array) -> tuple[Array, Array]:
-        """u(x) and v(u(x))^2."""
+        """Return u(x) and v(u(x))^2."""
         bounds = np.concatenate([[-np.inf], self._intervals.ravel(), [np.inf]])
         position = np.searchsorted(self.edges.ravel(), x)
         # |G_0(w)|^2 <= F <= 1/delta^2 holds everywhere on the curve w(u), hence |x - u| <= delta.
@@ -189,7 +189,7 @@ class BianeConvolution(Convolution):
         def excess(u: Array, active: Array) -> tuple[Array, Array]:
             height = self._height_anywhere(u, inside[active])
             F, H, A, B = self._sums(u, height)
-            with np.errstate(divide="ignore", invalid="ignore"):  # A is not known outside and not needed there
+            with np.errstate(divide="ignore", invalid="ignore"):  # outside A is wrong and not used
                 slope = 2 * self.delta**2 * (height * A + B**2 / A)
             return u + self.delta**2 * H - x[active], np.where(inside[active], slope, 1 - self.delta**2 * F)
 
@@ -207,7 +207,7 @@ class BianeConvolution(Convolution):
         return (self._sums(u, height).H - 1j * np.sqrt(height) / self.delta**2).reshape(x.shape)
 
     def mass_above(self, x: Any) -> Array:
-        """(1/pi) Im int g dx, where int g dx = int mu_0(ds) log(w - s) + delta^2 g^2/2."""
+        """Return (1/pi) Im int g dx, where int g dx = int mu_0(ds) log(w - s) + delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         u, height = self._locate(x.ravel())
         v = np.sqrt(height)

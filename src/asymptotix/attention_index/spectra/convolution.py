@@ -1,7 +1,7 @@
-"""Free convolution of a spectrum with a semicircle: what every implementation offers, and the rule it integrates by.
+"""Free convolution of a spectrum with a semicircle: the interface of all implementations, and their quadrature rule.
 
-mu_delta and J(delta, eps) are those of Boncoraglio et al., arXiv:2509.24914, Claim 1 and eq. (7); that J_delta is a
-single integral over mu_delta is not in the paper.
+mu_delta and J(delta, eps) are those of Boncoraglio et al., arXiv:2509.24914, Claim 1 and eq. (7). The paper does not
+state that J_delta is a single integral over mu_delta.
 
 Equations ai-convolution, ai-moments of docs/theory/attention_index.md. Equation out-detached of
 docs/theory/outliers.md.
@@ -29,14 +29,14 @@ A Gauss rule integrates what lies beyond its own degree too: its error is about 
 """
 
 ROUNDED = 1e-14
-"""Rounding of a difference of points, with what an integrand makes of it, relative to the support."""
+"""Rounding error of a difference of points, amplified by the integrand, relative to the length of the support."""
 
 SMALLEST_PANEL = 1e-13
 """Length of a panel, relative to the support, that is not halved any more."""
 
 
 class SpectralMoments(NamedTuple):
-    """J(delta, eps) = int_eps^inf (x - eps)^2 mu_delta(dx) and what goes with it."""
+    """J(delta, eps) = int_eps^inf (x - eps)^2 mu_delta(dx), its derivatives, and the mass above eps."""
 
     J: float
     J_delta: float
@@ -50,7 +50,7 @@ class SpectralMoments(NamedTuple):
 
 
 class PanelRule(NamedTuple):
-    """Gauss rules on panels: their ends (count, 2); nodes, weights with the density, and g, all (count, order)."""
+    """Gauss rules on panels: ends (count, 2) of the panels; nodes, weights times density, g, each (count, order)."""
 
     panels: Array
     x: Array
@@ -58,15 +58,14 @@ class PanelRule(NamedTuple):
     g: ComplexArray
 
     def flat(self) -> tuple[Array, Array, ComplexArray]:
-        """Nodes, weights and g of all panels."""
+        """Return nodes, weights and g of all panels."""
         return self.x.ravel(), self.weight.ravel(), self.g.ravel()
 
 
 class Convolution(abc.ABC):
     """mu_delta, the free convolution of a law mu_0 with the semicircle of radius 2 delta.
 
-    It is the spectrum of S_0 + delta GOE. With g(z) = int mu_delta(dx)/(z - x), of which g(x) means the value at
-    x + i0,
+    It is the spectrum of S_0 + delta GOE. With g(z) = int mu_delta(dx)/(z - x), and g(x) for its value at x + i0,
 
         g(z) = G_0(z - delta^2 g(z)),    mu_delta(x) = -Im g(x)/pi,
         dJ/d delta = 2 delta DIV,        DIV = 2 int_eps (x - eps) Re g(x) mu_delta(dx),
@@ -76,7 +75,7 @@ class Convolution(abc.ABC):
     Parameters
     ----------
     delta : float
-        Positive.
+        Strength of the GOE noise, positive.
     """
 
     def __init__(self, delta: float) -> None:
@@ -91,42 +90,42 @@ class Convolution(abc.ABC):
 
     @abc.abstractmethod
     def stieltjes(self, x: Any) -> ComplexArray:
-        """g(x + i0): complex with Im g <= 0, real outside the bulks."""
+        """Return g(x + i0): complex with Im g <= 0, real outside the bulks."""
 
     @abc.abstractmethod
     def mass_above(self, x: Any) -> Array:
-        """mu_delta((x, inf))."""
+        """Return mu_delta((x, inf))."""
 
     @abc.abstractmethod
     def _coordinate(self, x: float) -> float:
-        """Where x is in the variable that the law is integrated over."""
+        """Return the value, at x, of the integration variable."""
 
     @abc.abstractmethod
     def _panels(self, low: float) -> Array:
-        """Intervals (count, 2) of that variable, above its value ``low``, cut at known singular points."""
+        """Return intervals (count, 2) of the integration variable, above its value ``low``, cut at singular points."""
 
     @abc.abstractmethod
     def _resolved(self, panels: Array, order: int | None) -> PanelRule:
-        """Nodes on the panels, which are halved where needed."""
+        """Return the nodes on the panels, which are halved where needed."""
 
     @abc.abstractmethod
     def _off_support(self, z: Array) -> tuple[Array, Array]:
-        """G_0(z) and -G_0'(z) at real points off the support of mu_0; an atom at z itself is left out."""
+        """Return G_0(z) and -G_0'(z) at real points off the support of mu_0, without an atom at z itself."""
 
     def outlier(self, theta: Any) -> tuple[Array, Array]:
-        """Eigenvalue of S_0 + delta GOE that a single eigenvalue theta of S_0 leads to, and the overlap of directions.
+        """Return the outlier of S_0 + delta GOE due to a single eigenvalue theta of S_0, and the eigenvectors' overlap.
 
-        With G(z) = int mu_0(ds)/(z - s) and F = -G', it stands apart from the bulks where delta^2 F(theta) < 1.
+        With G(z) = int mu_0(ds)/(z - s) and F = -G', the outlier exists where delta^2 F(theta) < 1.
 
         Parameters
         ----------
         theta : float or array
-            Off the support of mu_0, or an atom of it that is meant as single eigenvalues: it does not see itself.
+            Point off the support of mu_0, or an atom that stands for single eigenvalues and is left out of G and F.
 
         Returns
         -------
         x, overlap : arrays
-            theta + delta^2 G(theta) and the squared overlap 1 - delta^2 F(theta); nan and 0 where nothing stands apart.
+            theta + delta^2 G(theta) and the squared overlap 1 - delta^2 F(theta); nan and 0 where there is no outlier.
         """
         theta = np.asarray(theta, dtype=float)
         G, F = self._off_support(theta)
@@ -139,22 +138,22 @@ class Convolution(abc.ABC):
         return len(self.edges)
 
     def density(self, x: Any) -> Array:
-        """Density of mu_delta."""
+        """Return the density of mu_delta."""
         return -self.stieltjes(x).imag / np.pi
 
     def cdf(self, x: Any) -> Array:
-        """mu_delta((-inf, x])."""
+        """Return mu_delta((-inf, x])."""
         return 1.0 - self.mass_above(x)
 
     def nodes(self, low: float = -np.inf, *, order: int | None = None) -> tuple[Array, Array, Array]:
-        """Quadrature rule of mu_delta on (low, inf).
+        """Return a quadrature rule of mu_delta on (low, inf).
 
         Parameters
         ----------
         low : float
             Left end of the integration.
         order : int, optional
-            Nodes per panel; panels are halved until the density is resolved with so many.
+            Nodes per panel; panels are halved until this number resolves the density.
 
         Returns
         -------
@@ -173,7 +172,7 @@ class Convolution(abc.ABC):
         Returns
         -------
         x, weight, g : arrays
-            Those of :meth:`nodes`, with g(x + i0) itself.
+            As from :meth:`nodes`, with g(x + i0) itself in place of h.
         """
         whole = self._whole
         places = np.array([cut if np.isinf(cut) else self._coordinate(cut) for cut in cuts])
@@ -189,7 +188,7 @@ class Convolution(abc.ABC):
         return PanelRule(*(np.concatenate([old[~hit], cut]) for old, cut in zip(whole, new, strict=True))).flat()
 
     def moments(self, eps: float) -> SpectralMoments:
-        """J and its derivatives at the threshold ``eps``."""
+        """Return J and its derivatives at the threshold ``eps``."""
         x, weight, h = self.nodes(checks.number("eps", eps))
         excess = weight * (x - eps)
         divergence = 2 * float(excess @ h)
@@ -202,12 +201,12 @@ class Convolution(abc.ABC):
         )
 
     def cube(self) -> float:
-        """Integral of mu_delta(x)^3 dx, which gives the error of the Bayes-optimal denoiser."""
+        """Return the integral of mu_delta(x)^3 dx, which gives the error of the Bayes-optimal denoiser."""
         _, weight, g = self._whole.flat()
         return float(weight @ (g.imag / np.pi) ** 2)
 
     def noise_left(self) -> float:
-        """Error of the Bayes-optimal denoiser, int delta^2 (1 - delta^2 |g|^2) mu_delta: a sum of positive terms."""
+        """Return the Bayes-optimal denoiser's error, int delta^2 (1 - delta^2 |g|^2) mu_delta, from positive terms."""
         _, weight, g = self._whole.flat()
         return float(weight @ posterior_variance(self.delta, g))
 
@@ -217,7 +216,7 @@ class Convolution(abc.ABC):
 
 
 def posterior_variance(delta: float, g: ComplexArray) -> Array:
-    """delta^2 (1 - delta^2 |g|^2), whose average over mu_delta is the error of the Bayes-optimal denoiser."""
+    """Return delta^2 (1 - delta^2 |g|^2), whose mean over mu_delta is the Bayes-optimal denoiser's error."""
     return delta**2 * np.maximum(1 - delta**2 * (g.real**2 + g.imag**2), 0.0)
 
 
@@ -243,8 +242,8 @@ def adaptive_rule(
     order : int
         Nodes per panel.
     size, delta : float
-        Root mean square of x, and the width of the semicircle. Integrals of the law with 1 + (x/size)^2 and with
-        sqrt(size delta) Re g are to be resolved, Re g being 1/delta at atoms and 1/size in a density.
+        Root mean square of x, and the width of the semicircle. The rule resolves integrals of the law with
+        1 + (x/size)^2 and with sqrt(size delta) Re g, where Re g is 1/delta at atoms and 1/size in a density.
     span : float
         Length of the support in t.
     """
@@ -262,7 +261,7 @@ def adaptive_rule(
         integrand = weight * (1 + x**2 / size**2 + 1j * np.sqrt(size * delta) * np.real(g))
         tail = np.abs(integrand @ to_tail).max(axis=1)
         lengths = np.maximum(half[:, 0], shortest)
-        noise = ROUNDED * span / lengths * np.abs(integrand).sum(axis=1)  # of points that hardly differ
+        noise = ROUNDED * span / lengths * np.abs(integrand).sum(axis=1)  # rounding of nearly equal points
         fine = (tail <= np.maximum(RESOLVED, noise)) | (2 * half[:, 0] <= shortest)
         done.append(PanelRule(panels[fine], x[fine], weight[fine], g[fine]))
         low, high, cut = panels[~fine, 0], panels[~fine, 1], mid[~fine, 0]
@@ -271,7 +270,7 @@ def adaptive_rule(
 
 
 def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:
-    """The parts of ascending intervals above ``low``, cut at further points."""
+    """Return the parts of ascending intervals above ``low``, cut at further points."""
     starts, ends = np.maximum(intervals[:, 0], low), intervals[:, 1]
     starts, ends = starts[starts < ends], ends[starts < ends]
     interval = np.searchsorted(ends, cuts)
@@ -282,7 +281,7 @@ def cut_panels(intervals: Array, low: float, cuts: Array) -> Array:
 
 @cache
 def _angular_rule(order: int) -> tuple[Array, Array, Array]:
-    """cos(theta), d theta sin(theta), and the map from weighted values to the last Legendre coefficients."""
+    """Return cos(theta), d theta sin(theta), and the map from weighted values to the last Legendre coefficients."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
     theta = 0.5 * np.pi * (nodes + 1)
     degrees = np.arange(order - max(2, order // 12), order)
@@ -291,9 +290,9 @@ def _angular_rule(order: int) -> tuple[Array, Array, Array]:
 
 
 def increasing_root(function: Callable[[Array, Array], tuple[Array, Array]], low: Array, high: Array) -> Array:
-    """Root of each of many increasing functions between ``low`` and ``high``: Newton's step, or else bisection.
+    """Return the root of each of many increasing functions in [low, high], by Newton's method or bisection.
 
-    ``function`` maps points and the indices of the functions meant to values and slopes.
+    ``function`` takes points and the indices of the functions to evaluate there, and returns values and slopes.
     """
     low, high = np.array(low, dtype=float), np.array(high, dtype=float)
     root, active = 0.5 * (low + high), np.arange(low.size)

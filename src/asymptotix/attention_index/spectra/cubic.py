@@ -13,28 +13,28 @@ from .marchenko_pastur_density import MarchenkoPasturDensity
 from .measures import off_support, zeros
 
 ORDER = 120
-"""Nodes per panel: so many resolve most laws without halving a panel, and fewer take hardly less time."""
+"""Nodes per panel. This number resolves most laws without halving a panel; fewer nodes save hardly any time."""
 
 SETTLED = 1e-9
-"""Relative change of a root by a Newton step after which there is none."""
+"""Relative Newton step after which the root is accurate to rounding, so that no further step is made."""
 
 
 class CubicConvolution(Convolution):
     """mu_delta for the target :class:`MarchenkoPastur`.
 
-    With s = sqrt(kappa0), g(x) is inverse to
+    With s = sqrt(kappa0), g(x) is the inverse function of
 
         x(g) = 1/g + kappa0/(s - g) + delta^2 g,
 
-    a root of delta^2 g^3 - (delta^2 s + x) g^2 + (1 - kappa0 + x s) g - s = 0. Inside a bulk two roots are complex and
-    the third is real, above s.
+    a root of delta^2 g^3 - (delta^2 s + x) g^2 + (1 - kappa0 + x s) g - s = 0. Inside a bulk two roots are complex, and
+    the third is real and larger than s.
 
     Parameters
     ----------
     kappa0 : float
         Rank ratio of the target.
     delta : float
-        Positive.
+        Strength of the GOE noise, positive.
     """
 
     def __init__(self, kappa0: float, delta: float) -> None:
@@ -53,30 +53,30 @@ class CubicConvolution(Convolution):
     def _edge_g(self) -> Array:
         """Values g at the edges, (bulks, 2): the real roots of dx/dg = 0.
 
-        They solve delta^2 g^2 + kappa0 g^2/(s - g)^2 = 1. The left side is infinite at s and has no other extrema than
-        zero at 0 and a minimum at s + s delta^{-2/3}, so that every root has a bracket.
+        They solve delta^2 g^2 + kappa0 g^2/(s - g)^2 = 1. The left side is infinite at g = s, and its only extrema are
+        the zero at g = 0 and a minimum at g = s + s delta^{-2/3}. Every root therefore has a bracket.
         """
         s, far, lowest = self._root, 1.0 / self.delta, self._cusp_g
         left, right = self._critical(-far, 0.0), self._critical(0.0, s)
         if self._criticality(lowest) >= 0:
             return np.array([[left, right]])
-        # Outside the bulks x decreases with g: of the two in the gap, the larger g is the end of the left bulk.
+        # Outside the bulks x decreases with g: of the two roots in the gap, the larger is the end of the left bulk.
         return np.array([[left, self._critical(lowest, far)], [self._critical(s, lowest), right]])
 
     @property
     def _cusp_g(self) -> float:
-        """Where a gap that is about to open or has just closed lies, as a value of g."""
+        """Value of g at the place where a gap between the bulks is about to open or has just closed."""
         return self._root * (1 + self.delta ** (-2 / 3))
 
     def _criticality(self, g: float) -> float:
-        """-g^2 (s - g)^2 dx/dg, negative where g is a value outside the bulks."""
+        """Return g^2 (s - g)^2 dx/dg, which is negative where g is a value outside the bulks."""
         away = (self._root - g) ** 2
         return (self.delta * g) ** 2 * away + self.kappa0 * g**2 - away
 
     def _critical(self, low: float, high: float) -> float:
         try:
             return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
-        except (ValueError, RuntimeError) as error:  # a width that leaves nothing of the target within rounding
+        except (ValueError, RuntimeError) as error:  # delta so large that rounding hides the target
             raise FloatingPointError(f"the edges of the law are not resolved at delta = {self.delta:.3g}") from error
 
     def _x(self, g: Array) -> Array:
@@ -92,7 +92,7 @@ class CubicConvolution(Convolution):
         return g.reshape(x.shape)
 
     def _inside(self, x: Array) -> ComplexArray:
-        """The complex root, from the real one R: what remains is g^2 + b g + c with c = s/(delta^2 R) = |g|^2."""
+        """Return the complex root: division by the real root R leaves g^2 + b g + c with c = s/(delta^2 R) = |g|^2."""
         variance, s = self.delta**2, self._root
         linear = 1 - self.kappa0 + x * s
         real = self._real_root(x, linear)
@@ -104,7 +104,7 @@ class CubicConvolution(Convolution):
         return -0.5 * b - 1j * np.sqrt(np.maximum(square - 0.25 * b**2, 0))
 
     def _real_root(self, x: Array, linear: Array) -> Array:
-        """Cardano's formula, whose digits cancel for small delta, and Newton's method on the cubic itself."""
+        """Return the real root by Cardano's formula, whose digits cancel for small delta, and Newton's method."""
         variance, s = self.delta**2, self._root
         quadratic = -(variance * s + x)
         shift = quadratic / (3 * variance)
@@ -118,12 +118,12 @@ class CubicConvolution(Convolution):
             value = ((variance * root + quadratic) * root + linear) * root - s
             slope = (3 * variance * root + 2 * quadratic) * root + linear
             before, root = root, np.maximum(root - value / np.where(slope == 0, np.inf, slope), s)
-            if (abs(root - before) < SETTLED * root).all():  # a step squares what is wrong
+            if (abs(root - before) < SETTLED * root).all():  # a step squares the error
                 break
         return root
 
     def _outside(self, x: Array, gap: Array) -> Array:
-        """The real root on the branch where x decreases with g; ``gap`` counts the bulks to the left of x."""
+        """Return the real root on the branch where x decreases with g; ``gap`` counts the bulks to the left of x."""
         ends = np.concatenate([[0.0], self._edge_g.ravel(), [0.0]]).reshape(-1, 2)
         high, low = ends[gap, 0], ends[gap, 1]
 
@@ -134,7 +134,7 @@ class CubicConvolution(Convolution):
         return increasing_root(shortfall, low, high)
 
     def mass_above(self, x: Any) -> Array:
-        """(1/pi) Im int g dx, integrated by parts: int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
+        """Return (1/pi) Im int g dx, by parts: int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         g = self.stieltjes(x)
         p, q = g.real, np.abs(g.imag)

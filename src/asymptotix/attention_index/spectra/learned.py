@@ -1,7 +1,7 @@
 """Spectrum of the learned matrix.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (13), corrected: the density of singular values there lacks the factor
-Sigmahat/mhat = 1/scale, in front and in the argument, which is one only for vanishing weight decay below interpolation.
+Sigmahat/mhat = 1/scale, in front and in the argument. It is one only at vanishing weight decay below interpolation.
 
 Equation ai-spectrum of docs/theory/attention_index.md.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 KINDS = ("factorized", "full")
 ZEROS_BELOW = 0.1
-"""Singular values of W/(m d)^{1/4} below this, eigenvalues below its square, count as zeros not quite reached."""
+"""Singular values of W/(m d)^{1/4} below this, and eigenvalues below its square, count as zeros."""
 ATOM = "atom at zero"
-"""What the label of an atom is known by on its axes."""
+"""Identifier of the label of an atom on its axes."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class LearnedSpectrum:
         Threshold 2 sqrt(kappa) lambda/mhat; not used for "full".
     kind : "factorized" or "full"
     outliers : tuple of float
-        Eigenvalues of S that stand apart from the bulk, those of spikes of the target.
+        Eigenvalues of S outside its bulk, which belong to spikes of the target.
     outlier_weight : float
-        Weight of one of them in the convolution: 1/d where that is of a finite matrix.
+        Weight of one outlier in the convolution: 1/d if that is the law of a finite matrix.
     """
 
     convolution: Convolution
@@ -88,39 +88,39 @@ class LearnedSpectrum:
         return len(self._intervals()[0])
 
     def eigenvalue_density(self, s: Any) -> np.ndarray:
-        """Density of the non-zero eigenvalues of S, of total mass ``rank``."""
+        """Return the density of the non-zero eigenvalues of S, of total mass ``rank``."""
         s = np.asarray(s, dtype=float)
         density = self.convolution.density(s / self.scale + self._threshold) / self.scale
         return np.where(s > 0, density, 0.0) if self.kind == "factorized" else density
 
     def eigenvalue_cdf(self, s: Any) -> np.ndarray:
-        """Fraction of eigenvalues of S up to ``s``, zeros included."""
+        """Return the fraction of eigenvalues of S up to ``s``, zeros included."""
         s = np.asarray(s, dtype=float)
         cdf = self.convolution.cdf(s / self.scale + self._threshold)
         return np.where(s >= 0, cdf, 0.0) if self.kind == "factorized" else cdf
 
     def singular_value_density(self, rho: Any) -> np.ndarray:
-        """Density of the non-zero singular values of W/(m d)^{1/4}, of total mass ``rank``."""
+        """Return the density of the non-zero singular values of W/(m d)^{1/4}, of total mass ``rank``."""
         self._refuse_full("singular_value_density")
         rho = np.asarray(rho, dtype=float)
         return np.where(rho > 0, 2 * rho * self.eigenvalue_density(rho**2), 0.0)
 
     def singular_value_cdf(self, rho: Any) -> np.ndarray:
-        """Fraction of singular values of W/(m d)^{1/4} up to ``rho``, zeros included (d of them, for any width m)."""
+        """Return the fraction of singular values of W/(m d)^{1/4} up to ``rho``, among d values that include zeros."""
         self._refuse_full("singular_value_cdf")
         rho = np.asarray(rho, dtype=float)
         return np.where(rho >= 0, self.eigenvalue_cdf(rho**2), 0.0)
 
     def kolmogorov_distance(self, values: Any, zeros_below: float = ZEROS_BELOW) -> float:
-        """Largest difference between the distribution function and that of an experiment, outliers left out of both.
+        """Return the largest difference between the distribution functions of theory and experiment, without outliers.
 
         Parameters
         ----------
         values : array
             All d singular values of W/(m d)^{1/4}, zeros included; for kind "full" the eigenvalues of S.
         zeros_below : float
-            Training approaches zeros slowly: singular values up to this count as zero, and the distance is taken from
-            here on. Not used for "full".
+            Singular values up to this bound count as zero, because training approaches zeros slowly. The distance is
+            taken from the bound on. Not used for "full".
         """
         values = np.sort(checks.finite_grid("values", values))
         if self.kind == "full":
@@ -137,7 +137,7 @@ class LearnedSpectrum:
         return float(np.concatenate(distances).max())
 
     def printed(self) -> LearnedSpectrum:
-        """The law as it was printed, eq. (13) with scale = 1; right for vanishing weight decay below interpolation."""
+        """Return the law as printed in eq. (13), with scale = 1: right at vanishing decay below interpolation."""
         return dataclasses.replace(self, scale=1.0, outliers=tuple(value / self.scale for value in self.outliers))
 
     def plot(
@@ -153,7 +153,7 @@ class LearnedSpectrum:
     ) -> Axes:
         """Draw the density, the zeros as an arrow with their mass, outliers as stems, an experiment as a histogram.
 
-        The atom at zero is a mass and no density: its arrow has no length on the axis of densities.
+        The atom at zero is a mass and no density: the length of its arrow means nothing on the axis of densities.
 
         Parameters
         ----------
@@ -161,17 +161,17 @@ class LearnedSpectrum:
             Values of an experiment, of the kind that is drawn. Zeros (singular values below 0.1) are left out of the
             bars, which are normalised by all values, and their fraction is in the legend.
         ax : matplotlib axes, optional
-            A new figure if None. On axes with lines on them the next colours are taken.
+            A new figure if None. On axes that already have lines, the next colours are used.
         singular_values : bool
             Draw the singular values of W/(m d)^{1/4}, or the eigenvalues of S; always the latter for kind "full".
         color : colour, optional
-            Of the density and the arrow.
+            Colour of the density and of the arrow.
         label : str, optional
-            What the legend calls the density; "theory" by default.
+            Name of the density in the legend; "theory" by default.
         measured : array (runs, outliers), optional
             Outliers of an experiment, of the kind that is drawn: their means are drawn with standard errors.
         **line
-            Whatever else a line of matplotlib takes.
+            Further properties of a matplotlib line.
         """
         from ...core.plot import axes_or_new, next_colour, style, with_legend
 
@@ -200,7 +200,7 @@ class LearnedSpectrum:
             raise ValueError(f"kind must be 'factorized' for {name}: a full S is not W W^T; use its eigenvalues")
 
     def _intervals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals of non-zero eigenvalues, (bulks, 2), and those into which outliers of a finite matrix spread."""
+        """Return the bulks of non-zero eigenvalues, (bulks, 2), and the intervals of a finite matrix's outliers."""
         edges = self.convolution.edges
         if self.kind == "factorized":
             edges = np.maximum(edges[edges[:, 1] > self.eps], self.eps)
@@ -213,7 +213,7 @@ class LearnedSpectrum:
         return intervals[~single], intervals[single]
 
     def _bulk_cdf(self, s: np.ndarray) -> np.ndarray:
-        """Fraction of the eigenvalues up to ``s`` among those that are no outliers."""
+        """Return the fraction of eigenvalues up to ``s`` among those that are not outliers."""
         single = self._intervals()[1]
         starts = self.eigenvalue_cdf(single[:, 0])
         passed = self.eigenvalue_cdf(np.clip(np.asarray(s)[..., None], single[:, 0], single[:, 1])) - starts
@@ -221,7 +221,7 @@ class LearnedSpectrum:
         return (self.eigenvalue_cdf(s) - passed.sum(axis=-1)) / (1 - masses.sum())
 
     def _without_outliers(self, values: np.ndarray) -> np.ndarray:
-        """Ascending values of an experiment but those closest to the outliers."""
+        """Return the ascending values of an experiment without those closest to the outliers."""
         for outlier in sorted(self.outliers, reverse=True):
             place = np.sqrt(outlier) if self.kind == "factorized" else outlier
             values = np.delete(values, np.argmin(np.abs(values - place)))
@@ -232,16 +232,16 @@ class LearnedSpectrum:
         curves = []
         intervals = self._intervals()[0]
         for low, high in np.sqrt(intervals) if of_w else intervals:
-            # Dense at both ends, where the density has a root.
+            # The points are dense at both ends, where the density is a square root.
             x = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(np.linspace(0, np.pi, 301))
             x[0], x[-1] = np.nextafter(low, high), high
             curves.append((x, density(x)))
         return curves
 
     def _draw_atom(self, ax: Axes, color: Any) -> None:
-        """An arrow from the axis up, as a point mass is drawn, with its mass beside it."""
+        """Draw an arrow from the axis up, the symbol of a point mass, and label it with the mass."""
         there = [text for text in ax.texts if text.get_gid() == ATOM]
-        # Above the density; a second law on the same axes has its mass below the first one's.
+        # The label is above the density, and that of a second law on the same axes is below the first label.
         top = 0.93 - 0.08 * len(there)
         arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         mass = ax.annotate(
@@ -258,7 +258,7 @@ class LearnedSpectrum:
         mass.set_gid(ATOM)
 
     def _draw_outliers(self, ax: Axes, color: Any, of_w: bool, height: float) -> None:
-        """A stem with a dot for each, as a single eigenvalue has no density; its height means nothing."""
+        """Draw a stem with a dot for each outlier. Its height means nothing: a single eigenvalue has no density."""
         places = np.sqrt(self.outliers) if of_w else np.array(self.outliers)
         if len(places):
             ax.vlines(places, 0, height, color=color, linewidth=1.2)
@@ -281,5 +281,5 @@ def _draw_measured(ax: Axes, measured: np.ndarray, height: float) -> None:
 
 
 def _height(curves: Sequence[Line2D]) -> float:
-    """The height of densities without a peak at their edge, which may be infinite."""
+    """Return the height of densities without their peaks at edges, which may be infinite."""
     return max((float(np.quantile(np.asarray(curve.get_ydata()), 0.98)) for curve in curves), default=1.0)

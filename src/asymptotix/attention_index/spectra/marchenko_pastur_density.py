@@ -9,13 +9,13 @@ from .measures import Continuous
 
 
 class MarchenkoPasturDensity(Continuous):
-    """Of mass min(kappa0, 1) between a and b; see :class:`MarchenkoPastur`.
+    """The density of a Marchenko-Pastur law between a and b, of mass min(kappa0, 1); see :class:`MarchenkoPastur`.
 
-    With s = sqrt(kappa0) and the root R = sqrt(w - a) sqrt(w - b), which is cut along the support alone,
+    With s = sqrt(kappa0) and the root R = sqrt(w - a) sqrt(w - b), whose branch cut is the support,
 
         G_0(w) = 2 s min(kappa0, 1) / (w s - |1 - kappa0| + s R).
 
-    It is G of the whole law less (1 - kappa0)/w, written without their difference.
+    This is G of the whole law minus the term (1 - kappa0)/w of its zeros, in a form without that difference.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class MarchenkoPasturDensity(Continuous):
         return value, slope
 
     def away_from(self, z: Array) -> tuple[Array, Array]:
-        """In the closed form itself, with the real root: positive to the right of the support, negative left of it."""
+        """Return the integrals by the closed form, whose root is real, and positive only right of the support."""
         value, slope = self.transform(z.astype(complex))
         return value.real, -slope.real
 
     def argument(self, u: Array, v: Array) -> Array:
-        """Im of int G_0 dw = g w - log g + kappa0 log(s - g) for g of the whole law, less the part of its zeros."""
+        """Return Im [g w - log g + kappa0 log(s - g)], the integral of the whole law's g, without the zeros."""
         w, zeros = u + 1j * v, max(0.0, 1.0 - self.kappa0)
         g = self.transform(w)[0] + (zeros / w if zeros else 0.0)
         below = np.abs(g.imag)

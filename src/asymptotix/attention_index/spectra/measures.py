@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from .convolution import Array, ComplexArray
 
 DEGREE = 24
-"""Degree of the polynomial on a piece of a density, and order of the Gauss rule that replaces it at a distance."""
+"""Number of Legendre coefficients on a piece of a density, and of nodes of the Gauss rule that is used far from it."""
 
 FAR = 2.2 + 1 / 2.2
 """Sum of the distances to both ends of a piece, in units of half its length, beyond which the Gauss rule replaces it.
@@ -23,10 +23,10 @@ That is a Bernstein ellipse of parameter 2.2, where the rule has an error of 2.2
 """
 
 SAME = 1e-12
-"""Distance, relative to an atom, within which a point is that atom itself."""
+"""Distance, relative to the value of an atom, within which a point counts as the atom itself."""
 
 AXIS = 1e-7
-"""Distance to the real axis, relative to that to the support, that stands for zero where G_0 is real."""
+"""Distance from the real axis, relative to the distance from the support, used instead of zero where G_0 is real."""
 
 
 @cache
@@ -38,7 +38,7 @@ def _kernels() -> ModuleType:
 
 
 class Sums(NamedTuple):
-    """Integrals at w = u + iv, all with |w - s|^2 = (u - s)^2 + v^2 and G_0(w) = int mu_0(ds)/(w - s)."""
+    """Integrals over mu_0 at w = u + iv, where |w - s|^2 = (u - s)^2 + v^2 and G_0(w) = int mu_0(ds)/(w - s)."""
 
     F: Array
     """int mu_0(ds) / |w - s|^2 = -Im G_0 / v."""
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
 
 
 def off_support(parts: Sequence[Measure], z: ArrayLike) -> tuple[Array, Array]:
-    """G(z) and F(z) of :meth:`Convolution.outlier` for a law that is the sum of its parts."""
+    """Return G(z) and F(z) of :meth:`Convolution.outlier` for a law that is the sum of its parts."""
     z = np.asarray(z, dtype=float)
     G, F = np.sum([part.away_from(z.ravel()) for part in parts], axis=0)
     return G.reshape(z.shape), F.reshape(z.shape)
@@ -77,14 +77,14 @@ class Measure(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, u: Array, height: Array) -> Sums:
-        """The integrals at u + i sqrt(height). Where height = 0 and u is off the support, A may be wrong."""
+        """Return the integrals at u + i sqrt(height). Where height = 0 and u is off the support, A may be wrong."""
 
     @abc.abstractmethod
     def argument(self, u: Array, v: Array) -> Array:
-        """Integral of arg(w - s) over the measure."""
+        """Return the integral of arg(w - s) over the measure."""
 
     def away_from(self, z: Array) -> tuple[Array, Array]:
-        """Integrals of 1/(z - s) and 1/(z - s)^2 off the support; an atom at z itself is left out."""
+        """Return the integrals of 1/(z - s) and 1/(z - s)^2 off the support, without an atom at z itself."""
         sums = self.sums(z, np.zeros_like(z))
         return sums.H, sums.F
 
@@ -95,7 +95,7 @@ class Atomic(Measure):
     Parameters
     ----------
     values, weights : arrays
-        Distinct values, ascending.
+        Distinct values, ascending, and their masses.
     """
 
     def __init__(self, values: Array, weights: Array) -> None:
@@ -129,12 +129,12 @@ class Atomic(Measure):
 
 
 def zeros(mass: float) -> list[Measure]:
-    """The atom at zero, if it has a mass."""
+    """Return the atom at zero, if it has a mass."""
     return [Atomic(np.zeros(1), np.array([mass]))] if mass > 0 else []
 
 
 class Thinned(Measure):
-    """A share of another measure: what finitely many spikes leave of a bulk."""
+    """A share of another measure: a bulk from which finitely many spikes have been taken."""
 
     def __init__(self, measure: Measure, share: float) -> None:
         self.measure, self.share = measure, share
@@ -163,7 +163,7 @@ class Thinned(Measure):
 
 
 def _blocks(points: int, atoms: int) -> Iterator[slice]:
-    """Parts of the points whose tables (points, atoms) stay in the cache."""
+    """Return slices of the points whose tables (points, atoms) fit into the cache."""
     block = max(1, 2**16 // atoms)
     return (slice(start, start + block) for start in range(0, points, block))
 
@@ -173,7 +173,7 @@ class Continuous(Measure):
 
     @abc.abstractmethod
     def transform(self, w: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
-        """G_0(w) and G_0'(w), Im w > 0."""
+        """Return G_0(w) and G_0'(w) for Im w > 0."""
 
     def sums(self, u: Array, height: Array) -> Sums:
         low, high = self.islands[:, 0], self.islands[:, 1]
@@ -182,17 +182,18 @@ class Continuous(Measure):
         v = np.maximum(np.sqrt(height), AXIS * away)
         g, slope = self.transform(u + 1j * v)
         total = -g.imag / v
-        # The difference loses its digits close to the axis, but not the bounds of Cauchy and Schwarz.
+        # The difference loses its digits close to the axis; the bounds of Cauchy and Schwarz keep theirs.
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             fourth = np.clip((slope.real + total) / (2 * v**2), total**2 / self.island_masses.sum(), total / v**2)
         return Sums(F=total, H=g.real, A=fourth, B=slope.imag / (2 * v))
 
 
 class PiecewiseDensity(Continuous):
-    """A density on adjacent intervals, on each a polynomial of degree 24; it may jump to zero at both ends.
+    """A density on adjacent intervals, a polynomial with 24 coefficients on each; it may jump to zero at both ends.
 
-    With P_k along a piece, int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), the Legendre function of the second kind: exact down
-    to the real axis. Far from a piece a Gauss rule takes over, since the recurrence of Q_k loses digits there.
+    The Legendre polynomials of a piece have int P_k(y)/(zeta - y) dy = 2 Q_k(zeta), with the Legendre function of the
+    second kind: exact down to the real axis. Far from a piece the recurrence of Q_k loses digits, and a Gauss rule is
+    used instead.
 
     Parameters
     ----------
@@ -242,12 +243,12 @@ class PiecewiseDensity(Continuous):
         return total
 
     def _pieces(self, w: ComplexArray) -> tuple[ComplexArray, NDArray[np.bool_]]:
-        """Coordinate of every point along every piece, and whether the point is near the piece."""
+        """Return the coordinate of every point along every piece, and whether the point is near the piece."""
         zeta = (w[:, None] - self._mid) / self._half
         return zeta, np.abs(zeta - 1) + np.abs(zeta + 1) < FAR
 
     def _log_integral(self, zeta: ComplexArray, piece: NDArray[np.intp]) -> ComplexArray:
-        """Sum over k of 2 c_k int Q_k, from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}; its constant is real."""
+        """Return the sum over k of 2 c_k int Q_k, from (2k + 1) int Q_k = Q_{k+1} - Q_{k-1}; its constant is real."""
         coefficients = 2 * self._coefficients[piece].T
         above, below = np.log(zeta + 1), np.log(zeta - 1)
         before, q = 0.5 * (above - below), 0.5 * zeta * (above - below) - 1

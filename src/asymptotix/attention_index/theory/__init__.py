@@ -1,1 +1,1 @@
-"""Exact equations of training and of Bayes-optimal learning in the limit n = alpha d^2, and what is read off."""
+"""Equations of training and Bayes-optimal learning, exact in the limit n = alpha d^2, and observables of solutions."""

@@ -1,7 +1,7 @@
 """State evolution as the dynamics of matrix message passing, iteration by iteration from S = 0.
 
-Boncoraglio et al., arXiv:2509.24914, eq. (43) as it is written, with an index t. The first iteration has no data behind
-it: its response is a choice that message passing and this theory share.
+Boncoraglio et al., arXiv:2509.24914, eq. (43) with its iteration index t. No data determine the response of the first
+iteration: it is a chosen constant, the same in message passing and in this theory.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from .state_evolution import OrderParameters, TrainingEvolution
 
-#: V of regularised training before any data: large enough that the first proximal points are close to the target's.
+#: Initial response V of regularised training: so large that the first proximal points are close to the target's.
 FIRST_RESPONSE = 20.0
 
 
 def message_passing_trace(evolution: TrainingEvolution, alpha: float, iterations: int) -> Mapping[str, np.ndarray]:
-    """m, q, V = Sigma and Lambda = Sigmahat after 1, 2, ... iterations."""
+    """Return m, q, V = Sigma and Lambda = Sigmahat after 1, 2, ... iterations."""
     m, q, Sigma = 0.0, 0.0, FIRST_RESPONSE
     rows = []
     for _ in range(iterations):

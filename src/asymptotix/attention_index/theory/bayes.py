@@ -1,13 +1,13 @@
 """Bayes-optimal learning of attention-indexed data.
 
-The posterior of S is that of a matrix seen through Gaussian noise, S_0 + GOE/sqrt(qhat), whose denoiser keeps the
-eigenvectors and moves the eigenvalues. With mu_delta the law of what is seen, delta = 1/sqrt(qhat),
+The posterior of S is that of a matrix observed with Gaussian noise, S_0 + GOE/sqrt(qhat). Its denoiser keeps the
+eigenvectors and moves the eigenvalues. With delta = 1/sqrt(qhat), mu_delta is the spectrum of the noisy matrix, and
 
-    Q_0 - q = 1/qhat - (4 pi^2 / (3 qhat^2)) int mu_delta^3,        qhat = 2 alpha E|f|^2,
+    Q_0 - q = 1/qhat - (4 pi^2 / (3 qhat^2)) int mu_delta^3,        qhat = 2 alpha E|f|^2.
 
-a difference of large terms where the field is strong, which int delta^2 (1 - delta^2 |g|^2) mu_delta equals, and where
-f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output y given a field z ~ N(0, q) in every visible
-direction, z_0 | z ~ N(z, Q_0' - q).
+Here f = (E[z_0 | y, z] - z)/(Q_0' - q) is the score of an output y given a field z ~ N(0, q) in every visible
+direction, with z_0 | z ~ N(z, Q_0' - q). Where the field is strong, Q_0 - q is a difference of large terms; it is
+computed as int delta^2 (1 - delta^2 |g|^2) mu_delta, which is equal.
 
 The equations are those of "Bayes optimal learning of attention-indexed models" (Boncoraglio, Troiani, Erba, Zdeborova,
 2025), with which Boncoraglio et al., arXiv:2509.24914, Figure 3, compare training.
@@ -41,18 +41,20 @@ if TYPE_CHECKING:
 
     from ...core.progress import Progress
 
-#: Fields qhat between which fixed points are looked for, times Q_0; beyond the last one recovery counts as exact.
+#: Range of Q_0 qhat in which fixed points are searched; without noise, recovery counts as exact beyond it.
 _FIELDS = (1e-6, 1e9)
+#: Step of log qhat in the search, and most steps by which the range is extended.
 _STRIDE, _MOST_STRIDES = 0.35, 400
-#: Balance, a logarithm, below which a gap of the scan may hide a pair of fixed points; and its parts then.
+#: Absolute balance, a logarithm, below which an interval of the search may hide a pair of fixed points, and number of
+#: parts into which the interval is then divided.
 _NEAR, _PARTS = 0.3, 3
 _EQUATION = "the equation of the Bayes-optimal field"
-#: Accuracy of the two scalar equations.
+#: Relative accuracy of the two scalar equations.
 _ROUNDING = 1e-9
 
 
 class Inference(Protocol):
-    """What the theory reads of a Bayes-optimal problem, which may hold any model: here an :class:`AttentionIndex`."""
+    """Interface of a Bayes-optimal problem, whose model may be of any kind; here it is an :class:`AttentionIndex`."""
 
     @property
     def model(self) -> Any: ...
@@ -74,22 +76,22 @@ class AttentionIndexTheory:
             raise NotImplementedError(f"hardmax is covered for two tokens, got tokens={self.model.tokens}")
         if self.model.activation == "softmax":
             self.model.refuse_too_many_tokens()
-        # Neither side depends on alpha: one scan of the fields serves a whole curve.
+        # Neither function depends on alpha: one scan of the fields serves a whole curve.
         self.error = lru_cache(maxsize=4096)(self._error)
         self._log_score = lru_cache(maxsize=4096)(self._log_score_at)
 
     # -- the two sides -----------------------------------------------------------------------------------------
 
     def _error(self, qhat: float) -> float:
-        """Q_0 - q, the error of the denoiser at field qhat."""
+        """Return Q_0 - q, the error of the denoiser at field qhat."""
         return self.model.target.convolution(1 / np.sqrt(qhat)).noise_left()
 
     def score_square(self, error: float) -> float:
-        """E|f|^2 per alpha and factor two, at Q_0 - q = error."""
+        """Return E|f|^2 at Q_0 - q = error; 2 alpha times this is the field."""
         spread = error + 0.5 * self.model.noise
         if self.model.activation == "hardmax":
             return hardmax_score_square(self.model.signal - error, spread)
-        # the output tells all visible directions of the noisy pre-activation
+        # the output determines all visible directions of the noisy pre-activation
         return self.model.visible_directions / spread
 
     def _log_score_at(self, log_qhat: float) -> float:
@@ -99,13 +101,13 @@ class AttentionIndexTheory:
         return float(np.log(2 * self.score_square(error)))
 
     def _balance(self, log_qhat: float, alpha: float) -> float:
-        """Log of the field that the data return, minus the one given: positive where the field grows."""
+        """Return log(field that the data exert) minus the log of the given field: positive where the field grows."""
         return np.log(alpha) + self._log_score(log_qhat) - log_qhat
 
     def field(self, alpha: float, start: str) -> float | None:
-        """The fixed point qhat reached from nothing (uninformed) or from everything; None where recovery is exact.
+        """Return the fixed point qhat reached from small (uninformed) or large fields; None where recovery is exact.
 
-        The balance is positive at small fields, and with noise negative at large ones.
+        The balance is positive at small fields and, with noise, negative at large ones.
         """
         size = self.model.signal or self.model.noisy_signal
         low, high = (float(np.log(bound / size)) for bound in _FIELDS)
@@ -124,7 +126,7 @@ class AttentionIndexTheory:
         found = first_crossing(lambda x: self._balance(x, alpha), grid)
         return None if found is None else float(np.exp(found))
 
-    # -- verbs -------------------------------------------------------------------------------------------------
+    # -- the interface of a theory -----------------------------------------------------------------------------
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
         return {}
@@ -165,7 +167,10 @@ class AttentionIndexTheory:
         return Outcome(values, words=self.model.remark_on_spikes())
 
     def _test_error(self, error: float) -> tuple[float, float]:
-        """E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q: the posterior mean's error."""
+        """Return the posterior mean's error and its numerical error.
+
+        The error is E|y|^2 - E<y, y'> for two outputs whose pre-activations have covariance q.
+        """
         q, total = self.model.signal - error, self.model.noisy_signal
         if self.model.activation == "hardmax":
             return float(2 * np.arccos(np.clip(q / total, -1, 1)) / np.pi), 0.0
@@ -190,7 +195,7 @@ class AttentionIndexTheory:
         )
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Q after 1, 2, ... iterations of matrix message passing from the prior mean."""
+        """Return q and Lambda = qhat after 1, 2, ... iterations of matrix message passing from the prior mean."""
         error = self.model.signal - self.model.target.mean**2
         rows = []
         for _ in range(iterations):
@@ -201,11 +206,11 @@ class AttentionIndexTheory:
 
 
 def first_crossing(function: Callable[[float], float], grid: np.ndarray) -> float | None:
-    """First root of a function along a grid, ascending or descending; None where it keeps its sign.
+    """Return the first root of a function along a grid, ascending or descending; None where it keeps its sign.
 
-    Between two points of the grid at which it has the same sign it may go through zero and come back: two fixed points,
-    of which the first counts. So a gap is divided where the function is below _NEAR, and wherever it turns back before
-    it has changed its sign the turning point is looked for.
+    Between two grid points of equal sign the function may have a pair of roots, two fixed points, of which the first
+    counts. An interval is therefore divided where the function is below _NEAR. Where the function turns back before it
+    has changed its sign, its turning point is computed.
     """
     known: list[tuple[float, float]] = []  # the last two points and the function there
     for x in _divided(function, grid):
@@ -222,7 +227,7 @@ def first_crossing(function: Callable[[float], float], grid: np.ndarray) -> floa
 
 
 def _divided(function: Callable[[float], float], grid: np.ndarray) -> Iterator[float]:
-    """The points of the grid, and more of them where the function comes close to zero."""
+    """Yield the points of the grid, and additional points where the function is close to zero."""
     yield float(grid[0])
     for before, after in itertools.pairwise(map(float, grid)):
         near = min(abs(function(before)), abs(function(after))) < _NEAR
@@ -230,7 +235,7 @@ def _divided(function: Callable[[float], float], grid: np.ndarray) -> Iterator[f
 
 
 def _turning_point(function: Callable[[float], float], first: float, last: float, sign: float) -> float | None:
-    """Where between two points a function of this sign comes closest to zero, if it has the other sign there."""
+    """Return the point in an interval where ``sign`` times the function is lowest; None if it is positive there."""
     low, high = sorted((first, last))
     options = {"xatol": 1e-5}
     found: Any = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options)

@@ -5,11 +5,11 @@ With the map x -> G(x, theta), the fixed point x(theta) and an observable O(x, t
     dO/dtheta = O_theta + O_x (1 - G_x)^{-1} G_theta.
 
 The map is smooth on fixed nodes, so its partial derivatives are taken by central differences, with an error of the
-order of the square of the step; what would be expensive and noisy, to solve again at a shifted theta, is avoided.
+order of the square of the step. Solving again at a shifted theta would be expensive and noisy.
 
 The derivative is the mean over all sets of nodes that :func:`solve` uses. Its error combines the spread over these sets
-with the change when the step is doubled. Where the proximal map jumps, the change with a step that is long enough to
-include jumps counts too.
+with the change when the step is doubled. Where the proximal map jumps, the error also contains the change with a step
+long enough to include jumps.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .training_theory import Branch, TrainingTheory
 #: Step of the differences, absolute in the variables and relative in theta, and a longer step over which the proximal
 #: map jumps on some samples.
 _STEP, _LONG_STEP = 3e-4, 3e-2
-#: Relative rounding of the map and of an observable, if one quadrature rule over the spectrum is known to be accurate;
-#: the derivative's rounding is larger by 1/step.
+#: Relative rounding error of the map and of an observable, if one quadrature rule over the spectrum is known to be
+#: accurate; the rounding error of the derivative is larger by 1/step.
 _ROUNDING = 1e-13
 #: Estimated ratio of the relative error of the derivative to the residual of the fixed point.
 _AMPLIFIED = 10.0
@@ -61,7 +61,7 @@ def value_and_derivative(
     theta
         Value of the parameter at this point.
     shifted
-        Theory and alpha at another value of the parameter, which may be alpha itself.
+        Function that returns theory and alpha at another value of the parameter, which may be alpha itself.
     tolerance
         Tolerance of the value's numerical error.
     say
@@ -111,7 +111,7 @@ def _through_the_fixed_point(
 
 
 class _Row(NamedTuple):
-    """A derivative and its error by rounding."""
+    """A derivative and its rounding error."""
 
     derivative: float
     rounding: float
@@ -139,7 +139,7 @@ class _Differences:
         by_x = [self._central(step * unit, 0.0, jumps) / (2 * step) for unit in np.eye(len(self.x))]
         G = np.stack(by_x, axis=1)
         by_theta = self._central(np.zeros_like(self.x), step * abs(self.theta), jumps) / (2 * step * abs(self.theta))
-        response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of O to a shift of the map
+        response = np.linalg.solve(np.eye(len(self.x)) - G[:-1].T, G[-1])  # of the observable to a shift of the map
         derivative = by_theta[-1] + response @ by_theta[:-1]
         size = abs(self._map_and_observable(self.x, self.theta, jumps)[-1])
         rounding = self.noise / (step * abs(self.theta)) * (size + float(abs(response).sum()))
@@ -161,7 +161,7 @@ class _Differences:
 def _at_nothing(
     theory: TrainingTheory, alpha: float, observable: str, theta: float, shifted: Shifted, tolerance: float
 ) -> tuple[float, float]:
-    """Return the derivative where S = 0 near theta: the observables then depend on the data alone."""
+    """Return the derivative and its error where S = 0 near theta: observables then depend on the data alone."""
     count = theory.equations.node_counts(tolerance)[-1]
     step = _STEP * abs(theta)
 

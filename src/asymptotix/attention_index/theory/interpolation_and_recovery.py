@@ -1,11 +1,12 @@
-"""Where training data can no longer be interpolated, and where the target is recovered exactly.
+"""Thresholds in alpha: the end of interpolation of the training data, and the start of exact recovery of the target.
 
-All are counts: 2N alpha samples, N the number of visible directions of an output (T^2 + T - 2 = 2N for a softmax),
-against the dimension of what fits. kappa0 is the share of non-zero eigenvalues of the target.
+Each threshold compares two numbers in units of d^2/2: 2N alpha, the number of values that the samples fix, and the
+dimension of the set of matrices that fit them. N is the number of visible directions of an output (T^2 + T - 2 = 2N for
+a softmax). kappa0 is the share of non-zero eigenvalues of the target.
 
 Boncoraglio et al., arXiv:2509.24914, Corollary 1, eqs. (16)-(18), where a bare c is the root. The paper's eq. (16) is
-0/0 without noise, its eq. (17) divides by zero at full rank, and its threshold 1/2 for a symmetric matrix, eq. (68),
-counts one visible direction in the place of N.
+0/0 without noise. Its eq. (17) divides by zero at full rank. Its threshold 1/2 for a symmetric matrix, eq. (68), holds
+for N = 1 only.
 
 Equations ai-interpolation, ai-recovery, ai-bayes of docs/theory/attention_index.md.
 """
@@ -19,16 +20,16 @@ from scipy.optimize import brentq
 
 from ..targets.target import Target
 
-#: How often a bracket is widened before an equation counts as one that numbers do not resolve.
+#: Most doublings of a search bracket. An equation that needs more is taken as not resolved by floating-point numbers.
 MOST_DOUBLINGS = 100
-#: Width of a field, in units of the noise, that stands for infinity; one plus its inverse square rounds to one.
+#: Value of delta, in units of sqrt(Q_0'), that stands for infinity: one plus its inverse square rounds to one.
 _DIVERGED = 1e8
 
 
 def bracketed_root(
     function: Callable[[float], float], low: float, high: float, what: str, *, xtol: float = 1e-13
 ) -> float:
-    """Root between two points; FloatingPointError where there is none, or none that numbers resolve."""
+    """Return the root between two points; FloatingPointError if there is none or rounding hides it."""
     try:
         return float(brentq(function, low, high, xtol=xtol))  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
@@ -37,11 +38,12 @@ def bracketed_root(
 
 
 def interpolation(target: Target, noise: float, directions: int) -> float:
-    """Largest alpha at which a positive semi-definite S fits noisy outputs exactly.
+    """Return the largest alpha at which a positive semi-definite S fits noisy outputs exactly.
 
-    DIV(delta, 0)/(2N) at the root of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2, eq. (16). Without noise S_0
-    itself fits at every alpha, and the limit noise -> 0, which depends on kappa0 alone, marks where it becomes the only
-    one. A target of zeros has no scale beside the noise, and the same limit.
+    It is DIV(delta, 0)/(2N) at the root delta of J(delta, 0) - (delta/2) J_delta = Q_0 + noise/2, eq. (16). Without
+    noise S_0 itself fits the outputs at every alpha. The function then returns the limit noise -> 0, which depends on
+    kappa0 alone: above this alpha S_0 is the only positive semi-definite matrix that fits. For a target of zeros the
+    noise is the only scale, so the threshold equals this limit at any noise.
     """
     if noise == 0 or target.mean_square == 0:
         return (1 - 0.5 * target.zero_mass**2) / (2 * directions)
@@ -50,10 +52,10 @@ def interpolation(target: Target, noise: float, directions: int) -> float:
 
 
 def interpolation_width(target: Target, noisy_signal: float) -> float:
-    """Return the delta of :func:`interpolation`; the left side of its equation increases with delta.
+    """Return the root delta of the equation in :func:`interpolation`, whose left side increases with delta.
 
-    For a target of zeros delta diverges. The function returns _DIVERGED then, because the end of a search would depend
-    on rounding.
+    For a target of zeros delta diverges. The function then returns _DIVERGED times sqrt(Q_0'), because the end of a
+    search would depend on rounding.
     """
     if target.mean_square == 0:
         return _DIVERGED * float(np.sqrt(noisy_signal))
@@ -74,19 +76,20 @@ def interpolation_width(target: Target, noisy_signal: float) -> float:
 
 
 def exact_recovery(target: Target, directions: int) -> float:
-    """Alpha above which the interpolator of least trace is S_0, without noise; 1/(2N) for a target of full rank.
+    """Return the alpha above which, without noise, the interpolator of least trace is S_0.
 
-    [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), M_k the k-th moment of a semicircle up to c and c the root of
-    M_1(c) - c M_0(c) + c/(1-kappa0) = 0, eqs. (17), (18). It tends to 6 kappa0/(2N) for low rank, slowly.
+    It is [1 - (1-kappa0)^2 (M_2(c) - c M_1(c))]/(2N), where M_k(c) is the k-th moment of the semicircle law up to c,
+    and c is the root of M_1(c) - c M_0(c) + c/(1-kappa0) = 0, eqs. (17), (18). It is 1/(2N) for a target of full rank.
+    As the rank falls, it tends slowly to 6 kappa0/(2N).
     """
     zero, c = target.zero_mass, _recovery_cut(target)
     return (1 - zero**2 * (_semicircle_moment(2, c) - c * _semicircle_moment(1, c))) / (2 * directions)
 
 
 def recovery_ratio(target: Target) -> float:
-    """The ratio eps/delta at which both vanish, where recovery becomes exact; 0 for a target of full rank.
+    """Return the limit of eps/delta at exact recovery, where eps and delta vanish; 0 for a target of full rank.
 
-    Zeros of the target spread into a semicircle of radius 2 delta sqrt(1-kappa0).
+    The zero eigenvalues of the target spread into a semicircle of radius 2 delta sqrt(1-kappa0).
     """
     return _recovery_cut(target) * float(np.sqrt(target.zero_mass))
 
@@ -103,21 +106,21 @@ def _recovery_cut(target: Target) -> float:
 
 
 def exact_recovery_full(directions: int) -> float:
-    """Alpha above which the outputs determine a symmetric matrix: 1/(2N)."""
+    """Return the alpha above which noiseless outputs determine a symmetric matrix: 1/(2N)."""
     return 1 / (2 * directions)
 
 
 def exact_recovery_bayes(target: Target, directions: int) -> float:
-    """Alpha above which the outputs determine a matrix whose spectrum is known, without noise.
+    """Return the alpha above which noiseless outputs determine a matrix whose spectrum is known.
 
-    Matrices with eigenvalues of multiplicities w_i d have dimension (1 - sum w_i^2) d^2/2. Where only zero is
-    repeated this is kappa0 (2 - kappa0)/(2N).
+    The matrices with eigenvalues of multiplicities w_i d form a manifold of dimension (1 - sum w_i^2) d^2/2. Where zero
+    is the only repeated eigenvalue, the threshold is kappa0 (2 - kappa0)/(2N).
     """
     return (1 - float(np.sum(np.square(target.atom_weights)))) / (2 * directions)
 
 
 def _semicircle_moment(order: int, c: float) -> float:
-    """Moment of order 0, 1 or 2 of the semicircle law of radius two, over [-2, c]."""
+    """Return the moment of order 0, 1 or 2 of the semicircle law of radius two, over [-2, c]."""
     root = np.sqrt(max(4 - c * c, 0.0))
     arc = 0.5 + np.arcsin(np.clip(0.5 * c, -1, 1)) / np.pi
     closed = (arc + c * root / (4 * np.pi), -(root**3) / (6 * np.pi), arc + c * (c * c - 2) * root / (8 * np.pi))

@@ -1,7 +1,7 @@
-"""Error of a prediction at given order parameters, and of the best one there is, with their numerical errors.
+"""Prediction error at given order parameters, and for the best multiple of the target, with numerical errors.
 
 Boncoraglio et al., arXiv:2509.24914, eq. (12). With noise inside the softmax the best multiple of the target is not the
-target itself: what training on ever more data tends to is rho S_0 with rho below one.
+target itself: training on ever more data tends to rho S_0 with rho below one.
 
 Equation sc-optimum of docs/theory/scaling.md.
 """
@@ -22,22 +22,23 @@ from .two_equations import squared_distance
 
 _ORDERS = (28, 22)
 _COUNT = 2**13
-#: Three of it are as unlikely for the mean of four as t = 5.84 with three degrees of freedom: one in a hundred.
+#: Factor on the standard error of a mean of four scramblings. Three such errors are t = 5.84 with three degrees of
+#: freedom, which is exceeded by chance in one of a hundred cases.
 _STUDENT = 1.95
-#: Multiples of the target, relative to that of matched temperatures, between which the best one is looked for.
+#: Range in which the best multiple of the target is searched, relative to the multiple that matches the temperatures.
 _MULTIPLES = 0.02, 2.0
-#: Accuracy of that multiple: its error enters the least value squared.
+#: Accuracy of the best multiple. Its error enters the least test error squared.
 _MULTIPLE_ERROR = 1e-7
-#: By how much it may differ between sets of nodes.
+#: Largest expected difference of the best multiple between sets of nodes.
 _NEARBY = 0.03
 
 
-#: What rounding leaves in a difference of two averages, relative to each.
+#: Rounding error of a difference of two averages, relative to either average.
 ROUNDING = 4e-15
 
 
 class PopulationOptimum(NamedTuple):
-    """The best multiple rho of the target as a predictor, its test error, and numerical errors of the two."""
+    """The best multiple rho of the target as a predictor, its test error, and the numerical errors of both."""
 
     rho: float
     test_error: float
@@ -46,17 +47,17 @@ class PopulationOptimum(NamedTuple):
 
 
 def prediction_error(model: AttentionIndex, m: float, q: float, *, beta: float) -> tuple[float, float]:
-    """E|sigma(target_beta z_0) - sigma(beta z)|^2 for cov(z_0, z) = m, var z = q per direction, and its error."""
+    """Return E|sigma(target_beta z_0) - sigma(beta z)|^2 for cov(z_0, z) = m and var z = q, and its numerical error."""
     if model.activation == "linear":
         return 2 * model.visible_directions * (model.noisy_signal - 2 * m + q), 0.0
     return _mean_and_error(model, [rule.test(model.noisy_signal, m, q) for rule in _rules(model, beta)])
 
 
 def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tuple[float, float]:
-    """Squared prediction error beyond that of the best multiple of the target, and its numerical error.
+    """Return the excess of the prediction error over the best multiple of the target, and its numerical error.
 
-    For a linear channel it is 2L |S - S_0|^2/d. Otherwise both errors are from the same nodes, so that what these leave
-    out of one they leave out of the other; ``apart`` is q - m^2/Q_0.
+    For a linear channel the excess is 2L |S - S_0|^2/d. Otherwise both errors are averages on the same nodes, so that
+    most of their quadrature errors cancel; ``apart`` is q - m^2/Q_0.
     """
     Q0 = model.signal
     if model.activation == "linear":
@@ -70,16 +71,16 @@ def excess_error(model: AttentionIndex, m: float, q: float, apart: float) -> tup
 
 
 def population_optimum(model: AttentionIndex) -> PopulationOptimum:
-    """What training by the squared loss tends to as data abound: the multiple rho S_0 that predicts best.
+    """Return the multiple rho S_0 of the target that predicts best: training by the squared loss tends to it.
 
-    With rho the minimiser of E|sigma(target_beta (h + noise)) - sigma(beta rho h)|^2 over multiples of the target's
-    pre-activation h, ``estimation_error`` tends to (1 - rho)^2 Q_0 and ``test_error`` to the value there; both are
-    trivial without noise. ``excess_error`` of a result is its ``test_error`` minus this one.
+    The number rho minimises E|sigma(target_beta (h + noise)) - sigma(beta rho h)|^2, where h is the target's
+    pre-activation. As data abound, ``estimation_error`` tends to (1 - rho)^2 Q_0 and ``test_error`` to this minimum;
+    both are trivial without noise. The ``excess_error`` of a result is its ``test_error`` minus the minimum.
 
     Parameters
     ----------
     model : AttentionIndex
-        With a softmax or linear.
+        Its activation must be a softmax or linear.
 
     Returns
     -------
@@ -110,9 +111,9 @@ def population_optimum(model: AttentionIndex) -> PopulationOptimum:
 
 
 def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None = None) -> tuple[float, float]:
-    """The multiple rho and the loss of rho S_0 that is least on the nodes of ``loss``, beyond which an excess is.
+    """Return the multiple rho for which rho S_0 has the least error on the nodes of ``loss``, and this error.
 
-    ``near`` is what it is on other nodes: the search takes half as long from there.
+    ``near`` is the best multiple on other nodes: a search from there takes half as long.
     """
     Q0 = model.signal
 
@@ -133,7 +134,7 @@ def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None =
 
 
 def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
-    """The squared loss on several sets of nodes."""
+    """Return the squared loss on several sets of nodes."""
     if model.tokens == 2:
         return [SquaredSoftmax(2, beta, model.teacher_beta, order=order) for order in _ORDERS]
     return [
@@ -142,15 +143,19 @@ def _rules(model: AttentionIndex, beta: float) -> list[SquaredSoftmax]:
 
 
 def error_of_scramblings(values: Sequence[float] | np.ndarray) -> float:
-    """Of the mean of numbers from all scramblings.
+    """Return the error of the mean of numbers from all scramblings.
 
-    So few know their own scatter to 40 % only: their standard error is enlarged so that three errors cover 99 of 100.
+    Four numbers determine their own scatter to 40 % only. The standard error is therefore enlarged so that three errors
+    cover 99 of 100 cases.
     """
     return float(_STUDENT * np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def _mean_and_error(model: AttentionIndex, values: list[float]) -> tuple[float, float]:
-    """Gauss-Hermite rules of two orders differ by more than their error; scramblings have a mean and a spread."""
+    """Return an average and its numerical error, from its values on all sets of nodes.
+
+    Gauss-Hermite rules of two orders differ by more than the error of the first; scramblings have a mean and a spread.
+    """
     if model.tokens == 2:
         return float(values[0]), float(abs(values[1] - values[0]))
     return float(np.mean(values)), error_of_scramblings(values)

@@ -1,20 +1,20 @@
-"""State evolution of regularised training: the order parameters at which the loss and the matrix side agree.
+"""State evolution of regularised training: the order parameters at which loss side and matrix side agree.
 
 With f = (p - z)/Sigma the residual of the proximal map (the loss side) and t the spectral estimate (the matrix side),
 
     qhat = 2 alpha E|f|^2,   Sigmahat = -2 alpha E tr df/dz,   mhat = 2 alpha E tr df/dz_0,
     m, q, Sigma = matrix side (mhat, qhat, Sigmahat).
 
-It is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method, the logit from q - m^2/Q_0 itself,
-of which no digits cancel. On fixed nodes the map is smooth, and the variational potential
+The map is iterated in (log q, logit of m/sqrt(q Q_0), log Sigma) by Anderson's method. The logit is computed from
+q - m^2/Q_0 itself, so that no digits cancel. On fixed nodes the map is smooth, and the variational potential
 
     Phi = (qhat Sigma + 2 mhat m - Sigmahat q)/4 + alpha E min_h{...} + envelope
 
 is stationary at the fixed point, where it equals the training loss L/d^2.
 
-Boncoraglio et al., arXiv:2509.24914: Phi is eq. (7), of which the fixed point is a saddle, not the minimum of Claim 1;
-the equations are (43), (55) and (66), where divisions by Sigma are printed as such by Sigmahat in eq. (43) and in the
-last line of eq. (55), and Q_0 stands for Q_0' = Q_0 + noise/2 in all denominators.
+Boncoraglio et al., arXiv:2509.24914: Phi is eq. (7). The fixed point is a saddle of Phi, not the minimum of Claim 1.
+The equations are (43), (55) and (66). In the paper eq. (43) and the last line of eq. (55) divide by Sigmahat instead of
+Sigma, and all denominators contain Q_0 instead of Q_0' = Q_0 + noise/2.
 
 Equations ai-fields, ai-potential, ai-replicon of docs/theory/attention_index.md.
 """
@@ -39,20 +39,23 @@ from ..targets.target import Target
 JUMPS = 1e-3
 #: Allowed range of delta = sqrt(qhat)/mhat, the noise in the field, in units of the target's eigenvalues.
 _WIDTHS = 1e-10, 1e5
+#: Most steps of the dynamics, without and with several starts of the proximal map; most quasi-Newton steps; most checks
+#: of an end; most steps from a fixed point on other nodes; most cautious steps, and steps between changes of damping.
 _STEPS, _CHECKED_STEPS, _POLISH, _CHECKS, _BESIDE, _CAUTIOUS, _WINDOW = 120, 40, 12, 5, 3, 500, 20
-#: Lengths of the differences that stand for derivatives: of a smooth map, and of one with jumps to be averaged over.
+#: Steps of the differences that approximate derivatives: of a smooth map, and of one with jumps to be averaged over.
 _SHORT, _LONG = 1e-3, 3e-2
-#: Samples, and share of the noise in how many of them jump, that may be left of the residual: where they do the map is
-#: not continuous on finitely many, and this is as far as one gets.
+#: Residual that is accepted where samples jump, because the map on finitely many samples is then discontinuous: in
+#: units of a sample's weight, the first number plus the second times the root of the number of samples that jump.
 _GRAINS, _GRAINY = 4, 0.5
-#: Share of the residual that may be left where the distance to the fixed point on other nodes is asked for.
+#: Share of the first residual to which the distance from the fixed point on other nodes is computed.
 _LEFT = 0.05
-#: Distance in every variable at which a fixed point that is known counts as reached.
+#: Distance in every variable at which a known fixed point counts as reached.
 _CLOSE = 0.03
-#: Logarithms beyond which an iteration counts as run away.
+#: Largest absolute value of a variable; beyond it the iteration has diverged.
 _LARGEST_LOG = 100.0
+#: Residual after a check below which new minima of the proximal map hardly move the end.
 _HARMLESS = 1e-4
-#: One minus the cosine between S and S_0 below which S is a multiple of S_0.
+#: One minus the cosine between S and S_0 below which S counts as a multiple of S_0.
 _ALIGNED = 1e-30
 
 
@@ -65,8 +68,8 @@ class _ThreeNumbers(NamedTuple):
 class OrderParameters(_ThreeNumbers):
     """m = Tr(S S_0)/d, q = Tr(S^2)/d and the response Sigma.
 
-    ``apart`` is q - m^2/Q_0 where it is known better than as this difference, which loses its digits where S is nearly
-    a multiple of S_0.
+    ``apart`` is q - m^2/Q_0, if it is known more accurately than from m and q: their difference loses its digits where
+    S is nearly a multiple of S_0.
     """
 
     apart: float | None
@@ -78,27 +81,27 @@ class OrderParameters(_ThreeNumbers):
 
     @classmethod
     def of_estimate(cls, estimate: MatrixEstimate) -> OrderParameters:
-        """Those of the matrix side."""
+        """Return the order parameters of an estimate."""
         return cls(estimate.m, estimate.q, estimate.Sigma, estimate.apart)
 
     @classmethod
     def uninformed(cls, signal: float) -> OrderParameters:
-        """A learner that knows next to nothing: S is a thousandth of S_0 in size, with a cosine of a thousandth."""
+        """Return a start that knows next to nothing: S has a thousandth of the size of S_0 and a cosine of 0.001."""
         return cls(1e-6 * signal, 1e-6 * signal, signal)
 
     @classmethod
     def partly_informed(cls, signal: float) -> OrderParameters:
-        """A learner that knows about two thirds of the target: a cosine of 0.78, nine tenths of its size."""
+        """Return a start that knows about two thirds of the target: S has nine tenths of its size, cosine 0.78."""
         return cls(0.7 * signal, 0.8 * signal, signal)
 
     @classmethod
     def informed(cls, signal: float, scale: float = 1.0) -> OrderParameters:
-        """A learner that is ``scale`` times the target, but for a cosine of 0.999."""
+        """Return a start at ``scale`` times the target, except for a cosine of 0.999."""
         return cls(0.999 * scale * signal, scale**2 * signal, 0.1 * scale**2 * signal)
 
 
 class Fields(NamedTuple):
-    """The conjugates: the field that the data exert on S."""
+    """The conjugate order parameters: the field that the data exert on S."""
 
     mhat: float
     qhat: float
@@ -107,7 +110,7 @@ class Fields(NamedTuple):
 
 @dataclass(frozen=True)
 class Iterate:
-    """Both sides at one point of the iteration.
+    """Loss side and matrix side at one point of the iteration.
 
     Attributes
     ----------
@@ -117,12 +120,12 @@ class Iterate:
     residual : float
         Largest change of a variable (logarithms, a logit) by one more iteration.
     points : array or None
-        Proximal points, from which those of a neighbouring point are found faster.
+        Proximal points: descents at a neighbouring point are faster from there.
     status : Status
     words : str
-        How an iteration that ended here did so, where there is more to say.
+        Details of the status of an iteration that ended here; may be empty.
     several : array or False
-        Samples at which the proximal map was found to have several minima.
+        Samples at which several minima of the proximal map were found.
     """
 
     parameters: OrderParameters
@@ -136,23 +139,23 @@ class Iterate:
 
     @property
     def converged(self) -> bool:
-        """Whether the residual fell below what was asked for."""
+        """Whether the residual fell below the tolerance."""
         return self.status.converged
 
     @property
     def next_parameters(self) -> OrderParameters:
-        """After one more iteration."""
+        """Order parameters after one more iteration."""
         return OrderParameters.of_estimate(self.estimate)
 
 
 @dataclass(frozen=True)
 class TrainingSolution(Iterate):
-    """Where state evolution ended, with all averages of the loss side there."""
+    """The end of state evolution, with all averages of the loss side."""
 
     averages: LossAverages = field(kw_only=True)
 
     def potential(self, alpha: float) -> float:
-        """Phi, see the module."""
+        """Return the potential Phi of the module's docstring."""
         (m, q, Sigma), (mhat, qhat, Sigmahat) = self.parameters, self.fields
         legendre = 0.25 * (qhat * Sigma + 2 * mhat * m - Sigmahat * q)
         return legendre + alpha * self.averages.moreau + self.estimate.envelope
@@ -167,7 +170,7 @@ class TrainingEvolution:
     penalty : Penalty
     target : Target
     noisy_signal : float
-        Q_0', which the loss side sees; the matrix side has Q_0 of the target.
+        Q_0', the signal of the loss side; the matrix side uses Q_0 of the target.
     least_error : callable
         The test error of the best multiple of the target on the nodes of this loss.
     nodes : LossNodes or None
@@ -192,7 +195,7 @@ class TrainingEvolution:
     # -- the map -----------------------------------------------------------------------------------------------
 
     def fields(self, alpha: float, parameters: OrderParameters, averages: LossAverages | Pull) -> Fields:
-        """Conjugates from the averages of the loss side."""
+        """Return the conjugate order parameters from the averages of the loss side."""
         mhat = 2 * alpha * (averages.f_target - parameters.m * averages.f_noise) / self.noisy_signal
         return Fields(mhat, 2 * alpha * averages.f_square, -2 * alpha * averages.f_noise)
 
@@ -203,9 +206,10 @@ class TrainingEvolution:
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
     ) -> Iterate:
-        """Both sides at the variables x: what an iteration needs.
+        """Return both sides at the variables x, with the averages that an iteration needs.
 
-        It is from one descent of the proximal map per sample; from several at those that ``multi_start`` chooses.
+        The proximal map is computed by one descent per sample, and by several at the samples that ``multi_start``
+        chooses.
         """
         parameters = self.parameters(x)
         spread = self.spread(parameters)
@@ -221,7 +225,7 @@ class TrainingEvolution:
         near: np.ndarray | None = None,
         multi_start: bool | np.ndarray = False,
     ) -> TrainingSolution:
-        """As :meth:`step`, with all averages."""
+        """Return both sides at the variables x, with all averages; see :meth:`step`."""
         parameters = self.parameters(x)
         averages, pull = self.loss.evaluate(
             self.noisy_signal, *parameters, multi_start=multi_start, near=near, spread=self.spread(parameters)
@@ -245,11 +249,11 @@ class TrainingEvolution:
         return fields, estimate, residual
 
     def image(self, state: Iterate) -> np.ndarray:
-        """Variables after one iteration."""
+        """Return the variables after one iteration."""
         return self.variables(state.next_parameters)
 
     def parameters(self, x: np.ndarray) -> OrderParameters:
-        """Order parameters at the variables x; FloatingPointError where they leave what numbers can hold."""
+        """Return the order parameters at the variables x; FloatingPointError where the iteration has diverged."""
         if not abs(x).max() < _LARGEST_LOG:
             raise FloatingPointError(f"the iteration runs away: log q = {x[0]:.3g}, log Sigma = {x[2]:.3g}")
         q, (cosine, rest), Sigma = float(np.exp(x[0])), from_logit(x[1]), float(np.exp(x[2]))
@@ -257,41 +261,44 @@ class TrainingEvolution:
         return OrderParameters(m, q, Sigma, float(q * rest * (1 + cosine)) if m > 0 else q)
 
     def variables(self, parameters: OrderParameters) -> np.ndarray:
-        """The logarithm of q, the logit of the cosine m/sqrt(q Q_0), the logarithm of Sigma."""
+        """Return log q, the logit of the cosine m/sqrt(q Q_0), and log Sigma."""
         m, q, Sigma = parameters
         if self.target.mean_square == 0:
             return np.array([np.log(q), 0.0, np.log(Sigma)])
         cosine = np.clip(m / np.sqrt(q * self.target.mean_square), 1e-9, 1.0)
-        # 1 - cosine has no digits of its own where S is nearly a multiple of S_0
+        # the difference 1 - cosine has no correct digits where S is nearly a multiple of S_0
         rest = max(self.apart(parameters) / (q * (1 + cosine)), _ALIGNED)
         return np.array([np.log(q), np.log(cosine) - np.log(rest), np.log(Sigma)])
 
     def apart(self, parameters: OrderParameters) -> float:
-        """The part q - m^2/Q_0 of q that is not along the target."""
+        """Return q - m^2/Q_0, the part of q that is not along the target."""
         if parameters.apart is not None:
             return parameters.apart
         Q0 = self.target.mean_square
         return max(parameters.q - parameters.m**2 / Q0, 0.0) if Q0 > 0 else parameters.q
 
     def spread(self, parameters: OrderParameters) -> float:
-        """Standard deviation sqrt(q - m^2/Q_0') of the learner's pre-activation given the target's."""
+        """Return the standard deviation sqrt(q - m^2/Q_0') of the learner's pre-activation given the target's."""
         Q0 = self.target.mean_square
         seen = parameters.m**2 * max(self.noisy_signal - Q0, 0.0) / (Q0 * self.noisy_signal) if Q0 > 0 else 0.0
         return float(np.sqrt(self.apart(parameters) + seen))
 
     def jacobian(self, alpha: float, state: Iterate, several: bool | np.ndarray = False) -> np.ndarray:
-        """G' by differences of the map, as good as quasi-Newton steps need it, with jumps of ``several`` samples."""
+        """Return G' by differences of the map, accurate enough for quasi-Newton steps.
+
+        At the samples ``several`` the proximal map may jump; the differences are then longer.
+        """
         x, here = self.variables(state.parameters), self.image(state)
         step = _SHORT if several is False else _LONG
         moved = [self.image(self.step(alpha, x + step * unit, state.points, several)) for unit in np.eye(3)]
         return np.stack([(image - here) / step for image in moved], axis=1)
 
-    # -- its fixed points --------------------------------------------------------------------------------------
+    # -- fixed points of the map -------------------------------------------------------------------------------
 
     def solve(self, alpha: float, start: OrderParameters | None = None, *, tolerance: float = 1e-8) -> TrainingSolution:
-        """Fixed point reached from ``start`` (uninformed), checked from several starts of the proximal map."""
+        """Return the fixed point reached from ``start`` (uninformed), checked by several starts of the proximal map."""
         first = OrderParameters.uninformed(self.target.mean_square or self.noisy_signal) if start is None else start
-        # Close to the end the lowest minima are those to stay with; from further away they are a start like another.
+        # If ``start`` is close to the end, the lowest minima remain the lowest; otherwise they are starts like others.
         points = self.at(alpha, self.variables(first), multi_start=True).points
         return self._checked(alpha, self.follow(alpha, first, tolerance=tolerance, near=points), None, tolerance)
 
@@ -305,10 +312,10 @@ class TrainingEvolution:
         jumps: bool = False,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
-        """As :meth:`solve` from close to the end, with quasi-Newton steps that know the map on other nodes.
+        """Return the fixed point close to ``start``, found by quasi-Newton steps and checked as in :meth:`solve`.
 
-        ``jumps`` says that samples jump on other nodes. It is left unfinished where the proximal map jumps on a share
-        of the data beyond ``most_jumps``.
+        ``newton`` knows the derivative of the map on other nodes. ``jumps`` states that samples jump on other nodes.
+        The iteration stops early if the proximal map jumps on a share of the data above ``most_jumps``.
         """
         x = self.variables(start)
         found = self.step(alpha, x, multi_start=True) if jumps else self._refined(alpha, x, newton, tolerance)
@@ -317,9 +324,9 @@ class TrainingEvolution:
     def beside(
         self, alpha: float, near: OrderParameters, newton: QuasiNewton, *, tolerance: float, look: bool
     ) -> TrainingSolution:
-        """The fixed point beside that on other nodes, of which the difference is all that is asked for.
+        """Return the fixed point next to the one on other nodes; only its distance from that one matters.
 
-        With ``look`` it is from several starts of the proximal map; otherwise from one, and jumps are not counted.
+        With ``look`` the proximal map is computed from several starts; otherwise from one, and jumps are not counted.
         """
         x = self.variables(near)
         first = self.step(alpha, x, multi_start=True) if look else None
@@ -332,7 +339,7 @@ class TrainingEvolution:
         newton.begin()
         for _ in range(_BESIDE):
             x = newton.step(x, self.image(state))
-            # The end is so close that no other samples have several minima there.
+            # The end is so close that the same samples have several minima there.
             state = end = self.at(alpha, x, near=state.points, multi_start=first.several)
             if end.residual < max(_LEFT * first.residual, self._grain(end.averages.jump_weight), tolerance):
                 return end
@@ -350,10 +357,10 @@ class TrainingEvolution:
         several: bool | np.ndarray = False,
         known: Sequence[Iterate] = (),
     ) -> Iterate:
-        """The dynamics from ``start``, with one start of the proximal map: where it was before.
+        """Follow the dynamics from ``start``; descents of the proximal map start at its previous points.
 
-        All starts are made at ``several`` samples. The dynamics also end close to a fixed point that is ``known``,
-        within _CLOSE in every variable.
+        At the samples ``several`` descents are made from all starts. The dynamics also end where they come within
+        _CLOSE, in every variable, of a ``known`` fixed point.
         """
         points, last = near, None
         ends = [self.variables(other.parameters) for other in known]
@@ -371,7 +378,7 @@ class TrainingEvolution:
             step, self.variables(start), tolerance=tolerance, max_steps=_STEPS if several is False else _CHECKED_STEPS,
             anderson=4, max_move=1.0, stop=arrived, names=("log q", "logit of the cosine", "log Sigma"),
         )  # fmt: skip
-        # The last step is the one at the end, unless an extrapolation from there was undone.
+        # The last step was evaluated at the end, unless an extrapolation from there was undone.
         at_end = last is not None and last.residual == found.residual
         return _ended(last if last is not None and at_end else self.step(alpha, found.x, points, several), found)
 
@@ -385,17 +392,17 @@ class TrainingEvolution:
         several: bool | np.ndarray = False,
         begun: Iterate | None = None,
     ) -> Iterate:
-        """Quasi-Newton steps to one before the end as long as they halve the residual, then the dynamics.
+        """Take quasi-Newton steps to one before the end while they halve the residual; then follow the dynamics.
 
-        Between the jumps of ``several`` samples it goes up and down: a little more is no reason to give up. ``begun``
-        is the first step, where it is known.
+        With jumps of ``several`` samples the residual goes up and down, and may double. ``begun`` is the first step, if
+        it is known.
         """
         before, best, first, points = np.inf, np.inf, x, near
         newton.begin()
         for _ in range(_POLISH):
             state, begun = self.step(alpha, x, points, several) if begun is None else begun, None
             points, fall = state.points, state.residual / before
-            # what the residual is after one more step that brings as much as the last one
+            # the residual after one more step, if that reduces it by the same factor as the last one
             if state.residual * (fall if 0 < fall < 1 else 1) < tolerance:
                 return state
             if state.residual > (0.5 if several is False else 2.0) * best:
@@ -412,7 +419,7 @@ class TrainingEvolution:
         tolerance: float,
         most_jumps: float = np.inf,
     ) -> TrainingSolution:
-        """Look from several starts of the proximal map; where that finds lower minima, go on from those."""
+        """Check an end by several starts of the proximal map; where these find lower minima, continue from them."""
         told = newton is None
         for left in reversed(range(_CHECKS)):
             x = self._end(found, newton)
@@ -423,7 +430,7 @@ class TrainingEvolution:
                 return replace(checked, status=found.status, words=found.words)
             if left == 0:
                 break
-            # Few samples that jump stay where they are until they are looked at again; many would not settle so.
+            # A few samples that jump keep their minima until the next check; with many this would not converge.
             several, wanted = (checked.several, max(tolerance, grain)) if jumps > JUMPS else (False, tolerance)
             if newton is None:
                 found = self.follow(alpha, found.parameters, tolerance=wanted, near=checked.points, several=several)
@@ -433,36 +440,36 @@ class TrainingEvolution:
                 told = True
             found = self._refined(alpha, x, newton, wanted, checked.points, several)
             if checked.residual < _HARMLESS and found.converged:
-                # The few minima found have hardly moved the end: others will not by moving with it.
+                # The new minima have hardly moved the end, so that another check would not move it either.
                 end = self.at(alpha, self._end(found, newton), near=found.points)
                 return replace(end, averages=end.averages._replace(jump_weight=jumps))
         words = f"not converged: the minima of the proximal map change at every look (residual {checked.residual:.2g})"
         return replace(checked, status=Status.NOT_CONVERGED, words=words)
 
     def _grain(self, jumps: float) -> float:
-        """The residual that is enough where that share of the samples jump, one by one."""
+        """Return the residual that is accepted where a share ``jumps`` of the samples jumps, one by one."""
         share = self.loss.grain
         return share * (_GRAINS + _GRAINY * np.sqrt(jumps / share)) if jumps > 0 and share > 0 else 0.0
 
     def _end(self, found: Iterate, newton: QuasiNewton | None) -> np.ndarray:
-        """The variables where an iteration ended, after the last step to which quasi-Newton ones are led."""
+        """Return the variables at the end of an iteration, after one further quasi-Newton step if it converged."""
         x = self.variables(found.parameters)
         return x if newton is None or not found.converged else newton.step(x, self.image(found))
 
     def complete(self, alpha: float, found: Iterate) -> TrainingSolution:
-        """The same with all averages."""
+        """Return the end of an iteration with all averages."""
         end = self.at(alpha, self.variables(found.parameters), near=found.points)
         return replace(end, status=found.status, words=found.words)
 
     def cautiously(self, alpha: float, start: OrderParameters, *, tolerance: float) -> Iterate:
-        """The dynamics in short steps, shorter still where one would land on S = 0; one start of the proximal map."""
+        """Follow the dynamics in short steps, shorter still where a step would reach S = 0; one descent per sample."""
         x, state = self._first_state(alpha, self.variables(start))
         damping, best, before = 0.3, np.inf, np.inf
         for evaluation in range(1, _CAUTIOUS):
             if state.residual < tolerance:
                 return state
             best = min(best, state.residual)
-            if evaluation % _WINDOW == 0:  # it oscillates: the response to a small S is strong
+            if evaluation % _WINDOW == 0:  # the iteration oscillates: the response to a small S is strong
                 damping *= 0.5 if best > 0.5 * before else 1.0
                 before = best
             move = damping * (self.image(state) - x).clip(-1, 1)
@@ -477,7 +484,7 @@ class TrainingEvolution:
         return replace(state, status=Status.NOT_CONVERGED, words=words)
 
     def _first_state(self, alpha: float, x: np.ndarray) -> tuple[np.ndarray, Iterate]:
-        """From x towards S = 0 until the data exert a field that the penalty does not cancel."""
+        """Go from x towards S = 0 until the data exert a field that the penalty does not cancel; return x and state."""
         for _ in range(60):
             try:
                 return x, self.step(alpha, x)
@@ -486,7 +493,7 @@ class TrainingEvolution:
         return x, self.step(alpha, x)
 
     def from_nothing(self, alpha: float) -> tuple[LossAverages, Fields, MatrixEstimate]:
-        """Loss side, fields and estimate at S = 0, where the response vanishes."""
+        """Return the averages of the loss side, the fields and the estimate at S = 0, where the response vanishes."""
         nothing = OrderParameters(0.0, 0.0, self.loss.least_response * self.noisy_signal)
         averages = self.loss(self.noisy_signal, *nothing, multi_start=False)
         mhat, qhat, Sigmahat = self.fields(alpha, nothing, averages)
@@ -498,7 +505,7 @@ class TrainingEvolution:
     def on_other_nodes(self, state: Iterate) -> tuple[MatrixEstimate, float] | None:
         """Return the matrix side of a state from a second quadrature rule, and the largest change of a variable by it.
 
-        None where the first rule is known to be accurate, as for the built-in penalties.
+        Return None where the first rule is known to be accurate, as for the built-in penalties.
         """
         other = self.penalty.estimate_on_other_nodes(self.target, *state.fields)
         if other is None:
@@ -509,7 +516,7 @@ class TrainingEvolution:
         return other, float(abs(change).max())
 
     def replicon(self, alpha: float, state: TrainingSolution) -> float:
-        """Stability of replica symmetry: below one it is stable. Jumps of the proximal map are not counted.
+        """Return the replicon: replica symmetry is stable if it is below one. Jumps of the proximal map do not count.
 
         Eq. (10), with mu at sqrt(qhat)/mhat, where the paper omits the hat of q; eq. (50) lacks a square.
         """
@@ -520,7 +527,7 @@ Ended = TypeVar("Ended", bound=Iterate)
 
 
 def _ended(state: Ended, found: FixedPoint) -> Ended:
-    """The state at which an iteration ended, with how it did."""
+    """Return the state at the end of an iteration, with the status of the iteration."""
     if found.converged:
         return state
     return replace(state, status=Status.NOT_CONVERGED, words=found.status)

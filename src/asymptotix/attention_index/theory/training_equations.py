@@ -1,7 +1,7 @@
-"""Which equations describe a training problem: its loss, averaged on which nodes, and its penalty on the spectrum.
+"""Equations of a training problem: its loss, the nodes on which the loss is averaged, and its penalty on the spectrum.
 
-The penalties are those of Boncoraglio et al., arXiv:2509.24914, eqs. (22) and (20), the latter times d; losses other
-than the squared one fall under the generic setting of Appendix B.1.
+Boncoraglio et al., arXiv:2509.24914, eqs. (22) and (20), have these penalties, the latter without a factor d. Losses
+other than the squared one belong to the generic setting of Appendix B.1.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from ..streams import NODE_SCRAMBLINGS
 from .prediction import best_multiple
 from .state_evolution import TrainingEvolution
 
-#: Gauss-Hermite orders of the fine nodes; the others tell the numerical error of the first.
+#: Gauss-Hermite orders of the fine nodes: the first gives the results, its difference from the second their error.
 _ORDERS = (28, 22)
-#: Few nodes for two tokens, and for more.
+#: Coarsest nodes, which distinguish branches of fixed points, and coarse nodes, on which the dynamics are followed. The
+#: first of each pair is for two tokens with the squared loss, the second for all other problems.
 _SCOUTS = LossNodes(order=6), LossNodes(count=2**8)
 _FOLLOWERS = LossNodes(order=10), LossNodes(count=2**9)
-#: Sobol nodes per scrambling, to be tried in turn for a tolerance above the bound; below it the last are needed.
+#: Sobol nodes per scrambling, tried in turn at tolerances above the last number; below it only the last count is used.
 _COUNTS, _LOOSE = (2**12, 2**13, 2**14), 5e-4
 
 
 class Training(Protocol):
-    """What the theory reads of a training problem; see :class:`asymptotix.RiskMinimization`."""
+    """Interface of a training problem for the theory; see :class:`asymptotix.RiskMinimization`."""
 
     @property
     def model(self) -> AttentionIndex: ...
@@ -66,26 +67,26 @@ def power_of_two(size: float) -> float:
 
 
 def relative_decay(problem: Training) -> float:
-    """Return :func:`decay_of_matrix` in natural units: the penalty of an S as large as the target, over the loss."""
+    """Return :func:`decay_of_matrix` in natural units: the penalty on an S of the target's size, over the loss."""
     size = problem.model.noisy_signal
     loss = size if problem.model.activation == "linear" else 1.0
     return decay_of_matrix(problem) * (float(np.sqrt(size)) if is_factorized(problem) else size) / loss
 
 
 def decay_of_matrix(problem: Training) -> float:
-    """Strength of the penalty as one on S: weight_decay |W|_F^2 = sqrt(width_ratio) weight_decay d Tr S."""
+    """Return the strength of the penalty on S: weight_decay |W|_F^2 = sqrt(width_ratio) weight_decay d Tr S."""
     scale = np.sqrt(problem.width_ratio) if is_factorized(problem) else 1.0
     return float(scale * problem.weight_decay)
 
 
 class TrainingEquations:
-    """The equations of one problem on any nodes, which are kept between calls."""
+    """The equations of one problem on any nodes. Losses on nodes are kept between calls."""
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model = problem, problem.model
         self._losses: dict[LossNodes | None, LossAverage] = {}
         self._least_errors: dict[LossNodes | None, float] = {}
-        self._best_multiple: float | None = None  # on few nodes
+        self._best_multiple: float | None = None  # on the nodes of few()
 
     @cached_property
     def unit(self) -> float:
@@ -107,17 +108,17 @@ class TrainingEquations:
 
     @property
     def in_closed_form(self) -> bool:
-        """Whether the loss needs no nodes."""
+        """Whether the averages of the loss have a closed form, so that no nodes are needed."""
         return self.model.activation == "linear" and self.problem.loss == "squared"
 
     @property
     def in_two_equations(self) -> bool:
-        """Whether two equations for delta and eps are all that is left."""
+        """Whether the problem reduces to two equations, for delta and eps."""
         return self.in_closed_form and is_factorized(self.problem) and self.problem.penalty is None
 
     @property
     def convex(self) -> bool:
-        """Whether the loss is convex in S, if it is the user's as far as trials tell: there is one fixed point then."""
+        """Whether the loss is convex in S, for a user's loss as far as trials show: then there is one fixed point."""
         if callable(self.problem.loss):
             from ..loss.own_functions import try_loss
 
@@ -126,16 +127,16 @@ class TrainingEquations:
 
     @property
     def smooth(self) -> bool:
-        """Whether Gauss-Hermite nodes are at hand: two tokens and the squared loss."""
+        """Whether Gauss-Hermite nodes are available: for two tokens and the squared loss."""
         return self.model.tokens == 2 and self.problem.loss == "squared"
 
     @property
     def on_two_token_nodes(self) -> bool:
-        """Whether they are needed as well: a softmax."""
+        """Whether Gauss-Hermite nodes are available and needed, as for a softmax."""
         return self.smooth and self.model.activation == "softmax"
 
     def evolution(self, nodes: LossNodes | None = None) -> TrainingEvolution:
-        """State evolution on the nodes asked for; none are where the loss is known in closed form."""
+        """Return state evolution on the given nodes; without nodes where the loss is known in closed form."""
         if nodes not in self._losses:
             self._losses[nodes] = self._loss(nodes)
         loss, model = self._losses[nodes], self.model
@@ -185,18 +186,18 @@ class TrainingEquations:
         from ..loss.losses import cross_entropy, in_unit, teacher_output
 
         own = in_unit(loss, self.unit) if callable(loss) else cross_entropy(model.beta)
-        convex = not callable(loss)  # of a loss of the user's own trials cannot tell for certain
+        convex = not callable(loss)  # trials do not prove that a user's loss is convex
         return GenericLoss(
             model.tokens, own, teacher_output(model), convex=convex, length=self._length, count=nodes.count,
             seed=nodes.seed,
         )  # fmt: skip
 
     def scouts(self) -> TrainingEvolution:
-        """On the fewest nodes that tell one branch of fixed points from another."""
+        """Return state evolution on the coarsest nodes that distinguish branches of fixed points."""
         return self._on_few(_SCOUTS)
 
     def few(self) -> TrainingEvolution:
-        """On the nodes on which the dynamics are followed before the fine ones take over."""
+        """Return state evolution on the coarse nodes on which the dynamics are followed before the fine nodes."""
         return self._on_few(_FOLLOWERS)
 
     def _on_few(self, nodes: tuple[LossNodes, LossNodes]) -> TrainingEvolution:
@@ -205,13 +206,13 @@ class TrainingEquations:
         return self.evolution(nodes[0] if self.smooth else nodes[1])
 
     def node_counts(self, tolerance: float) -> list[int | None]:
-        """Numbers of nodes to try in turn, as long as the error exceeds the tolerance; None where there is one rule."""
+        """Return the node counts to try in turn until the error meets the tolerance; [None] where there is one rule."""
         if self.in_closed_form or self.smooth:
             return [None]
         return [*_COUNTS] if tolerance > _LOOSE else [_COUNTS[-1]]
 
     def fine_nodes(self, tolerance: float) -> LossNodes | None:
-        """The nodes of the first of the :meth:`replicas`; none where the loss is known in closed form."""
+        """Return the nodes of the first of the :meth:`replicas`; None where the loss is known in closed form."""
         if self.in_closed_form:
             return None
         if self.smooth:
@@ -219,7 +220,7 @@ class TrainingEquations:
         return LossNodes(count=self.node_counts(tolerance)[0], seed=NODE_SCRAMBLINGS[0])
 
     def replicas(self, count: int | None) -> list[TrainingEvolution]:
-        """The same equations on different nodes, ``count`` of them: their spread is the numerical error."""
+        """Return the equations on several sets of ``count`` nodes; the spread of results is their numerical error."""
         if self.in_closed_form:
             return [self.evolution()]
         if count is None:
@@ -227,7 +228,7 @@ class TrainingEquations:
         return self.randomised(count)
 
     def randomised(self, count: int = _COUNTS[-1]) -> list[TrainingEvolution]:
-        """The same equations on Sobol nodes, several times scrambled."""
+        """Return the equations on several scramblings of ``count`` Sobol nodes."""
         return [self.evolution(LossNodes(count=count, seed=seed)) for seed in NODE_SCRAMBLINGS]
 
 

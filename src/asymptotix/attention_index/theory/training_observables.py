@@ -1,4 +1,4 @@
-"""What is read off a solution of the training equations: observables with their numerical errors, and a verdict.
+"""Observables of a solution of the training equations, with their numerical errors and the status of the result.
 
 Boncoraglio et al., arXiv:2509.24914, Claim 1: errors from eq. (12) and its counterpart at the proximal points, the
 spectrum by delta, eps and scale, eq. (13), replica stability by eq. (10).
@@ -25,34 +25,34 @@ OBSERVABLES = (
     "test_error", "train_error", "train_loss", "excess_error", "estimation_error", "rank", "m", "q", "Sigma", "mhat",
     "qhat", "Sigmahat", "delta", "eps", "scale", "potential", "replicon", "jump_weight",
 )  # fmt: skip
-#: Powers of the loss's unit with which observables scale, if weight_decay scales too; other observables are invariant.
+#: Powers of the loss's unit with which observables scale if weight_decay scales too; other observables are invariant.
 POWERS = {
     "test_error": 1, "train_error": 1, "train_loss": 1, "excess_error": 1, "potential": 1,
     "Sigma": -1, "mhat": 1, "qhat": 2, "Sigmahat": 1,
 }  # fmt: skip
-#: The observables that the tolerance is for.
+#: Observables whose errors are compared with the tolerance.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
-#: Relative error of what is found without nodes.
+#: Relative error of numbers that are computed without quadrature nodes for the loss.
 _ROUNDING = 1e-9
 #: Estimated ratio of the relative errors of the observables to the residual of the fixed point.
 _AMPLIFIED = 10
 #: Relative error of the fields at S = 0 over the small response at which they are taken.
 _NO_RESPONSE = 10
-#: Relative error of what is known in closed form: some roundings.
+#: Relative error of closed forms, a multiple of the rounding error.
 _CLOSED = 1e-13
 
 
 def observables(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution
 ) -> dict[str, float]:
-    """All that is read off a solution."""
+    """Return all observables of a solution."""
     return {name: observable_of(problem, alpha, solution, evolution, name) for name in OBSERVABLES}
 
 
 def observable_of(
     problem: Training, alpha: float, solution: TrainingSolution, evolution: TrainingEvolution, name: str
 ) -> float:
-    """Return one observable of a solution. The excess error and the replicon take as long as an iteration."""
+    """Return one observable of a solution. The excess error and the replicon cost as much as an iteration."""
     return _of_solution(problem, alpha, solution, evolution, name) * evolution.unit ** POWERS.get(name, 0)
 
 
@@ -90,12 +90,12 @@ def _at_once(
 
 
 def _distance(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
-    """The estimation error without the cancellation of Q_0 - 2m + q."""
+    """Return the estimation error without the cancellation of Q_0 - 2m + q."""
     return squared_distance(problem.model.signal, solution.parameters.m, evolution.apart(solution.parameters))
 
 
 def _excess_error(problem: Training, solution: TrainingSolution, evolution: TrainingEvolution) -> float:
-    """The test error beyond that of the best multiple of the target, on the same nodes."""
+    """Return the excess of the test error over the best multiple of the target, on the same nodes."""
     if problem.model.activation == "linear" and problem.loss == "squared":
         return 2 * problem.model.visible_directions * _distance(problem, solution, evolution)
     return solution.averages.test - evolution.least_error()
@@ -108,12 +108,12 @@ def training_outcome(
     evolutions: list[TrainingEvolution],
     tolerance: float,
 ) -> Outcome:
-    """Observables on the first of several sets of nodes, or their mean over scramblings; the spread is the error."""
+    """Return the observables on the first set of nodes, or their means over scramblings, with errors and status."""
     pairs = zip(solutions, evolutions, strict=True)
     rows = [observables(problem, alpha, solution, evolution) for solution, evolution in pairs]
     values, errors = _mean_and_spread(rows)
-    # The residual of the iteration is that of the logarithms of the order parameters.
-    # Where samples jump it is another on all nodes, and part of the spread between scramblings.
+    # The residual is the change of the logarithms of the order parameters in one iteration. Where samples jump, each
+    # scrambling has a different residual, so that the spread between scramblings contains it.
     jumping = solutions[0].averages.jump_weight > 0
     spread = jumping and len(rows) == len(NODE_SCRAMBLINGS) and solutions[0].converged
     settled = _ROUNDING if spread else max(_ROUNDING, _AMPLIFIED * solutions[0].residual)
@@ -122,7 +122,7 @@ def training_outcome(
     for name, error in by_rule.items():
         errors[name] += error
     test, excess = values["test_error"], abs(values["excess_error"])
-    if excess < test:  # where it is small it is of second order in what is left of the iteration
+    if excess < test:  # a small excess is of second order in the remaining error of the iteration
         errors["excess_error"] += 2 * settled * np.sqrt(excess * test) + ROUNDING * test
     outcome = Outcome(values | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"})
     outcome = narrow_remark(problem, outcome, solutions[0].estimate.left_out)
@@ -140,9 +140,9 @@ def training_outcome(
 def _error_of_rule(
     solution: TrainingSolution, evolution: TrainingEvolution, settled: float
 ) -> tuple[dict[str, float], float]:
-    """Return the errors of the quadrature over the spectrum, and the relative error ``settled`` with that part.
+    """Return the errors of the quadrature over the spectrum, and ``settled`` raised to cover this quadrature.
 
-    A change of the map moves the fixed point as a residual does.
+    The other quadrature rule changes the map, which moves the fixed point as a residual of the same size does.
     """
     found = evolution.on_other_nodes(solution)
     if found is None:
@@ -164,7 +164,7 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
 
 
 def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
-    """Return the mean over scramblings and its error; for several rules, the first number and the largest distance."""
+    """Return the mean over scramblings and its error; for several rules, the first number and its largest distance."""
     numbers = np.array(column)
     if len(numbers) == len(NODE_SCRAMBLINGS):
         return float(numbers.mean()), error_of_scramblings(numbers)
@@ -173,7 +173,7 @@ def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
 
 
 def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outcome:
-    """What is to be said where W has fewer columns than directions to learn: the largest are kept, as a heuristic."""
+    """Return the outcome with a remark where W has fewer columns than directions to learn and keeps the largest."""
     if not left_out > 0:
         return outcome
     words = (
@@ -188,8 +188,8 @@ def narrow_remark(problem: Training, outcome: Outcome, left_out: float) -> Outco
 def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
     """Return the outcome with its final status: whether the tolerance is met, and whether an error exceeds its number.
 
-    The tolerance is for test_error, train_error, train_loss, estimation_error and rank, relative to the number or to
-    its :func:`natural_size`, whichever is larger. An error that exceeds its own number makes the outcome INACCURATE,
+    The tolerance applies to test_error, train_error, train_loss, estimation_error and rank, relative to the number or
+    to its :func:`natural_size`, whichever is larger. An error that exceeds its own number makes the outcome INACCURATE,
     except for excess_error, where it adds a remark.
     """
     values = outcome.values
@@ -210,7 +210,7 @@ def judged(problem: Training, outcome: Outcome, tolerance: float) -> Outcome:
 
 
 def beyond(problem: Training, outcome: Outcome, tolerance: float) -> float:
-    """The largest error of what the tolerance is for, in units of it."""
+    """Return the largest ratio of an error to its tolerance, over the observables in ``PROMISED``."""
     values = outcome.values
     sizes = {name: max(natural_size(problem, name), abs(values[name])) for name in PROMISED}
     return max(values[f"{name}_err"] / (tolerance * sizes[name]) for name in PROMISED)
@@ -233,7 +233,10 @@ def _known(name: str, values: Mapping[str, float]) -> str:
 
 
 def doubted(outcome: Outcome, status: Status | None, words: str) -> Outcome:
-    """The same numbers with a doubt more: the gravest gives the status, all are said. None is a remark, no doubt."""
+    """Return the same numbers with one more doubt; the gravest doubt sets the status, and the words list all of them.
+
+    A ``status`` of None adds a remark to the words and leaves the status as it is.
+    """
     graver = status is not None and _gravity(status) > _gravity(outcome.how)
     said = [part for part in (outcome.words, words) if part]
     return Outcome(outcome.values, status if graver and status is not None else outcome.how, words="; ".join(said))
@@ -245,7 +248,7 @@ def _gravity(status: Status) -> int:
 
 
 def nothing_learned(problem: Training, alpha: float, evolutions: list[TrainingEvolution]) -> Outcome:
-    """S = 0: the penalty outweighs all that the data say."""
+    """Return the outcome S = 0, where the penalty outweighs the field that the data exert."""
     found, errors = _mean_and_spread([_at_nothing(alpha, evolution) for evolution in evolutions])
     values = with_rounding(nothing_learned_values(problem, alpha, evolutions[0]) | found)
     share = max(_NO_RESPONSE * evolutions[0].loss.least_response, _CLOSED)
@@ -260,7 +263,7 @@ def nothing_learned_values(problem: Training, alpha: float, evolution: TrainingE
 
 
 def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
-    """What is not zero at S = 0: errors, and the field, to which single directions of the target may respond."""
+    """Return the non-zero numbers at S = 0: errors, and the field, to which single target directions may respond."""
     averages, (mhat, qhat, Sigmahat), _ = evolution.from_nothing(alpha)
     eps, scale = evolution.penalty.cut_and_scale(mhat, Sigmahat)
     found = {
@@ -273,6 +276,6 @@ def _at_nothing(alpha: float, evolution: TrainingEvolution) -> dict[str, float]:
 
 
 def with_rounding(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers from closed forms, with what roots and integrals leave in them as their errors."""
+    """Return numbers from closed forms together with their errors, which come from root finding and integration."""
     errors = {name: _ROUNDING * abs(value) if np.isfinite(value) else 0.0 for name, value in values.items()}
     return {**values} | {f"{name}_err": error for name, error in errors.items() if name != "jump_weight"}

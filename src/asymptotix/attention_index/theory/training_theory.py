@@ -1,8 +1,8 @@
-"""The theory of regularised training: how the equations of a problem are solved at one alpha.
+"""Theory of regularised training: the solution of the equations of a problem at one alpha.
 
-The dynamics of state evolution are followed on few nodes, from an uninformed and, where a loss that is not convex may
-have a second branch of fixed points, from an informed start too. From where they end it is not far to the fixed point
-on many nodes. Of two branches the one of lower training loss is that of the minimiser.
+The dynamics of state evolution are followed on coarse nodes from an uninformed start. A loss that is not convex may
+have a second branch of fixed points, so that an informed start is followed too. The ends are close to the fixed points
+on fine nodes. Of two branches, the one of lower training loss belongs to the minimiser.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ from .vanishing_weight_decay import (
 )
 
 STARTS = ("uninformed", "informed", "continued")
-#: Residuals of the dynamics on the fewest nodes, on few, and on those from which the numbers are.
+#: Residuals to which the equations are solved: on the coarsest nodes, on coarse nodes, and on the nodes of the results.
 _SCOUTED, _FOLLOWED, _RESIDUAL = 1e-3, 1e-4, 1e-8
-#: Without nodes the equations are as cheap as they are exact.
+#: Residual where the loss is known in closed form: the equations are then cheap and have no quadrature error.
 _CLOSED_RESIDUAL = 1e-11
-#: On other nodes, whose spread is the error, a small part of it is enough; less where they enter the mean.
+#: Residuals on further nodes, small compared with the spread that is the numerical error: where these nodes give the
+#: error only, and where they also enter the mean.
 _OTHER_RESIDUAL, _MEAN_RESIDUAL = 1e-4, 2e-5
-#: Ends of the dynamics that differ by more in a variable (logarithms, a logit) are two.
+#: Distance in a variable (logarithms, a logit) beyond which two ends of the dynamics count as different fixed points.
 _APART = 0.1
-#: Share by which the potential of dynamics that do not settle must be lower to count against those that do.
+#: Relative difference by which the potential of dynamics that do not converge must be lower than the result's to make
+#: the result unproven.
 _LOWER = 1e-2
-#: Multiple of JUMPS, on few nodes, beyond which smooth nodes are not tried.
+#: Multiple of JUMPS on coarse nodes beyond which Gauss-Hermite nodes are not tried.
 _PLENTY = 10
-#: Multiple of JUMPS beyond which smooth nodes are given up before the iteration on them has ended: it may fall by then.
+#: Multiple of JUMPS beyond which Gauss-Hermite nodes are given up before the iteration has converged. It is above one
+#: because the share of jumps may fall during the iteration.
 _HOPELESS = 2
-#: Share of the data on which the proximal map may jump before a third set of nodes is asked.
+#: Share of the data on which the proximal map jumps beyond which a third Gauss-Hermite order is used as well.
 _SMOOTH, _THIRD = 1e-5, LossNodes(order=25)
-#: Accuracy of the averages behind the dynamics of message passing.
+#: Tolerance that sets the number of nodes for the dynamics of message passing.
 _TRACE_TOLERANCE = 1e-3
 
 
@@ -58,25 +61,25 @@ Starts = tuple[OrderParameters, ...]
 
 
 class Found(NamedTuple):
-    """What was found at one alpha, and where a neighbouring point may start from, or a derivative be taken."""
+    """The result at one alpha, with the data from which a neighbouring point starts or a derivative is taken."""
 
     outcome: Outcome
     parameters: OrderParameters | None
     branch: Branch | None = None
-    """The fixed points on all sets of nodes; none where there is no such point."""
+    """The fixed points on all sets of nodes; None where the equations were not iterated."""
 
 
 class Approach(NamedTuple):
-    """Where few nodes have a fixed point."""
+    """A fixed point on coarse nodes, from which the iteration on fine nodes starts."""
 
     parameters: OrderParameters
     newton: QuasiNewton
-    """Steps towards it that know the map."""
+    """Quasi-Newton steps with the derivative of the map at this fixed point."""
     jumps: bool
     """Whether the proximal map jumps there on more than a few samples."""
 
     def closer(self, branch: Branch) -> Approach:
-        """From the end on more nodes, where they have one."""
+        """Return this approach with the end on finer nodes as its start, if the iteration there converged."""
         return self._replace(parameters=branch.parameters) if branch.solutions[0].converged else self
 
 
@@ -107,16 +110,16 @@ class Branch:
 
 
 class TrainingTheory:
-    """Solves one problem; keeps quadrature nodes between calls, and nothing that they depend on."""
+    """Solver of one problem. It keeps quadrature nodes between calls, and no state on which results depend."""
 
     def __init__(self, problem: Training) -> None:
         self.problem, self.model, self.equations = problem, problem.model, TrainingEquations(problem)
 
     def starts(self, start: Any) -> Starts:
-        """Where the dynamics start; of two the lower end counts.
+        """Return the starts of the dynamics; of two ends the one of lower potential counts.
 
-        "uninformed" and "informed" both try the other one too, unless the loss is convex. "continued" and given (m, q,
-        Sigma) follow one branch.
+        Unless the loss is convex, "uninformed" also tries the informed start, and "informed" the uninformed one.
+        "continued" and a given (m, q, Sigma) follow one branch.
         """
         Q0 = self.model.signal or self.model.noisy_signal  # without a signal the noise sets the size of S
         uninformed, informed = OrderParameters.uninformed(Q0), OrderParameters.informed(Q0, self.model.beta_ratio)
@@ -150,7 +153,7 @@ class TrainingTheory:
         return found
 
     def _in_two_equations(self, alpha: float, tolerance: float) -> Found:
-        """Linear channel: delta and eps solve two equations, and the others follow from them."""
+        """Return the solution of a linear channel: two equations give delta and eps, from which all else follows."""
         problem, model, evolution = self.problem, self.model, self.equations.evolution()
         samples, decay = 2 * model.visible_directions * alpha, decay_of_matrix(problem)
         if decay == 0 and recovers_exactly(problem, alpha):
@@ -169,12 +172,12 @@ class TrainingTheory:
         outcome = training_outcome(problem, alpha, [solution], [evolution], tolerance)
         return Found(outcome, parameters, Branch(alpha, [solution], [evolution]))
 
-    # -- from few nodes to many --------------------------------------------------------------------------------
+    # -- from coarse nodes to fine ones ------------------------------------------------------------------------
 
     def _ends(self, alpha: float, starts: Sequence[OrderParameters]) -> tuple[TrainingEvolution, list[Iterate]]:
-        """Where the dynamics on the fewest nodes end, from every start that leads anywhere; ends that agree are one."""
+        """Follow the dynamics on the coarsest nodes from every start; return the nodes and the distinct ends."""
         scouts, tolerance = self.equations.scouts(), _SCOUTED
-        if len(starts) == 1:  # there is no branch to choose, and the next nodes will do
+        if len(starts) == 1:  # with one branch the coarse nodes are used at once
             scouts, tolerance = self.equations.few(), _FOLLOWED
         ends: list[Iterate] = []
         failure = FloatingPointError("no start")
@@ -197,7 +200,7 @@ class TrainingTheory:
     def _judged(
         self, alpha: float, scouts: TrainingEvolution, ends: list[Iterate], tolerance: float, say: Say
     ) -> Found:
-        """The numbers of the lowest of the branches on which the dynamics settle, and what to think of them."""
+        """Return the result on the lowest branch among those on which the dynamics converge, with its status."""
         settled = [end for end in ends if end.converged] or ends[:1]
         nearby = [self._approach(alpha, scouts, end) for end in settled]
         counts, needed = self.equations.node_counts(tolerance), 0.0
@@ -212,7 +215,7 @@ class TrainingTheory:
             outcome = training_outcome(self.problem, alpha, lowest.solutions, lowest.evolutions, tolerance)
             if outcome.how is not Status.INACCURATE or count is None:
                 break
-            # an error falls as the inverse number of nodes, or more slowly
+            # the error falls as the inverse number of nodes, or more slowly
             needed = count * beyond(self.problem, outcome, tolerance)
         for other in others:
             outcome = doubted(outcome, None, _second_branch(lowest, other))
@@ -223,7 +226,7 @@ class TrainingTheory:
         return Found(outcome, lowest.parameters if lowest.solutions[0].converged else None, lowest)
 
     def _approach(self, alpha: float, scouts: TrainingEvolution, end: Iterate) -> Approach:
-        """Follow the dynamics on few nodes from where they ended on the fewest."""
+        """Follow the dynamics on coarse nodes from their end on the coarsest nodes."""
         few = self.equations.few()
         near = end.points if scouts.loss is few.loss else None
         end = few.follow(alpha, end.parameters, tolerance=_FOLLOWED, near=near)
@@ -234,7 +237,7 @@ class TrainingTheory:
         return Approach(end.parameters, newton, checked.averages.jump_weight > _PLENTY * JUMPS)
 
     def _branch(self, alpha: float, near: Approach, count: int | None, say: Say) -> Branch:
-        """The fixed point on the nodes from which the numbers are."""
+        """Return the fixed points on the nodes of the results."""
         equations, evolutions = self.equations, self.equations.replicas(count)
         if equations.in_closed_form:
             solutions = [evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_CLOSED_RESIDUAL)]
@@ -248,17 +251,17 @@ class TrainingTheory:
     def _on_two_token_nodes(
         self, alpha: float, near: Approach, evolutions: list[TrainingEvolution], say: Say
     ) -> Branch:
-        """On nodes that rely on smoothness, unless there are jumps."""
+        """Return the fixed points on Gauss-Hermite nodes, or on randomised nodes where the proximal map jumps."""
         most_jumps = _HOPELESS * JUMPS
         fine = evolutions[0].polish(alpha, near.parameters, near.newton, tolerance=_RESIDUAL, most_jumps=most_jumps)
         jumps = fine.averages.jump_weight
         if jumps > JUMPS:
-            # A quadrature rule that relies on smoothness is of no use: average over randomised nodes.
+            # Gauss-Hermite rules are inaccurate where the integrand jumps: average over randomised nodes.
             evolutions = self.equations.randomised()
             near = Approach(fine.parameters, near.newton, jumps=True)
             return Branch(alpha, _scrambled(evolutions, alpha, near, say), evolutions)
         if jumps > _SMOOTH:
-            # Two orders may agree by chance where the integrand is not smooth; a third rarely does as well.
+            # Two orders may agree by chance where the integrand is not smooth; a third rarely agrees with both.
             evolutions = [*evolutions, self.equations.evolution(_THIRD)]
         others = [
             other.beside(alpha, fine.parameters, near.newton, tolerance=_OTHER_RESIDUAL, look=False)
@@ -267,7 +270,7 @@ class TrainingTheory:
         return Branch(alpha, [fine, *others], evolutions)
 
     def _from_nothing(self, alpha: float, tolerance: float, reason: str, say: Say) -> Found:
-        """The point where the usual starts fail: S is zero or small, and is approached from there."""
+        """Return the result where the usual starts fail: S = 0, or a small S that is approached from zero."""
         if self.problem.weight_decay == 0:
             words = "close to interpolation the proximal map jumps and the theory at vanishing weight decay is unproven"
             return Found(Outcome({}, Status.FAILED, words=f"failed: {words}; {reason}"), None)
@@ -282,14 +285,14 @@ class TrainingTheory:
         except FloatingPointError:
             return Found(Outcome({}, Status.FAILED, words=f"failed: {reason}"), None)
 
-    # -- other verbs -------------------------------------------------------------------------------------------
+    # -- thresholds and dynamics -------------------------------------------------------------------------------
 
     def thresholds(self, tolerance: float) -> Outcome:
-        """Interpolation and exact recovery at vanishing weight decay."""
+        """Return the thresholds of interpolation and of exact recovery at vanishing weight decay."""
         return threshold_outcome(self.problem, tolerance)
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Dynamics of undamped matrix message passing from S = 0: m, q, V = Sigma and Lambda = Sigmahat."""
+        """Return the dynamics of undamped matrix message passing from S = 0: m, q, V = Sigma and Lambda = Sigmahat."""
         count = self.equations.node_counts(_TRACE_TOLERANCE)[0]
         unit = self.equations.unit
         found = dict(message_passing_trace(self.equations.replicas(count)[0], alpha, iterations))
@@ -297,12 +300,12 @@ class TrainingTheory:
 
 
 def _together(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two sets of variables belong to one fixed point."""
+    """Whether two sets of variables belong to the same fixed point."""
     return bool(abs(x - y).max() < _APART)
 
 
 def _scrambled(evolutions: list[TrainingEvolution], alpha: float, near: Approach, say: Say) -> list[TrainingSolution]:
-    """The fixed points on scrambled nodes: the first is solved for, the others are beside it."""
+    """Return the fixed points on scrambled nodes: the first from an iteration, the others from their distance to it."""
     newton = near.newton
     count = len(evolutions)
     first = evolutions[0].polish(alpha, near.parameters, newton, tolerance=_RESIDUAL, jumps=near.jumps)

@@ -1,23 +1,25 @@
-"""Where no sampling is left: a linear channel at any weight decay, any channel at vanishing decay below interpolation.
+"""Training without an average over samples: two equations for delta and eps.
 
-The loss side is known in closed form there, the learned matrix has the eigenvalues (x - eps)_+ with x of mu_delta, and
-with a = 2N alpha the two numbers solve
+They hold for a linear channel at any weight decay, and for any channel at vanishing decay below interpolation. The loss
+side then has a closed form, and the learned matrix has the eigenvalues (x - eps)_+ with x of mu_delta. With a = 2N
+alpha the equations are
 
     a delta^2 = noise/2 + R(delta, eps),        2 eps (a - DIV(delta, eps)) = decay,
 
-where R is the squared distance from the target, a sum of positive terms, DIV the divergence of the estimate and decay
-the strength of the penalty as one on S. The left side of the second increases with eps, so that eps(delta) has a
-bracket, and so has delta then. As the decay vanishes the second is DIV = a, the interpolator of least trace, as long as
-that has a solution eps > 0, and eps = 0 beyond. Interpolation with a full S, the interpolator of least norm, is
+where R is the squared distance from the target, a sum of positive terms, DIV the divergence of the estimate, and decay
+the strength of the penalty on S. The left side of the second equation increases with eps. This gives a bracket for
+eps(delta), and then one for delta. As the decay vanishes, the second equation becomes DIV = a, the interpolator of
+least trace. Where DIV = a has no solution eps > 0, eps is zero. The interpolator of least norm, with a full S, is
 explicit,
 
     E (1 - a) = Q_0 (1 - a)^2 + noise/2,   E = Q_0' - 2m + q,   m = a Q_0.
 
-With the learner's temperature 1/beta and the target's 1/beta_0 an interpolator is beta_0/beta times that.
+If the temperatures differ, 1/beta for the learner and 1/beta_0 for the target, an interpolator is beta_0/beta times
+this one.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (57), (63), (64) and, for linear attention, (65). There lambda-tilde in front
-of the derivative of J in eps is a misprint for one, and Q_0 in the last line for Q_0'. The full case corrects eq. (68),
-whose 1 - 2 alpha is 1 - 2 N alpha.
+of the derivative of J in eps is a misprint for one, and Q_0 in the last line a misprint for Q_0'. The full case
+corrects eq. (68): its 1 - 2 alpha should be 1 - 2 N alpha.
 
 Equation ai-ridgeless of docs/theory/attention_index.md.
 Equation sc-two of docs/theory/scaling.md.
@@ -35,17 +37,17 @@ from ..penalties.spectral_estimate import narrow_cut, overlaps
 from ..spectra.convolution import Convolution
 from ..targets.target import Target
 
-#: Last step of the logarithm of delta, and of eps relative to itself, before which Newton's method has arrived.
+#: Step of log delta, and relative step of eps, at which the iteration has converged.
 _SETTLED, _CUT_SETTLED = 1e-11, 1e-8
-#: What rounding and integrals leave in the logarithm of the first equation.
+#: Error of the logarithm of the first equation by rounding and quadrature.
 _ROUNDING = 2e-14
 _TINY = 1e-300
-#: Largest step of the logarithm of delta, steps at most, and how far below the start delta counts as zero.
+#: Largest step of log delta, largest number of steps, and fall of log delta from its start beyond which delta is zero.
 _MOVE, _STEPS, _LOWEST = 2.0, 80, 60.0
 
 
 class LearnedLaw(NamedTuple):
-    """Order parameters of a learned matrix and the law of its eigenvalues, scale (x - eps)_+ with x of mu_delta."""
+    """Order parameters of a learned matrix, and the law scale (x - eps)_+ of its eigenvalues, where x ~ mu_delta."""
 
     m: float
     q: float
@@ -53,7 +55,7 @@ class LearnedLaw(NamedTuple):
     eps: float
     scale: float
     apart: float
-    """q - m^2/Q_0, from positive terms."""
+    """q - m^2/Q_0, computed from positive terms."""
     divergence: float
     """DIV: Sigma times Sigmahat."""
     rank: float
@@ -61,29 +63,31 @@ class LearnedLaw(NamedTuple):
     """Share of the eigenvalues above eps that a narrow W has no column for."""
 
     def error(self, signal: float) -> float:
-        """R, the squared distance from a target of mean square ``signal``."""
+        """Return R, the squared distance from a target of mean square ``signal``."""
         return squared_distance(signal, self.m, self.apart)
 
 
 def squared_distance(signal: float, m: float, apart: float) -> float:
-    """|S - S_0|_F^2/d = Q_0 - 2m + q as a sum of positive terms, ``apart`` being q - m^2/Q_0."""
+    """Return |S - S_0|_F^2/d = Q_0 - 2m + q as a sum of positive terms; ``apart`` is q - m^2/Q_0."""
     return apart + (signal - m) ** 2 / signal if signal > 0 else apart
 
 
 def two_equations(target: Target, noise: float, samples: float, decay: float, width: float = np.inf) -> LearnedLaw:
-    """What is learned at ``samples`` = a; FloatingPointError where delta vanishes: without noise and decay, recovery.
+    """Return the law that is learned at ``samples`` = a.
+
+    Without noise and decay, exact recovery makes delta vanish, and FloatingPointError is raised.
 
     Parameters
     ----------
     target : Target
     noise : float
-        Variance on the diagonal.
+        Variance of the noise on the diagonal.
     samples : float
         2N alpha, N the number of visible directions.
     decay : float
-        Strength of the penalty as one on S, sqrt(width_ratio) weight_decay.
+        Strength of the penalty on S, sqrt(width_ratio) weight_decay.
     width : float
-        Columns of W over the dimension: where they are fewer than eigenvalues above eps the largest are kept.
+        Columns of W over the dimension. If there are more eigenvalues above eps, only the largest are kept.
     """
     Q0, ratio = target.mean_square, 2.0
 
@@ -109,8 +113,8 @@ def _law(convolution: Convolution, signal: float, eps: float, width: float) -> L
 
 
 def _cut(convolution: Convolution, samples: float, decay: float, width: float, near: float) -> float:
-    """The cut eps at this delta, by Newton's method from ``near``, or bisection where that leads astray."""
-    fits, _ = narrow_cut(convolution, 0.0, width)  # x_m, which does not depend on eps as long as it is above
+    """Return the cut eps at this delta, by Newton's method from ``near`` and by bisection where a step fails."""
+    fits, _ = narrow_cut(convolution, 0.0, width)  # x_m, which does not depend on eps as long as x_m > eps
 
     def surplus(eps: float) -> tuple[float, float]:
         low = max(eps, fits)
@@ -119,7 +123,7 @@ def _cut(convolution: Convolution, samples: float, decay: float, width: float, n
         pressure = 0.5 * decay / eps if decay > 0 else 0.0
         return samples - 2 * float(pull @ (x - eps)) - pressure, 2 * float(pull.sum()) + pressure / max(eps, _TINY)
 
-    low = 0.5 * decay / samples  # as if nothing were learned, DIV = 0
+    low = 0.5 * decay / samples  # the root if DIV were 0, as if nothing were learned
     high = max(float(convolution.edges[-1, 1]), 0.0) + low
     if surplus(high)[0] <= 0:
         return high
@@ -137,7 +141,7 @@ def _cut(convolution: Convolution, samples: float, decay: float, width: float, n
 
 
 def _increasing_root(function: Callable[[float], float], start: float) -> float:
-    """Root of an increasing function of unknown scale, by secants kept between the points known to enclose it."""
+    """Return the root of an increasing function of unknown scale, by secants within the points that enclose it."""
     low, high = -np.inf, np.inf
     x, value, slope = start, function(start), 1.0
     for _ in range(_STEPS):
@@ -153,13 +157,13 @@ def _increasing_root(function: Callable[[float], float], start: float) -> float:
             break
         before, last, x, value = x, value, after, function(after)
         slope = (value - last) / (x - before)
-        if slope <= 0:  # far from the root it is flat: go as far as a step may
+        if slope <= 0:  # the function is flat far from its root: take the longest step
             slope = abs(value) / _MOVE
     raise FloatingPointError(f"the noise in the field vanishes or is not resolved: log delta = {x:.3g}")
 
 
 def least_norm(target: Target, noise: float, samples: float) -> LearnedLaw:
-    """The interpolator with a full S at ``samples`` = 2 N alpha < 1."""
+    """Return the law of the interpolator with a full S, at ``samples`` = 2 N alpha < 1."""
     Q0, left = target.mean_square, 1 - samples
     m = samples * Q0
     apart = samples * (Q0 * left + 0.5 * noise / left)  # q - m^2/Q_0

@@ -1,4 +1,4 @@
-"""Training at vanishing weight decay: thresholds, what is learned where the data are interpolated, and where to start.
+"""Training at vanishing weight decay: its thresholds, its interpolating solutions, and starts for small weight decay.
 
 Boncoraglio et al., arXiv:2509.24914, Section 4 and Appendix C; the equations are in :mod:`.two_equations` and
 :mod:`.interpolation_and_recovery`.
@@ -20,24 +20,25 @@ from .training_observables import judged, narrow_remark, with_rounding
 from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
 #: Largest weight decay of S, in natural units of the problem, that counts as zero, and the largest one at which the
-#: limit of no decay replaces an iteration that fails.
+#: limit of vanishing decay replaces an iteration that fails.
 COUNTS_AS_ZERO, NEARLY_ZERO = 2e-12, 2e-6
-#: Noise relative to the signal below which interpolation is known by its limit only.
+#: Noise over signal below which the interpolation threshold is no more accurate than its distance from the limit
+#: noise -> 0.
 _LITTLE_NOISE = 1e-11
 #: Weight decay of S, in natural units of the problem, below which the solution at vanishing weight decay is a good
-#: start.
+#: start of the iteration.
 _SMALL_DECAY = 4e-3
 
 
 class TrainingThresholds(NamedTuple):
-    """Alphas up to which noisy data are interpolated, and from which on noiseless ones determine the target."""
+    """The alpha up to which noisy data are interpolated, and the alpha from which noiseless data fix the target."""
 
     interpolation: float
     exact_recovery: float
 
 
 def training_thresholds(problem: Training) -> TrainingThresholds:
-    """Interpolation and exact recovery of this parameterisation; without noise only the second is a recovery."""
+    """Return the thresholds of this parameterisation; exact recovery is infinite where the data are noisy."""
     model = problem.model
     if problem.loss != "squared" or problem.penalty is not None:
         raise NotImplementedError("thresholds are covered for the squared loss without a penalty of your own")
@@ -50,20 +51,20 @@ def training_thresholds(problem: Training) -> TrainingThresholds:
 
 
 def threshold_outcome(problem: Training, tolerance: float) -> Outcome:
-    """The thresholds with their errors; where there is none, the words say why."""
+    """Return the thresholds with their errors; with noise the words state that there is no exact recovery."""
     found = training_thresholds(problem)
     words = "converged: with noise there is no exact recovery" if problem.model.noise > 0 else ""
     values = with_rounding(found._asdict())
     model = problem.model
     if 0 < model.noise < _LITTLE_NOISE * model.signal and is_factorized(problem):
-        # The width of the field's noise vanishes with it, which the equation resolves no better than this.
+        # The root delta vanishes with the noise, and the equation resolves the threshold only up to this difference.
         limit = interpolation(model.target, 0.0, model.visible_directions)
         values["interpolation_err"] += abs(found.interpolation - limit)
     return Outcome(values, Status.CONVERGED, words=words)
 
 
 def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZERO) -> bool:
-    """Whether weight decay vanishes, or is ``below`` a bound, and all data are fitted: at any alpha without noise."""
+    """Whether weight decay is at most ``below`` and all data can be fitted, as noiseless data can at any alpha."""
     if relative_decay(problem) > below or problem.loss != "squared" or problem.penalty is not None:
         return False
     if is_factorized(problem) and problem.width_ratio < 1 - problem.model.target.zero_mass:
@@ -72,7 +73,7 @@ def interpolates(problem: Training, alpha: float, *, below: float = COUNTS_AS_ZE
 
 
 def recovers_exactly(problem: Training, alpha: float) -> bool:
-    """Whether the data are without noise and so many that only the target interpolates them."""
+    """Whether the data are noiseless and so many that only the target interpolates them."""
     wide = not is_factorized(problem) or problem.width_ratio >= 1 - problem.model.target.zero_mass
     return problem.model.noise == 0 and wide and alpha >= training_thresholds(problem).exact_recovery
 
@@ -80,7 +81,7 @@ def recovers_exactly(problem: Training, alpha: float) -> bool:
 def interpolating_outcome(
     problem: Training, alpha: float, tolerance: float, known: LearnedLaw | None = None
 ) -> Outcome:
-    """What the interpolator of least trace, or of least norm, has learned; its law may be known."""
+    """Return the observables of the interpolator of least trace, or of least norm; ``known`` is its law, if at hand."""
     if known is None and recovers_exactly(problem, alpha):
         return judged(problem, _as_limit(problem, _exact(problem)), tolerance)
     found = _interpolator(problem, alpha) if known is None else known
@@ -98,9 +99,10 @@ def _interpolator(problem: Training, alpha: float) -> LearnedLaw:
 
 
 def _as_limit(problem: Training, outcome: Outcome) -> Outcome:
-    """What vanishing weight decay tells of a small one: the same up to thirty times its square root.
+    """Return the outcome at vanishing weight decay for a small one, with 30 sqrt(decay) added to the relative errors.
 
-    At alpha = 0.1 of the figures' model q is off by 1.3e-2, 1.5e-4 and 2e-6 of itself at 1e-6, 1e-9 and 1e-12.
+    At alpha = 0.1 of the figures' model the relative error of q is 1.3e-2, 1.5e-4 and 2e-6 at decays of 1e-6, 1e-9 and
+    1e-12.
     """
     decay = relative_decay(problem)
     if decay == 0:
@@ -143,7 +145,7 @@ def _exact(problem: Training) -> Outcome:
 
 
 def interpolating_start(problem: Training, alpha: float) -> OrderParameters | None:
-    """The end point at vanishing weight decay, where the present one is small and the data can be fitted."""
+    """Return the solution at vanishing weight decay as a start where the decay is small and the data can be fitted."""
     model, decay = problem.model, decay_of_matrix(problem)
     if problem.penalty is not None or not (is_factorized(problem) and 0 < relative_decay(problem) < _SMALL_DECAY):
         return None

@@ -1,4 +1,4 @@
-"""Averages over data at a given overlap: all that state evolution knows of a channel.
+"""Averages over data at a given overlap. State evolution needs nothing else from a channel.
 
 At overlap Q the student's field and the true index are jointly Gaussian per token, and V = I - Q:
 
@@ -38,34 +38,36 @@ from ..channels.protocol import (
 )
 from ..channels.row_symmetry import RowSymmetry
 
-#: Multiplications between two checks for signals to stop, a fraction of a second on one core. Larger: Ctrl-C waits.
+#: Multiplications between two checks for interrupts, a fraction of a second on one core. If larger, Ctrl-C waits.
 _PRODUCTS_BETWEEN_LOOKS = 2**33
-#: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: the averages
-#: move by less than 1e-4 against four times finer cells.
+#: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: cells that are
+#: four times finer change the averages by less than 1e-4.
 POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
-#: Largest diagonal overlaps up to which the curvature at zero overlap is a full control variate, and from which it is
-#: not used. Between them its share falls smoothly, because a map that jumps may have no fixed point.
+#: Overlaps between which the share of the curvature at zero overlap as a control variate falls from one to zero. The
+#: largest diagonal overlap counts. The share falls smoothly, because a discontinuous map may have no fixed point.
 _CONTROL_WHOLE, _CONTROL_NONE = 0.1, 0.5
-#: Draws from which a posterior covariance is good to about half a percent.
+#: Number of draws from which on a posterior covariance has an error of about half a percent or less.
 _MANY_DRAWS = 4096
-#: Nodes per control variate, and observations: with fewer the regression would fit the noise.
+#: Smallest numbers of nodes and of observations per control variate. With fewer the regression would fit the noise.
 _NODES_PER_CONTROL, _OBSERVATIONS_PER_CONTROL = 16, 4
 
 
 class QuasiRandomAverager(OperatorAverager):
-    """Scrambled Sobol nodes, the same at every overlap (common random numbers), several independent scramblings.
+    """Averages over scrambled Sobol nodes, the same nodes at every overlap (common random numbers).
+
+    There are several randomisations: independent scramblings of the nodes.
 
     E[g g^T] has two unbiased estimators, the square itself and V^{-1}(M V - E tr Cov)V^{-1} (Nishimori). The first
     vanishes exactly where the overlap does, the second has much less variance near full overlap: they are blended
     with weights 1-q and q (for posteriors from draws 1-q^4 and q^4, from many draws 1-q^2 and q^2) along the principal
-    directions of the overlap. A posterior that comes from draws is asked for twice, with independent lists, and squares
-    become products of the two.
+    directions of the overlap. A posterior from draws is computed twice, with independent lists of draws, and squares
+    become products of the two results.
 
-    Control variates have a known mean. Where deterministic quadrature gives the curvature at zero overlap, the
-    curvature is the control variate at small overlaps: near the first threshold it removes most of the error. It costs
-    as much as one evaluation per set of nodes. It is of no use far from zero overlap, so its share falls smoothly with
-    the largest overlap. For other channels the control variates are the Hermite polynomials of degree 2 and 4 of the
-    true index, with mean zero, at every overlap.
+    Control variates have a known mean. If deterministic quadrature gives the curvature at zero overlap, the curvature
+    is the control variate at small overlaps: near the first threshold it removes most of the error. It costs as much as
+    one evaluation per set of nodes. It is of no use far from zero overlap, so its share falls smoothly with the largest
+    overlap. For other channels the control variates are the Hermite polynomials of degree 2 and 4 of the true index,
+    with mean zero, at every overlap.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class QuasiRandomAverager(OperatorAverager):
         self.channel, self._count, self._randomisations = channel, count, randomisations
         self._seed, self._block = seed, block
         self._fields = math.gcd(channel.fields if fields is None else fields, count)
-        # From draws, more of them for samples of which few count.
+        # Posteriors from draws: a sample with fewer effective draws than this is computed again with more draws.
         enough = MANY_EFFECTIVE_SAMPLES if careful else POSTERIOR_ACCURACY.enough
         self._accuracy = replace((rough and channel.rough_accuracy) or POSTERIOR_ACCURACY, enough=enough)
         self.stochastic = channel.stochastic
@@ -94,7 +96,7 @@ class QuasiRandomAverager(OperatorAverager):
 
         def drawn(r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             own = sobol_uniforms(self._count, 2 * size, (self._seed, r), block=self._block)
-            # Of several fields the first ones name the indices of all.
+            # Nodes come in groups of ``fields`` that share one observation, so their true indices are the same.
             own[:, :size] = np.repeat(own[: self._count // fields, :size], fields, axis=0)
             return self.channel.draw_nodes(own)
 
@@ -111,7 +113,7 @@ class QuasiRandomAverager(OperatorAverager):
 
     @cached_property
     def _curvature_control(self) -> Control:
-        """Per node, |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap minus their exact mean f_l; weights included.
+        """Control variates |G_ll|_F^2 and |G_ll xi_l|^2 at zero overlap, minus their exact mean f_l; weights included.
 
         xi is the part of omega that does not depend on y: near zero overlap g_out is sqrt(q) G xi.
         """
@@ -120,13 +122,13 @@ class QuasiRandomAverager(OperatorAverager):
         own = np.einsum("npmpk->npmk", score_jacobian(posterior, np.eye(self.channel.indices)))
         along = (np.einsum("npmk,npk->npm", own, noise) ** 2).sum(-1)
         exact = self.channel.curvature_at_zero()
-        assert exact is not None  # the channel says that it knows it
+        assert exact is not None  # ``curvature_is_control`` promises it
         variates = [weights[:, None] * x - exact.value for x in ((own**2).sum((-1, -2)), along)]
         return Control(np.concatenate(variates, 1), self._randomisations)
 
     @cached_property
     def _hermite_control(self) -> Control | None:
-        """Hermite polynomials of the true index, as many as the nodes can carry; None where nodes are folded."""
+        """Hermite polynomials of the true index, as many as the number of nodes allows; None for folded nodes."""
         if self.channel.folds_symmetries:
             return None
         Z = self._nodes[0].reshape(len(self._nodes[0]), -1)
@@ -136,14 +138,14 @@ class QuasiRandomAverager(OperatorAverager):
 
     @cached_property
     def _posteriors(self) -> list[PreparedPosterior]:
-        """The posterior of the nodes as a function of omega and V; where it comes from draws, from two lists."""
+        """Posterior of the nodes as a function of omega and V: one, or two from independent lists of draws."""
         channel, fields = self.channel, self._fields
         Z, observation = self._nodes[0][::fields], self._observation[::fields]
         lists = streams.POSTERIOR_LISTS if channel.stochastic else streams.POSTERIOR_LISTS[:1]
         return [channel.prepared(observation, Z, replace(self._accuracy, seed=seed)) for seed in lists]
 
     def _posterior(self, omega: np.ndarray, V: np.ndarray, which: int = 0) -> Posterior:
-        """The posterior of every node."""
+        """Return the posterior of every node."""
         found = self._posteriors[which](omega, V)
         posterior = Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
         _refuse_lost(posterior.log_evidence, V)
@@ -162,19 +164,19 @@ class QuasiRandomAverager(OperatorAverager):
         return Z, weights, self._observation, Posterior(*(np.asarray(x, dtype=float) for x in found[:3]))
 
     def _omega(self, V: np.ndarray) -> np.ndarray:
-        """The fields at overlap I - V."""
+        """Return the fields omega at overlap I - V."""
         Z, noise, _ = self._nodes
         Q = np.eye(len(V)) - V
         return mixed_rows(Q, Z) + mixed_rows(psd_sqrt(Q @ V, scale=1.0), noise)
 
     def _all_posteriors(self, V: np.ndarray) -> list[Posterior]:
-        """The posteriors of the nodes, or two of each from independent lists where they come from draws."""
+        """Return the posteriors of the nodes: one of each, or two from independent lists of draws."""
         omega = self._omega(V)
         return [self._posterior(omega, V, which) for which in range(len(self._posteriors))]
 
     def __call__(self, V: np.ndarray) -> Averages:
-        # The end of one search is the start of the next: the last averages are asked for again. What is kept is one
-        # tuple, a function of V alone, so that neither threads nor the history of calls can tell.
+        # The last averages are kept, because a search often starts at the V where the previous one ended. They are one
+        # tuple and depend on V alone, so that neither threads nor earlier calls can change a result.
         where, last = self._last
         if where != V.tobytes():
             where, last = self._last = V.tobytes(), self._averaged(V)
@@ -189,11 +191,11 @@ class QuasiRandomAverager(OperatorAverager):
         second_moment, *rest = (self._mean(x, Q) for x in (moments, log_evidence, curvatures))
         if self.channel.diagonal:
             second_moment = second_moment[:, :, None] * np.eye(len(Q))
-        # Where a symmetry or the prior says that an average is zero, its noise is left out.
+        # Averages that vanish by a symmetry or by the prior are set to zero, which removes their noise.
         return Averages(self.channel.symmetry.of(V).averaged(second_moment * self.channel.overlap_mask), *rest)
 
     def _matrix_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every node, log Z_out (n,), what estimates E[g g^T], (n, P, P), and |G_ll|_F^2, (n, P)."""
+        """Return log Z_out (n,), the estimate of E[g g^T] (n, P, P) and |G_ll|_F^2 (n, P) of every node."""
         posteriors = self._all_posteriors(V)
         (g, G), (h, H) = ((score(one, V), score_jacobian(one, V)) for one in (posteriors[0], posteriors[-1]))
         own, other = (np.einsum("npmpk->npmk", x) for x in (G, H))
@@ -204,7 +206,7 @@ class QuasiRandomAverager(OperatorAverager):
         return _mean_log_evidence(posteriors), moments, (own * other).sum((-1, -2))
 
     def _diagonal_values(self, V: np.ndarray, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The same where overlaps are diagonal, (n, P) the last two: nothing between rows is computed."""
+        """Return :meth:`_matrix_values` for diagonal overlaps: only the diagonal (n, P) of E[g g^T] is computed."""
         shares = np.diag(self._share_of_covariance(Q)) ** 2
         found = self.channel.score_squares(self._observation, *self._nodes[:2], V, shares, self._accuracy)
         found = self._squares_of_posteriors(V, shares) if found is None else found
@@ -223,10 +225,10 @@ class QuasiRandomAverager(OperatorAverager):
         return ScoreSquares(_mean_log_evidence(posteriors), np.stack(moments), np.stack(curvatures))
 
     def _share_of_covariance(self, Q: np.ndarray) -> np.ndarray:
-        """Root of the share of the second estimator of E[g g^T].
+        """Return the square root (P, P) of the weight of the second, Nishimori estimator of E[g g^T].
 
-        A covariance from draws is a little too small, the more so where few of them count, and the small difference
-        from the prior's amplifies that: then it is left for overlaps close to one.
+        A covariance from draws is slightly too small, above all if few draws are effective. The second estimator
+        amplifies this bias at small overlaps. With draws it is therefore used at overlaps close to one only.
         """
         if not self.channel.stochastic:
             return psd_sqrt(Q, scale=1.0)
@@ -255,7 +257,7 @@ class QuasiRandomAverager(OperatorAverager):
         return (self._curvature_control if share > 0 else None), share
 
     def _mean(self, values: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """Mean of every randomisation, with the regression on the control variates taken out where there are any."""
+        """Return the mean of every randomisation, minus the regression on the control variates if there are any."""
         weights, (control, share) = self._nodes[2], self._control_at(Q)
         weighted = (values * weights.reshape(-1, *[1] * (values.ndim - 1))).reshape(len(values), -1)
         mean = weighted.reshape(self._randomisations, self._count, -1).mean(1)
@@ -281,9 +283,9 @@ def _refuse_lost(log_evidence: np.ndarray, V: np.ndarray) -> None:
 
 
 def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray, np.ndarray]:
-    """g_out (M, n) and its Jacobian (M, M, n) of one row with variance v, for which the others do not count.
+    """Return g_out (M, n) and its Jacobian (M, M, n) of one row with variance v, for a diagonal V.
 
-    Samples come last: NumPy is slow on short axes.
+    The samples are the last axis, because NumPy is slow on short axes.
     """
     g = np.ascontiguousarray(posterior.shift[:, row].T)
     G = np.ascontiguousarray(np.moveaxis(posterior.covariance[:, row, :, row], 0, -1))
@@ -296,10 +298,9 @@ def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray,
 def squares_and_operators(
     posteriors: list[Posterior], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
+    """Return squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
 
-    See :meth:`QuasiRandomAverager.moments_and_operators`. Of two posteriors from independent lists, one factor is taken
-    from each.
+    See :meth:`QuasiRandomAverager.moments_and_operators`. Two posteriors from independent lists give one factor each.
     """
     g, h = (frame.T @ score(posteriors[k], V) for k in (0, -1))
     G, H = (_pairs(score_jacobian(posteriors[k], V), frame) for k in (0, -1))
@@ -312,7 +313,7 @@ def squares_and_operators(
 
 
 def _in_pieces(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return ``rows @ matrix``, computed in pieces of less than a second with a check for signals between them.
+    """Return ``rows @ matrix``, computed in pieces of less than a second with a check for interrupts between them.
 
     For eight indices the whole product takes ten seconds.
     """
@@ -327,9 +328,9 @@ def _in_pieces(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 def symmetric_growth(
     symmetry: RowSymmetry, frame: np.ndarray, moments: np.ndarray, operators: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Averages (R, d, d) and (R, b, b) along a frame (P, d), each with the symmetry of the overlap at which they are.
+    """Return moments (R, d, d) and operators (R, b, b) along a frame (P, d), averaged over a symmetry group.
 
-    The operators are those between the matrices of :func:`symmetric_basis`.
+    The group is that of the overlap at which they were taken. Operators refer to the basis :func:`symmetric_basis`.
     """
     if symmetry.trivial:
         return moments, operators
@@ -340,7 +341,7 @@ def symmetric_growth(
 
 
 def _pairs(G: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Matrices (n, P, M, P, M) along a frame (P, d), as (n, d d, M M): pairs of directions by pairs of tokens."""
+    """Return Jacobians (n, P, M, P, M) along a frame (P, d) as (n, d d, M M): pairs of directions, pairs of tokens."""
     (n, P, M), d = G.shape[:3], frame.shape[1]
     pairs = np.ascontiguousarray(np.transpose(G, (0, 1, 3, 2, 4))).reshape(n, P * P, M * M)
     if d == P and np.array_equal(frame, np.eye(P)):
@@ -362,11 +363,11 @@ def averager(
     rough: bool = False,
     fields: int | None = None,
 ) -> Averager:
-    """The best averager of a channel: its exact one, or so many nodes in each of several randomisations.
+    """Return the exact averager of a channel, or else averages over ``count`` nodes in each of several randomisations.
 
-    ``block`` says which part of a long sequence of nodes it takes, ``careful`` that posteriors from few effective draws
-    shall be better ones, ``rough`` that posteriors may be those of averages that are corrected, ``fields`` how many of
-    them belong to one observation, by default those of the channel.
+    ``block`` selects a part of a long sequence of nodes. ``careful`` computes posteriors with few effective draws
+    again, with more draws. ``rough`` uses rough posteriors, for averages that are corrected later. ``fields`` is the
+    number of fields per observation, by default the channel's.
     """
     exact = channel.exact_averager()
     return exact or QuasiRandomAverager(channel, count, randomisations, seed, block, careful, rough, fields)

@@ -1,8 +1,8 @@
 """Coordinates of a matrix overlap: the matrix logarithm of Qhat on the learned subspace.
 
-With no side information Q = Qhat (I + Qhat)^{-1}, so X = log Qhat is the matrix of logits: its eigenvectors are those
-of Q, its eigenvalues log(q/v). What is not learned has Q = 0 and no coordinate. For one index, or a diagonal overlap,
-these are the logits of the overlaps, entry by entry.
+Without side information Q = Qhat (I + Qhat)^{-1}, so X = log Qhat is the matrix of logits: its eigenvectors are those
+of Q, its eigenvalues log(q/v). Directions that are not learned have Q = 0 and no coordinate. For one index, or a
+diagonal overlap, the coordinates are the logits of the overlaps, entry by entry.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from ...numerics.linear_algebra import from_logit, symmetric_basis
 from ..channels.row_symmetry import RowSymmetry
 
-#: Precisions are kept in this range. Below it nothing is learned; at its end, 1-q = 1e-6, a direction counts as known
-#: and has no coordinate any more: it would run away from the others without end.
+#: Range of the precisions. Below it nothing is learned. At its upper end, 1-q = 1e-6, a direction counts as known and
+#: has no coordinate any more, because its logit would grow without end.
 PRECISIONS = (1e-300, 1e6)
 #: Smallest logit of a direction that counts as known. It lies slightly below the end of the range, because rounding
 #: reduces eigenvalues of a matrix of logits by some units in the last place.
@@ -33,13 +33,13 @@ class Coordinates:
     frame : array (P, k)
         Orthonormal columns that span the learned subspace.
     diagonal : bool
-        The overlap stays diagonal; the columns of ``frame`` are then columns of the unit matrix.
+        Whether the overlap stays diagonal; the columns of ``frame`` are then columns of the unit matrix.
     known : array (P, j), optional
-        Orthonormal columns, orthogonal to ``frame``: directions that are known, with overlap 1 - 1e-6.
+        Orthonormal columns, orthogonal to ``frame``: known directions, with overlap 1 - 1e-6.
     held : mapping, optional
-        Index -> overlap of the indices that do not take part: they keep it, and have none with the others.
+        Index -> fixed overlap of the held indices; their overlap with other indices is zero.
     symmetry : RowSymmetry, optional
-        That of the overlap: what breaks it has no coordinate.
+        Symmetry of the overlap; matrices without it have no coordinate.
     """
 
     frame: np.ndarray
@@ -50,7 +50,7 @@ class Coordinates:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None) -> Coordinates:
-        """The subspace of those index rows for which the mask ``rows`` (P,) is true and that are not held."""
+        """Return the subspace of the index rows in the mask ``rows`` (P,) that are not held."""
         free = _not_held(len(rows), held) > 0
         return cls(np.eye(len(rows))[:, np.asarray(rows, bool) & free], diagonal, held=held or {})
 
@@ -63,9 +63,9 @@ class Coordinates:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> tuple[Coordinates, np.ndarray]:
-        """The range of an overlap matrix, seen by the indices that are not held, and its coordinates there.
+        """Return the range of an overlap matrix, restricted to indices that are not held, and its coordinates there.
 
-        Of the symmetry it has what the matrix has.
+        The subspace keeps those elements of the symmetry that the matrix has.
         """
         free = _not_held(len(Q), held)
         Q = free[:, None] * Q * free
@@ -73,7 +73,7 @@ class Coordinates:
             q, v = np.diag(Q), np.diag(V)
             return cls.of_rows(q > 0, True, held), (np.log(q[q > 0]) - np.log(v[q > 0]))
         values, vectors = np.linalg.eigh(Q)
-        # 1 - q from V itself, which is exact near full overlap.
+        # 1 - q is taken from V, which is exact near full overlap.
         rest = np.einsum("pk,pq,qk->k", vectors, V, vectors)
         learned = values > 1e-12
         own = None if symmetry is None else symmetry.of(Q)
@@ -82,12 +82,12 @@ class Coordinates:
 
     @property
     def rank(self) -> int:
-        """Dimension k of the subspace that has coordinates."""
+        """Dimension k of the learned subspace, on which there are coordinates."""
         return self.frame.shape[1]
 
     @property
     def certain(self) -> np.ndarray:
-        """Orthonormal columns (P, j) of what is known."""
+        """Orthonormal columns (P, j) of the known directions."""
         return self.frame[:, :0] if self.known is None else self.known
 
     @property
@@ -97,12 +97,12 @@ class Coordinates:
 
     @cached_property
     def immobile(self) -> np.ndarray:
-        """Orthonormal columns of what has no coordinate, whatever its overlap: what is known, and what is held."""
+        """Orthonormal columns of the directions with a fixed overlap: the known and the held ones."""
         return np.concatenate([self.certain, np.eye(len(self.frame))[:, list(self.held)]], 1)
 
     @cached_property
     def complement(self) -> np.ndarray:
-        """Orthonormal columns of what is neither learned nor known nor held."""
+        """Orthonormal columns of the directions that are neither learned nor known nor held."""
         both = np.concatenate([self.frame, self.immobile], 1)
         if self.diagonal:
             return np.eye(len(both))[:, ~both.any(1)]
@@ -124,18 +124,18 @@ class Coordinates:
         return np.einsum("aij,...ij->...a", self._basis, X)
 
     def _spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues of X (the logits) and their directions in R^P."""
+        """Return the eigenvalues of X (the logits) and their directions in R^P."""
         if self.rank == 0:
             return np.zeros(0), self.frame
         logits, vectors = np.linalg.eigh(np.einsum("a,aij->ij", x, self._basis))
         return logits, self.frame @ vectors
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """log(q/v) of the principal overlaps, ascending."""
+        """Return log(q/v) of the principal overlaps, ascending."""
         return self._spectrum(x)[0]
 
     def overlap(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Q and V = I - Q, both to full relative accuracy on the learned subspace."""
+        """Return Q and V = I - Q, both to full relative accuracy on the learned subspace."""
         logits, directions = self._spectrum(x)
         logits = np.concatenate([logits, np.full(self.certain.shape[1], np.log(PRECISIONS[1]))])
         directions = np.concatenate([directions, self.certain], 1)
@@ -148,7 +148,7 @@ class Coordinates:
         return Q, V
 
     def of_precision(self, hat: np.ndarray) -> np.ndarray:
-        """Coordinates of the overlaps that precision matrices (..., P, P) lead to, seen on the learned subspace."""
+        """Return coordinates of the overlaps of precision matrices (..., P, P), restricted to the learned subspace."""
         inside = np.einsum("pi,...pq,qj->...ij", self.frame, hat, self.frame)
         if self.diagonal:
             return np.log(np.einsum("...ii->...i", inside).clip(*PRECISIONS))
@@ -157,7 +157,7 @@ class Coordinates:
         return self._components(np.einsum("...ik,...k,...jk->...ij", vectors, logits, vectors))
 
     def of_overlap_inside(self, Q: np.ndarray) -> np.ndarray | None:
-        """Coordinates of an overlap (P, P), seen on the learned subspace; None where it is not between 0 and 1."""
+        """Return coordinates of an overlap (P, P) on the learned subspace; None if it is not between 0 and 1 there."""
         inside = self.frame.T @ Q @ self.frame
         values = np.diag(inside) if self.diagonal else np.linalg.eigvalsh(inside)
         if not ((values > 0) & (values < 1)).all():
@@ -166,7 +166,7 @@ class Coordinates:
         return self.of_precision(self.frame @ hat @ self.frame.T)
 
     def tangent(self, x: np.ndarray) -> np.ndarray:
-        """dQ/dx as matrices (m, P, P): the derivative of a function of a matrix has divided differences as entries."""
+        """Return dQ/dx as matrices (m, P, P). A derivative of a matrix function has divided differences as entries."""
         logits, directions = self._spectrum(x)
         q, v = from_logit(logits)
         gaps = logits[:, None] - logits[None, :]
@@ -177,7 +177,7 @@ class Coordinates:
         return np.einsum("pk,akl,ql->apq", directions, inside, directions)
 
     def enlarged(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Take in the range of a precision matrix ``hat`` (P, P) that lives outside the learned subspace."""
+        """Add the range of a precision matrix ``hat`` (P, P) that is zero on the learned subspace."""
         X = np.einsum("a,aij->ij", x, self._basis)
         values, vectors = np.linalg.eigh(hat)
         new = values > 1e-6 * values.max()
@@ -193,7 +193,7 @@ class Coordinates:
         return space, space._components(joint)
 
     def without(self, x: np.ndarray, below: float) -> tuple[Coordinates, np.ndarray]:
-        """Leave out the principal directions whose logit is below a bound."""
+        """Remove the principal directions whose logit is below a bound."""
         logits, directions = self._principal(x)
         return self._selected(logits, directions, logits >= below)
 
@@ -212,7 +212,7 @@ class Coordinates:
         return space, logits[kept] if self.diagonal else space._components(np.diag(logits[kept]))
 
     def turned(self, x: np.ndarray, frame: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """The same overlap, moved to a nearby subspace of the same dimension."""
+        """Return the overlap moved to a nearby subspace of the same dimension."""
         # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
         left, _, right = np.linalg.svd(frame.T @ self.frame)
         space = replace(self, frame=frame @ left @ right)
@@ -230,7 +230,7 @@ class Coordinates:
 
 
 def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:
-    """One for every index that takes part, zero for those that are held (P,)."""
+    """Return one for every index that is not held, zero for the held ones (P,)."""
     free = np.ones(P)
     free[list(held or ())] = 0.0
     return free

@@ -1,7 +1,8 @@
-"""The dynamics of state evolution on few nodes: where the iteration leads from a given overlap.
+"""The dynamics of state evolution on coarse nodes: where the iteration leads from a given overlap.
 
-It is iterated as dynamics from a stated start, never solved as a root: unstable fixed points are real and are not what
-an algorithm reaches. Directions that die out are left out, those that are known are held, and what is unstable enters.
+The iteration runs from a stated start and is never solved as a root: a root may be an unstable fixed point, which no
+algorithm reaches. Directions whose overlap decays to zero are removed, known directions are held, and unstable
+directions are added.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from .nodes import Nodes
 from .overlap_map import MISALIGNED, OverlapMap
 from .point import Point
 
-#: Below this overlap an index counts as not learned.
+#: Overlap below which an index counts as not learned.
 NO_OVERLAP = 1e-5
-#: Exact recovery is declared when every 1-q is below this and falls, at an alpha at which Q = I is stable.
+#: Largest 1-q of all directions at which exact recovery is declared, for an alpha at which Q = I is stable.
 NEARLY_EXACT = 2e-3
-#: Relative distance from that alpha within which the fate of an overlap near one hangs on the quadrature.
+#: Relative distance of alpha from the stability limit of Q = I within which quadrature errors decide the outcome.
 MARGINAL = 1e-3
-#: Times that the learned subspace is turned at most; the last time it is enlarged instead.
+#: Largest number of times that the learned subspace is turned; the last time it is enlarged instead.
 _TURNS = 4
-#: Times that known directions are turned; see :meth:`Dynamics._aimed`.
+#: Number of times that known directions are turned, see :meth:`Dynamics._aimed`.
 _AIMS = 3
 
 
@@ -49,7 +50,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class DynamicsEnd:
-    """Where the dynamics ended on few nodes: a point, how, and that in words."""
+    """End of the dynamics on coarse nodes: the point, how it ended, and the text of the status."""
 
     point: Point
     how: Ending
@@ -57,7 +58,7 @@ class DynamicsEnd:
 
 
 class _Stop(Enum):
-    """Why an iteration is left before its fixed point."""
+    """Reason to leave an iteration before its fixed point."""
 
     LOST = "lost an index"
     KNOWN = "an index is known"
@@ -66,25 +67,25 @@ class _Stop(Enum):
 
 
 class Dynamics(OverlapMap):
-    """Follows the iteration of one channel."""
+    """Follows the iteration of one channel on coarse nodes."""
 
     def on_other_nodes(self, number: int) -> Dynamics:
-        """The same on independent nodes; 0 is this one."""
+        """Return this dynamics on independent nodes; ``number`` 0 gives the same nodes."""
         return self._on(self.nodes.others(number))
 
     def on_more_nodes(self, factor: int) -> Dynamics:
-        """The same on so many times the nodes."""
+        """Return this dynamics on ``factor`` times as many nodes."""
         return self._on(self.nodes.more(factor))
 
     def _on(self, nodes: Nodes) -> Dynamics:
         other = Dynamics(self.channel, self.side_information, nodes, self.held)
-        other.visible = self.visible  # the nodes have no part in it, and it takes a block of them to find
+        other.visible = self.visible  # it does not depend on the nodes, and costs a block of them
         return other
 
     def grown(self, point: Point, say: Say = quietly, at_start: Instability | None = None) -> DynamicsEnd:
-        """Where the dynamics ends once all that grows has entered, the most unstable direction first.
+        """Return the end of the dynamics after all unstable directions are added, the most unstable one first.
 
-        ``at_start`` is what grows at the point itself, where that is known.
+        ``at_start`` is the instability at the point itself, if it is known.
         """
         end, settled = DynamicsEnd(point, Ending.SETTLED), point.learned == 0
         for _ in range(2 * self.channel.indices + 1):
@@ -101,7 +102,7 @@ class Dynamics(OverlapMap):
         return end
 
     def followed(self, point: Point, say: Say = quietly) -> DynamicsEnd:
-        """Where the dynamics ends; directions that die out are left out, the subspace is turned where it must."""
+        """Return the end of the dynamics. Decaying directions are removed; the learned subspace is turned if needed."""
         end = DynamicsEnd(point, Ending.SETTLED)
         for turn in range(_TURNS + 1):
             end = self._iterated(end.point, say)
@@ -110,12 +111,12 @@ class Dynamics(OverlapMap):
             turned = self._aligned(end.point, enlarge=turn >= _TURNS - 1)
             if turned is None:
                 break
-            # As the last word, that it must still be turned.
+            # This status remains if it was the last turn.
             end = DynamicsEnd(turned, Ending.UNSETTLED, f"not converged: the learned subspace turned {turn + 1} times")
         return end
 
     def _iterated(self, point: Point, say: Say) -> DynamicsEnd:
-        """The iteration in one subspace, which becomes smaller as directions are lost or known."""
+        """Iterate in one subspace, which becomes smaller when directions are lost or become known."""
         for _ in range(point.space.rank + 1):
             if point.space.rank == 0:
                 break
@@ -134,10 +135,10 @@ class Dynamics(OverlapMap):
         return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
 
     def _aimed(self, point: Point) -> Point:
-        """The point with known directions where the map on few nodes has them, once they are as good as known.
+        """Return the point with its known directions turned to leading eigenvectors of E[g g^T] on coarse nodes.
 
-        A known direction is not moved by the iteration any more. Off by an angle of the order of sqrt(1-q), as it is
-        when it comes to be known, it would show the others something in every sample that shows only itself.
+        The iteration no longer moves a known direction. When it becomes known it is wrong by an angle of the order of
+        sqrt(1-q). Without the turn, samples that show only this direction would also seem to show the others.
         """
         if self.channel.diagonal:
             return point
@@ -146,7 +147,7 @@ class Dynamics(OverlapMap):
         return point
 
     def _run(self, point: Point, say: Say) -> tuple[Point, _Stop | None, FixedPoint]:
-        """The end of the iteration, why it was left early (None: it was not), and what the iteration says of it."""
+        """Return the end of the iteration, the reason why it was left early or None, and the iteration's own result."""
         stopped: _Stop | None = None
         steps, where = itertools.count(1), f"alpha = {point.alpha:.4g}, {point.learned} directions learned"
 
@@ -166,10 +167,10 @@ class Dynamics(OverlapMap):
         return point.moved(found.x), stopped, found
 
     def _tolerance(self, alpha: float) -> float:
-        """Deterministic averages are solved to the end; noisy ones as far as they carry information.
+        """Return the residual of a fixed point: small for deterministic averages, else about the noise of the nodes.
 
-        Above p/r a slow drift towards full overlap, by log(alpha r/p) a step, must not pass for a fixed point; nor, at
-        p/r itself, one that becomes ever slower.
+        Above p/r logits drift towards full overlap, slowly by log(alpha r/p) per iteration, and at p/r itself ever more
+        slowly. The residual is smaller than this drift, so that it does not count as a fixed point.
         """
         if self.nodes.exact:
             return 1e-9
@@ -179,7 +180,7 @@ class Dynamics(OverlapMap):
         return min(noise, max(0.2 * drift, 2e-4)) if drift > -MARGINAL else noise
 
     def _early_end(self, point: Point) -> _Stop | None:
-        """Whether an index is lost or known, or everything as good as recovered."""
+        """Return why the iteration may stop: a direction is lost or known, or all are nearly recovered. Else None."""
         if self.side_information == 0 and point.logits[0] < to_logit(NO_OVERLAP):
             return _Stop.LOST
         contraction = self.exact_recovery_bound / point.alpha
@@ -192,14 +193,14 @@ class Dynamics(OverlapMap):
         return _Stop.KNOWN if point.logits[-1] >= KNOWN_LOGIT else None
 
     def contraction(self, alpha: float) -> str:
-        """How fast full overlap is approached, in words."""
+        """Return the text for how fast full overlap is approached."""
         return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
     def _aligned(self, point: Point, enlarge: bool) -> Point | None:
-        """The subspace in which g_out lives at the end point, where it is not the one iterated in.
+        """Return the point with the learned subspace turned to that of g_out; None if they agree.
 
-        Found with few nodes its directions are a little off; one step of the full matrix corrects that to second
-        order. What it does not correct is learned itself.
+        Directions that coarse nodes have chosen are slightly wrong; one step with the full matrix corrects them to
+        second order. A direction that remains is learned itself: ``enlarge`` adds it.
         """
         outside = self.not_learned(point)
         if outside.shape[1] == 0:

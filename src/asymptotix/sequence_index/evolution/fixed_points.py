@@ -1,7 +1,7 @@
 """State evolution: the overlap that Bayes-optimal learning reaches at a given alpha, from a stated start.
 
-Troiani et al., arXiv:2502.00901, Lemma 2.2: what message passing reaches; from nothing, directions of index space are
-learned one after the other.
+Message passing reaches this overlap (Troiani et al., arXiv:2502.00901, Lemma 2.2). From zero overlap, directions of
+index space are learned one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .point import Point
 from .refinement import OverlapSolution, refined
 from .sorting.sorted_fields import SortedNodes
 
-#: Nodes in each of two randomisations that follow a trace.
+#: Number of nodes in each of the two randomisations of a trace.
 _TRACE_NODES = 2**12
 
 
@@ -37,11 +37,11 @@ class StateEvolution(Dynamics):
     side_information : float
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     seed : int
-        Of the nodes.
+        Seed of the nodes.
     held : mapping, optional
-        Index -> overlap of the indices that are held there, whatever the start says of them.
+        Index -> fixed overlap of the held indices; their overlap in a start is ignored.
     nodes : Nodes, optional
-        On which averages are taken, by default those of the seed.
+        Nodes of the averages, by default those of the seed.
     """
 
     def __init__(
@@ -58,16 +58,19 @@ class StateEvolution(Dynamics):
     def of(
         cls, channel: Channel, side_information: float = 0.0, held: Mapping[int, float] | None = None
     ) -> StateEvolution:
-        """On the nodes that are best for overlaps: without posteriors, unless these are sums over few roots."""
+        """Return state evolution on the best nodes for overlaps: sorted draws where posteriors are slow.
+
+        Posteriors that are sums over few roots are always used.
+        """
         nodes = SortedNodes(channel) if not isinstance(channel, RootChannel) and SortedNodes.suit(channel) else None
         return cls(channel, side_information, held=held, nodes=nodes)
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
-        """Fixed point reached from a vanishing, isotropic overlap.
+        """Return the fixed point reached from a vanishing, isotropic overlap.
 
         As the start tends to zero directions are learned one after the other: the most unstable one grows and
         settles while the others are still negligible, then the most unstable of the rest, and so on. ``hint`` is
-        the end point of a smaller alpha: a start, or the answer where recovery was exact there.
+        the end point at a smaller alpha. It is the start, or the result if recovery was exact there.
         """
         if hint is not None and hint.exact and not hint.marginal:
             return self._recovered(self.contraction(alpha))  # more data cannot undo it
@@ -80,28 +83,29 @@ class StateEvolution(Dynamics):
         return self._from_nothing(self.nothing(alpha), tolerance)
 
     def informed(self, alpha: float, *, tolerance: float) -> OverlapSolution:
-        """Fixed point reached from almost full overlap."""
+        """Return the fixed point reached from almost full overlap."""
         inside, v = self.visible @ self.visible.T, NEARLY_EXACT / 2
         start = (1 - v) * inside
         return self.reached(self.point(alpha, start, np.eye(len(start)) - inside + v * inside), tolerance)
 
     def from_overlap(self, alpha: float, q: np.ndarray, *, tolerance: float) -> OverlapSolution:
-        """Fixed point reached from given overlaps, a vector or a matrix; what is at exactly zero stays there.
+        """Return the fixed point reached from given overlaps, a vector or a matrix.
 
-        Except where E[g g^T] does not vanish at zero overlap, which then cannot stay.
+        An overlap of exactly zero stays zero, except in directions where E[g g^T] does not vanish.
         """
         Q = np.asarray(q, float)
         Q = np.diag(Q) if Q.ndim == 1 else Q
         return self.reached(self.point(alpha, Q, np.eye(len(Q)) - Q), tolerance)
 
     def reached(self, point: Point, tolerance: float) -> OverlapSolution:
-        """Follow the dynamics on few nodes, then refine on as many as the tolerance asks for."""
+        """Follow the dynamics on coarse nodes, then refine its end on as many nodes as the tolerance needs."""
         return self._ended(self._follower.followed(point), tolerance)
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
-        """Overlaps (iterations + 1, P, P): the start (that of the side information), then one per iteration.
+        """Return overlaps (iterations + 1, P, P): the start, then one per iteration.
 
-        The damping is that of message passing: both the estimate and its variance move by this share of a step.
+        The default start is the side information. ``damping`` is that of message passing: the share of a step by which
+        both the estimate and its variance move.
         """
         P = self.channel.indices
         Q = self.side_information * np.eye(P) if start is None else np.asarray(start, float)
@@ -117,9 +121,9 @@ class StateEvolution(Dynamics):
         return np.array(rows)
 
     def _from_nothing(self, point: Point, tolerance: float, at_start: Instability | None = None) -> OverlapSolution:
-        """Let one unstable direction after the other enter until nothing more grows.
+        """Add one unstable direction after the other until no further direction grows.
 
-        ``at_start`` is what grows at the point, where that is known.
+        ``at_start`` is the instability at the point, if it is known.
         """
         alpha, follower, solution, found = point.alpha, self._follower, None, at_start
         for _ in range(self.channel.indices + 1):
@@ -142,23 +146,23 @@ class StateEvolution(Dynamics):
 
     @cached_property
     def _follower(self) -> Dynamics:
-        """Follows the dynamics; what it leads to is refined, so that rough posteriors are good enough."""
+        """The coarse dynamics. Rough posteriors are good enough, because its end is refined."""
         rough = self.nodes.rough
         return self if rough is self.nodes else Dynamics(self.channel, self.side_information, rough, self.held)
 
     @cached_property
     def _follower_on_more_nodes(self) -> Dynamics:
-        """Follows what dies out on few nodes although it grows on many; from draws that takes too long."""
+        """The dynamics for directions that decay on coarse nodes but grow on more; with draws this takes too long."""
         return self if self.channel.stochastic or self.nodes.exact else self._follower.on_more_nodes(MORE)
 
     def outside(self, end: OverlapSolution, point: Point) -> Instability:
-        """What grows outside the learned subspace at an end point, from its own averages where they tell."""
+        """Return the instability outside the learned subspace at an end point, from its averages if they suffice."""
         if self.channel.diagonal and point.learned > 0 and end.averages is not None:
             return diagonal_instability(end.averages.curvature, np.asarray(point.space.complement.any(1)))
         return self.growth(point)
 
     def _ended(self, end: DynamicsEnd, tolerance: float) -> OverlapSolution:
-        """The end on few nodes, refined."""
+        """Refine the end of the coarse dynamics, unless recovery is exact, nothing is learned or it has not settled."""
         if end.how.recovered:
             return self._recovered(end.words, marginal=end.how is Ending.MARGINAL)
         if end.point.learned == 0:
@@ -185,9 +189,9 @@ class StateEvolution(Dynamics):
 def _with_what_may_be_learned(
     solution: OverlapSolution, unseen: float, outside: np.ndarray, tolerance: float
 ) -> OverlapSolution:
-    """Return the solution with the overlap that nodes do not exclude along what counts as not learned, as an error.
+    """Return the solution with ``unseen`` added to the error of Q along ``outside`` (P, d), which count as not learned.
 
-    ``outside`` (P, d) are the directions of that. INACCURATE where that overlap is above the tolerance.
+    ``unseen`` is the overlap that the nodes do not exclude. The status is INACCURATE if it is above the tolerance.
     """
     solution = replace(solution, Q_error=solution.Q_error + unseen * abs(outside @ outside.T))
     if unseen <= tolerance:
@@ -200,7 +204,7 @@ def _with_what_may_be_learned(
 
 
 def _without_tiny_overlaps(solution: OverlapSolution, tolerance: float) -> OverlapSolution:
-    """Where a direction is learned at any alpha, but so little that it counts as not learned: said, with its error."""
+    """Return the solution with a remark and an error for directions learned at any alpha, but below ``NO_OVERLAP``."""
     how = Status.INACCURATE if tolerance < NO_OVERLAP else solution.how
     words = f"{solution.words}; an overlap below {NO_OVERLAP:.0e} is left out"
     return replace(solution, how=how, words=words, Q_error=np.maximum(solution.Q_error, NO_OVERLAP))

@@ -1,8 +1,8 @@
-"""E[g g^T] along a path of overlaps: averages where the path leads to something new, extrapolation in between.
+"""E[g g^T] along a path of overlaps: averages at some of its points, linear extrapolation in between.
 
-State evolution is followed step by step, and many steps are short or go on like those before. Of a direction with
-variance v and overlap q = 1 - v, log(E[g^2] / q) is a smooth function of the -log v of all: constant where nothing is
-learned, a constant less log v where all is known. Between averages it is taken to be linear.
+Many steps of state evolution are short or continue the steps before. For a direction with variance v and overlap
+q = 1 - v, log(E[g^2] / q) is a smooth function of -log v of all directions: constant where nothing is learned, a
+constant less log v where all is known. Between averages it is taken to be linear.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 from ..channels.protocol import Averager
 
-#: Relative error of extrapolated moments that is aimed at: nodes that follow the dynamics leave thirty times as much.
+#: Target for the relative error of extrapolated moments. The error of the coarse nodes is thirty times as large.
 _ERROR = 3e-4
-#: Share of a step that may lead away from the line through the last two averages.
+#: Largest share of a step that may point away from the line through the last two averages.
 _ASIDE = 0.1
 
 
 class FollowedMoments:
-    """V -> E[g g^T] of some rows, a mask (P,), whose overlaps are diagonal: for one V after the other on a path."""
+    """The map V -> E[g g^T] for a diagonal overlap of the rows in a mask (P,), called along a path of V."""
 
     def __init__(self, averages: Averager, rows: np.ndarray) -> None:
         self._averages, self._rows = averages, rows
@@ -41,12 +41,12 @@ class FollowedMoments:
         self._reach = 0.0
         if expected is not None and np.isfinite(value).all():
             error = float(abs(value - expected).max())
-            self._reach = away * min(np.sqrt(_ERROR / max(error, 1e-9)), 2.0)  # it goes with the square of the distance
+            self._reach = away * min(np.sqrt(_ERROR / max(error, 1e-9)), 2.0)  # the error grows like distance^2
         self._known = [*self._known[-1:], (place, value)] if np.isfinite(value).all() else []
         return moments
 
     def _on_the_line(self, place: np.ndarray) -> np.ndarray | None:
-        """What the line through the last two averages leads to; None where the path turned away from it."""
+        """Return the extrapolation from the last two averages; None if the path has turned away from their line."""
         if len(self._known) < 2:
             return None
         (first, before), (last, then) = self._known

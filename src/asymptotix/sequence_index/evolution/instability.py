@@ -6,9 +6,9 @@ alpha F(X) in one iteration,
 
     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],       G = d g_out / d omega  (tokens m, n),
 
-a self-adjoint map of the symmetric matrices that preserves the cone of positive ones. It is unstable where
-alpha lambda > 1, lambda its largest eigenvalue, and what grows from an isotropic start is the projection of the unit
-matrix on the leading eigenspace, which is positive too.
+a self-adjoint map of the symmetric matrices that preserves the cone of positive ones. Zero overlap is unstable where
+alpha lambda > 1, with lambda the largest eigenvalue of F. From an isotropic start the overlap grows along the
+projection of the unit matrix on the leading eigenspace, which is positive too.
 
 Troiani et al., arXiv:2502.00901, Theorem 2.3, eqs. (15) and (16).
 
@@ -25,37 +25,38 @@ from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import error_of_mean
 from ..channels.protocol import OperatorAverager
 
-#: Below this E|g|^2 along a direction is the rounding of a posterior mean that vanishes.
+#: Value of E|g|^2 along a direction below which it is rounding of a vanishing posterior mean.
 NO_MOMENT = 1e-9
-#: Errors by which an average must exceed zero to count as different from it.
+#: Number of errors by which an average must exceed zero to count as different from zero.
 SIGNIFICANT = 4.0
 #: Standard errors above the mean up to which a value is not excluded; with eight rows 1 in 25 values is larger.
 NOT_EXCLUDED = 2.0
-#: Errors within which two eigenvalues count as equal.
+#: Number of errors within which two eigenvalues count as equal.
 _TIED = 3.0
-#: By how much the scatter of rows along equal eigenvalues is too small at most: the noise of one half chooses where the
-#: other is looked at, and the other way round, so that both halves may err alike, see :func:`_crossed`.
+#: Largest factor by which the scatter of rows is too small if eigenvalues are equal. The noise of each half of the rows
+#: chooses the eigenvectors for the other half, so that both halves may have the same error, see :func:`_crossed`.
 _ALIKE = np.sqrt(2)
-#: Share of the leading eigenvalue of the direction below which a part of it is numerical noise.
+#: Eigenvalues of a direction below this share of the largest one are numerical noise.
 _NEGLIGIBLE = 0.03
 
 
 class Instability(NamedTuple):
-    """What does not stay at zero overlap on a branch.
+    """Directions in which zero overlap is unstable on a branch, and their growth rate.
 
     Attributes
     ----------
     moment : array (P, P)
-        E[g g^T] outside the learned subspace, restricted to where it differs from zero: learned at any alpha.
+        E[g g^T] outside the learned subspace, restricted to directions where it is not zero: these are learned at any
+        alpha.
     rate : float
-        lambda, the largest eigenvalue of F outside the learned subspace (and outside the range of ``moment``); what is
-        left there grows where alpha lambda > 1.
+        lambda, the largest eigenvalue of F outside the learned subspace and outside the range of ``moment``. A small
+        overlap there grows where alpha lambda > 1.
     error : float
-        Error of ``rate``, three of which hold it as often as three standard errors of many rows.
+        Error of ``rate``. Three of these errors cover it as often as three standard errors of many rows.
     direction : array (P, P)
-        Positive semi-definite, of Frobenius norm one: the overlap that grows; zero if the rate is.
+        The overlap that grows: positive semi-definite, of Frobenius norm one; zero if the rate is not significant.
     unseen : float
-        Largest E|g|^2, along any direction outside the range of ``moment``, that the nodes do not exclude.
+        Largest E|g|^2 that the nodes do not exclude along a direction outside the range of ``moment``.
     """
 
     moment: np.ndarray
@@ -71,7 +72,7 @@ class Instability(NamedTuple):
 
 
 def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Instability:
-    """The most unstable of the rows in the mask ``candidates`` (P,), from f_l, one row per randomisation (R, P).
+    """Return the most unstable of the index rows in the mask ``candidates`` (P,), from f_l per randomisation (R, P).
 
     Where every row may change its sign on its own, F maps diagonal matrices on themselves and F(E_ll) = f_l E_ll.
     """
@@ -91,16 +92,16 @@ def instability(
     floor: float = NO_MOMENT,
     allowed: np.ndarray | None = None,
 ) -> Instability:
-    """What grows in the subspace spanned by ``complement`` (P, d), on the branch with posterior variance V.
+    """Return the instability in the span of ``complement`` (P, d), on the branch with posterior variance V.
 
     Parameters
     ----------
     averages : list
-        Independent blocks of nodes, averaged over.
+        Independent blocks of nodes, of which the mean is taken.
     floor : float
-        E|g|^2 below it counts as zero.
+        Value of E|g|^2 below which it counts as zero.
     allowed : array (P, P), optional
-        Projector on the directions that g may have: by a symmetry, it has no other.
+        Projector on the directions that g may have; a symmetry forbids all others.
     """
     P, d = complement.shape
     nothing = np.zeros((P, P))
@@ -118,7 +119,7 @@ def instability(
 def analysed(
     moments: np.ndarray, operators: np.ndarray, complement: np.ndarray, floor: float, noisy: bool
 ) -> Instability:
-    """What starts by itself and what grows, from averages (R, d, d) and (R, b, b)."""
+    """Return the instability from averages of E[g g^T] (R, d, d) and of F (R, b, b)."""
     basis = symmetric_basis(complement.shape[1])
     vectors, values, unseen = _significant(moments, floor, noisy)
     moment = (vectors * values) @ vectors.T
@@ -133,8 +134,8 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
 
     The third item is the largest value that the nodes do not exclude along the other directions.
 
-    What vanishes does so sample by sample, unless posteriors come from draws or one in many misses a root (``noisy``):
-    then the mean must exceed its own error too, along directions that the other half of the rows has chosen.
+    A moment that vanishes does so in every sample, unless posteriors come from draws or a few miss a root (``noisy``).
+    Then the mean must also exceed its own error, along directions that the other half of the rows has chosen.
     """
     values, vectors = np.linalg.eigh(moments.mean(0))
     if not noisy or len(moments) < 4:
@@ -148,9 +149,9 @@ def _significant(moments: np.ndarray, floor: float, noisy: bool) -> tuple[np.nda
 
 
 def _crossed(matrices: np.ndarray) -> np.ndarray:
-    """Values (R, d) of symmetric matrices (R, d, d) along the eigenvectors of the half that each is not in.
+    """Return values (R, d) of symmetric matrices (R, d, d), in each half along eigenvectors of the other half.
 
-    Those of their own mean know its noise, and make the largest value too large.
+    Eigenvectors of their own mean follow its noise and make the largest value too large.
     """
     values = np.empty(matrices.shape[:2])
     for own, other in ((0, 1), (1, 0)):
@@ -160,7 +161,7 @@ def _crossed(matrices: np.ndarray) -> np.ndarray:
 
 
 def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """The operators (R, b, b) seen on the subspace spanned by ``frame`` (d, e), in its own symmetric basis."""
+    """Return the operators (R, b, b) on the subspace spanned by ``frame`` (d, e), in its own symmetric basis."""
     if frame.shape[1] == 0:
         return np.zeros((len(operators), 0, 0))
     inner = np.einsum("ik,akl,jl->aij", frame, symmetric_basis(frame.shape[1]), frame)
@@ -169,9 +170,9 @@ def _restricted(operators: np.ndarray, basis: np.ndarray, frame: np.ndarray) -> 
 
 
 def largest_rates(operators: np.ndarray) -> np.ndarray:
-    """Of operators (R, b, b), rows (R,) whose mean is the largest eigenvalue of their mean.
+    """Return rows (R,) whose mean estimates the largest eigenvalue of the mean of operators (R, b, b).
 
-    That of the mean itself is too large, above all where several are equal.
+    The largest eigenvalue of the mean itself is biased upwards, above all if several eigenvalues are equal.
     """
     if len(operators) >= 4:
         return _crossed(operators)[:, -1]
@@ -180,7 +181,7 @@ def largest_rates(operators: np.ndarray) -> np.ndarray:
 
 
 def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Largest eigenvalue, its error, and the direction that grows from the unit matrix, as a matrix (d, d)."""
+    """Return the largest eigenvalue, its error, and the matrix (d, d) that grows from the unit matrix."""
     d, e = frame.shape
     if e == 0:
         return 0.0, 0.0, np.zeros((d, d))
@@ -190,7 +191,7 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
     rate, error = float(rates.mean()), float(error_of_mean(rates))
     if rate <= max(NO_MOMENT, SIGNIFICANT * error):
         return max(rate, 0.0), error, np.zeros((d, d))
-    # A degenerate eigenvalue (a symmetry of the link) is split by the noise of the nodes only.
+    # Only the noise of the nodes splits a degenerate eigenvalue (a symmetry of the link).
     along = np.einsum("ak,rab,bk->rk", vectors, operators, vectors)
     gaps = along[:, -1:] - along
     tied = values[-1] - values <= 1e-6 * rate + _TIED * np.maximum(error_of_mean(gaps), error)
@@ -203,9 +204,9 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
 
 
 def visible_directions(average: OperatorAverager, frame: np.ndarray) -> np.ndarray:
-    """Orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
+    """Return orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
 
-    The others leave the posterior as the prior was, at any overlap; half overlap is generic.
+    Along other directions the posterior equals the prior at any overlap; half overlap serves as a generic one.
     """
     P, d = frame.shape
     basis = symmetric_basis(d)

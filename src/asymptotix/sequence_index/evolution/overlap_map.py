@@ -1,10 +1,10 @@
-"""One iteration of state evolution as a map of overlaps, and what grows where the overlap is zero.
+"""One iteration of state evolution as a map of overlaps, and the growth of directions with zero overlap.
 
     Qhat = alpha E[g_out g_out^T],       V' = (I/(1-l) + Qhat)^{-1},       Q' = I - V',
 
-l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, Lemma 2.2, eq. (14). The state is the
-matrix of logits on the learned subspace, the logarithm of Qhat; it is diagonal where each row of the weights may change
-its sign.
+with l the overlap of the side information (0: none); Troiani et al., arXiv:2502.00901, Lemma 2.2, eq. (14). The state
+is the matrix of logits on the learned subspace, the logarithm of Qhat. It is diagonal if each row of the weights may
+change its sign.
 
 Equations si-se, si-side, si-exact of docs/theory/sequence_index.md.
 """
@@ -26,12 +26,12 @@ from .point import Point
 from .sorting.sorted_outputs import unseen_symmetry
 from .zero_overlap import curvature_at_zero, sampled_instability_at_zero
 
-#: Overlap at which an unstable index enters the iteration. Below it the growth is linear, by alpha f_l a step.
+#: Overlap with which an unstable index enters the iteration. Below it growth is linear: a factor alpha f_l per step.
 SEED_OVERLAP = 0.02
-#: alpha E|g|^2 outside the learned subspace above which that subspace is turned, or enlarged.
+#: Value of alpha E|g|^2 outside the learned subspace above which this subspace is turned or enlarged.
 MISALIGNED = 1e-6
-#: Approximate largest overlap of directions that count as not learned, and the numbers of blocks of nodes that are used
-#: in turn until their overlap is known to be smaller. Fewer blocks: directions that rare samples show are missed.
+#: Approximate largest overlap of directions that count as not learned, and the numbers of blocks that are tried until
+#: this overlap is known to be smaller. With fewer blocks directions that only rare samples show are missed.
 _UNSEEN, _GROWTH_BLOCKS = 5e-4, (1, 4, 16)
 
 
@@ -44,9 +44,9 @@ class OverlapMap:
     side_information : float
         l in [0, 1): overlap of the teacher with the side information S = sqrt(l) W + sqrt(1-l) noise.
     nodes : Nodes, optional
-        On which averages are taken.
+        Nodes of the averages.
     held : mapping, optional
-        Index -> overlap of the indices that the iteration leaves where they are; the others have none with them.
+        Index -> fixed overlap of the indices that the iteration does not change; their overlap with others is zero.
     """
 
     def __init__(
@@ -59,40 +59,40 @@ class OverlapMap:
         self.channel, self.side_information = channel, side_information
         self.nodes = Nodes(channel) if nodes is None else nodes
         self.held = dict(held or {})
-        #: Number of this channel's samples in one sample of the model. Here alpha is larger by this factor; messages
-        #: divide alpha by it.
+        #: Number of this channel's samples in one sample of the model. Here alpha is larger than the model's by this
+        #: factor; texts of a status divide alpha by it.
         self.copies = 1
 
     # -- the map -----------------------------------------------------------------------------------------------
 
     def image(self, averages: Averages, point: Point) -> np.ndarray:
-        """Coordinates after one iteration from a point with these averages, one row per randomisation."""
+        """Return the coordinates after one iteration from a point with these averages, one row per randomisation."""
         side, hat = self.side_information, point.alpha * averages.second_moment
         hat = hat if side == 0 else hat + side / (1 - side) * np.eye(self.channel.indices)
         return point.space.of_precision(hat)
 
     def after(self, average: Averager, point: Point) -> np.ndarray:
-        """Coordinates after one iteration, averaged over the randomisations."""
+        """Return the coordinates after one iteration, averaged over the randomisations."""
         return self.image(average(point.V), point).mean(0)
 
     # -- zero and full overlap ---------------------------------------------------------------------------------
 
     def nothing(self, alpha: float) -> Point:
-        """Zero overlap of all that is not held."""
+        """Return the point with zero overlap of all indices that are not held."""
         return Point.nothing(alpha, self.channel.indices, self.channel.diagonal, self.held, self._symmetry)
 
     def point(self, alpha: float, Q: np.ndarray, V: np.ndarray) -> Point:
-        """A given overlap Q with V = I - Q; what is held is where it is held."""
+        """Return the point of an overlap Q with V = I - Q; held indices keep their fixed overlap."""
         return Point.of_overlap(alpha, Q, V, self.channel.diagonal, self.held, self._symmetry)
 
     @cached_property
     def _symmetry(self) -> RowSymmetry | None:
-        """Of overlaps that start without any preference; what is held may have one."""
+        """Symmetry of overlaps from an isotropic start; None if they are diagonal, or if held indices may break it."""
         return None if self.channel.diagonal or self.held else self.nodes.symmetry
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """Orthonormal columns (P, p) of the directions, of what is not held, on which the output depends at all."""
+        """Orthonormal columns (P, p) of the directions, of indices not held, on which the output depends at all."""
         P = self.channel.indices
         free = np.delete(np.eye(P), list(self.held), axis=1)
         if self.channel.diagonal or P == 1:
@@ -105,12 +105,12 @@ class OverlapMap:
 
     @cached_property
     def exact_recovery_bound(self) -> float:
-        """Full overlap in the p visible directions is stable above this alpha and unstable below: p/r.
+        """Alpha above which full overlap in the p visible directions is stable, and below which it is unstable: p/r.
 
-        Where some of them are recovered more slowly than others, p and r are those of the slowest ones.
+        If some directions are recovered more slowly than others, p and r are those of the slowest ones.
 
-        Infinite where no overlap is ever full: with noise, and for discrete outputs. So it is taken where indices are
-        held: what is not known of them is like noise to the others.
+        The bound is infinite if no overlap is ever full: with noise, and for discrete outputs. It is infinite with held
+        indices, too, because their unknown part is like noise for the others.
         """
         if self.channel.noises > 0 or self.channel.outputs == 0 or self.held:
             return np.inf
@@ -119,13 +119,13 @@ class OverlapMap:
     # -- what is not learned -----------------------------------------------------------------------------------
 
     def not_learned(self, point: Point) -> np.ndarray:
-        """Orthonormal columns (P, d) of what is not learned and can be."""
+        """Return orthonormal columns (P, d) of the visible directions that are not learned."""
         outside = point.space.complement
         values, vectors = np.linalg.eigh(outside.T @ self.visible @ self.visible.T @ outside)
         return outside if self.visible.shape[1] == len(outside) else outside @ vectors[:, values > 0.5]
 
     def growth(self, point: Point) -> Instability:
-        """What grows outside the learned subspace at a point, from one block of nodes."""
+        """Return the instability outside the learned subspace at a point, from one block of nodes or more."""
         P = self.channel.indices
         if self.channel.diagonal:
             rows = np.asarray(point.space.complement.any(1))
@@ -139,10 +139,11 @@ class OverlapMap:
         return self._growth_outside(point)
 
     def _growth_outside(self, point: Point) -> Instability:
-        """Return what grows outside the learned subspace, with more nodes while they leave open whether it is learned.
+        """Return the instability outside the learned subspace; blocks are added until it is clear what is learned.
 
         A direction that only rare samples show has a moment with large scatter, which one block may not distinguish
-        from zero. It vanishes where signs may change without a trace in what is learned and in the output.
+        from zero. The moment is set to zero along every direction that a symmetry of the output changes while it keeps
+        the learned directions.
         """
         outside, blocks = self.not_learned(point), []
         allowed = unseen_symmetry(self.channel).fixing(point.Q).fixed
@@ -155,11 +156,11 @@ class OverlapMap:
 
     @cached_property
     def _growth_of_nothing(self) -> Instability:
-        """To follow the dynamics: always of the same accuracy, whatever was asked for before."""
+        """Instability of zero overlap for the dynamics, always with the same accuracy."""
         return self.growth_of_nothing(1.0, 8)
 
     def growth_of_nothing(self, tolerance: float, most: int, say: Say = quietly) -> Instability:
-        """What grows at zero overlap, with a relative ``tolerance`` of its rate, on at most so many blocks of nodes."""
+        """Return the instability of zero overlap, its rate to a relative ``tolerance``, on at most ``most`` blocks."""
 
         def block(number: int) -> OperatorAverager:
             say(f"block {number + 1} of at most {most}")
@@ -168,7 +169,10 @@ class OverlapMap:
         return sampled_instability_at_zero(self.channel, block, tolerance, most)
 
     def entered(self, point: Point, found: Instability) -> Point:
-        """The point with what is unstable there taken in: at its own first step, or with a small overlap."""
+        """Return the point with the unstable directions added.
+
+        Their overlap is that of one iteration if E[g g^T] does not vanish, else ``SEED_OVERLAP``.
+        """
         if found.starts_by_itself:
             return point.enlarged(point.alpha * found.moment)
         seed = np.exp(to_logit(SEED_OVERLAP)) / np.linalg.norm(found.direction, 2)

@@ -1,4 +1,4 @@
-"""A point of the dynamics: how much data there is, what is learned, and the overlap there."""
+"""A point of the dynamics: the sample ratio alpha, the learned subspace, and the overlap on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .coordinates import Coordinates
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """An overlap at one sample ratio, in coordinates of what is learned; what dynamics and searches hand on.
+    """An overlap at one sample ratio, in coordinates on the learned subspace: the state of dynamics and searches.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Point:
     space : Coordinates
         The learned subspace of index space.
     x : array (m,)
-        Coordinates of the overlap there: the matrix of logits log(q/v).
+        Coordinates of the overlap on this subspace: the matrix of logits log(q/v).
     """
 
     alpha: float
@@ -40,7 +40,7 @@ class Point:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> Point:
-        """Zero overlap of all that is not held: no coordinates."""
+        """Return the point with zero overlap of all indices that are not held. It has no coordinates."""
         space = Coordinates.of_rows(np.zeros(indices, bool), diagonal, held)
         return cls(alpha, replace(space, symmetry=symmetry), np.zeros(0))
 
@@ -54,9 +54,9 @@ class Point:
         held: Mapping[int, float] | None = None,
         symmetry: RowSymmetry | None = None,
     ) -> Point:
-        """A given overlap Q (P, P) with posterior variance V = I - Q: its range is what is learned.
+        """Return the point of an overlap Q (P, P) with posterior variance V = I - Q. Its range is the learned subspace.
 
-        Of the indices that are ``held`` it is not read.
+        Entries of Q of the ``held`` indices are not used.
         """
         return cls(alpha, *Coordinates.of_overlap(Q, V, diagonal, held, symmetry))
 
@@ -81,12 +81,12 @@ class Point:
 
     @cached_property
     def logits(self) -> np.ndarray:
-        """log(q/v) of the principal overlaps that have coordinates, ascending."""
+        """log(q/v) of the principal overlaps on the learned subspace, ascending."""
         return self.space.logits(self.x)
 
     @property
     def largest_variance(self) -> float:
-        """The largest 1-q among them."""
+        """The largest 1-q of these principal overlaps."""
         return float(from_logit(self.logits)[1].max())
 
     @property
@@ -95,27 +95,27 @@ class Point:
         return self.space.learned
 
     def moved(self, x: np.ndarray) -> Point:
-        """The same subspace, with other coordinates."""
+        """Return the point with other coordinates on the same subspace."""
         return replace(self, x=x)
 
     def at(self, alpha: float) -> Point:
-        """The same overlap with another amount of data."""
+        """Return the point with the same overlap at another alpha."""
         return replace(self, alpha=alpha)
 
     def enlarged(self, hat: np.ndarray) -> Point:
-        """With the range of a precision matrix ``hat`` (P, P) from outside the learned subspace taken in."""
+        """Return the point with the range of a precision matrix ``hat`` (P, P), outside the learned subspace, added."""
         return Point(self.alpha, *self.space.enlarged(self.x, hat))
 
     def without(self, below: float) -> Point:
-        """Without the principal directions whose logit is below a bound."""
+        """Return the point without the principal directions whose logit is below a bound."""
         return Point(self.alpha, *self.space.without(self.x, below))
 
     def pinned(self) -> Point:
-        """With the principal directions at the largest precision counted as known."""
+        """Return the point with the principal directions at the largest precision counted as known."""
         return Point(self.alpha, *self.space.pinned(self.x))
 
     def turned(self, frame: np.ndarray) -> Point:
-        """The same overlap in a nearby subspace of the same dimension, spanned by ``frame`` (P, k)."""
+        """Return the point moved to a nearby subspace of the same dimension, spanned by ``frame`` (P, k)."""
         return Point(self.alpha, *self.space.turned(self.x, frame))
 
     def aimed(self, hat: np.ndarray) -> Point:

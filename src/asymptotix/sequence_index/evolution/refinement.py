@@ -1,4 +1,4 @@
-"""From a fixed point on few nodes to one on as many as a tolerance asks for, with its numerical error."""
+"""Refinement of a fixed point from coarse nodes to as many nodes as a tolerance needs, with its numerical error."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from .nodes import MOST_BLOCKS, Nodes
 from .overlap_map import OverlapMap
 from .point import Point
 
-#: Numbers of blocks at which the error is looked at.
+#: Numbers of blocks after which the error is compared with the tolerance.
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_BLOCKS)
-#: The most of them for posteriors that come from draws.
+#: Largest number of blocks for averages from draws.
 _MOST_DRAWN = 16
+#: Largest number of quasi-Newton steps.
 _STEPS = 8
-#: Logit of a principal overlap below which it is small: the fixed point is predicted linearly in Q.
+#: Logit of the smallest principal overlap below which the fixed point is predicted linearly in Q.
 _SMALL = float(to_logit(0.2))
-#: Error of a correction at most, as a share of the tolerance, on few nodes and on more: it adds 3 % and 12 % to an
-#: error as large as that. Blocks of better posteriors take twice as long.
+#: Largest error of a correction as a share of the tolerance, on its smaller and on its larger set of nodes. It adds 3 %
+#: and 12 % to an error of the size of the tolerance. Without a correction blocks take twice as long.
 _SURE = 0.25, 0.5
-#: Distance from one of an eigenvalue of J up to which it is found anew on a block: few nodes were off by 0.012 (1.007
-#: where a block says 0.995). Beyond it a step may be too long or too short by a factor of two, in the right direction.
+#: Distance from one of an eigenvalue of J up to which J is computed again on a block: coarse nodes were wrong by 0.012
+#: (1.007 where a block has 0.995). Further away a step may be wrong by a factor of two, but in the right direction.
 _CLEARLY = 0.01
-#: Steps of finite differences in a logit. Which samples have enough draws changes with the overlap: a longer one feels
-#: less of that.
+#: Step of finite differences in a logit, without and with draws. The set of samples with enough draws changes with the
+#: overlap, which affects a longer step less.
 _STEP, _STEP_DRAWN = 0.05, 0.1
 
 
 @dataclass(frozen=True)
 class OverlapSolution:
-    """Where state evolution ended at one alpha.
+    """End point of state evolution at one alpha.
 
     Attributes
     ----------
@@ -49,11 +50,11 @@ class OverlapSolution:
     averages : Averages or None
         Averages at the end point, on the finest nodes used. None where recovery is exact.
     how : Status
-        How it ended; EXACT_RECOVERY where every visible direction is recovered exactly.
+        How it ended; EXACT_RECOVERY if every visible direction is recovered exactly.
     words : str
-        The same in words, with what else is to be said.
+        Text of the status, with remarks.
     marginal : bool
-        Whether recovery is exact only algebraically, at the edge of that.
+        Whether alpha is at the edge of exact recovery, where 1-q falls only algebraically.
     """
 
     Q: np.ndarray
@@ -71,7 +72,7 @@ class OverlapSolution:
 
     @property
     def settled(self) -> bool:
-        """Whether this is a fixed point, to whatever accuracy."""
+        """Whether this is a fixed point, of whatever accuracy."""
         return self.how is not Status.NOT_CONVERGED
 
     @property
@@ -91,11 +92,11 @@ class OverlapSolution:
 
 
 class _Evaluation(NamedTuple):
-    """Averages at a point on one block of nodes, and where an iteration leads from there (R, m), less its x.
+    """Averages of one block of nodes at a point, and the residual x' - x of one iteration per randomisation (R, m).
 
-    The logarithm of a noisy average is too small, that of one randomisation more than that of all: where rare samples
-    count, by far. The rows are jackknife's, R times that of all randomisations less R-1 times that of all but one:
-    their mean has the bias of neither.
+    The logarithm of a noisy average is biased downwards, more for one randomisation than for all together, and by much
+    if rare samples dominate. The rows are therefore jackknife values: R times the residual of all randomisations less
+    R-1 times that without one of them. Their mean has neither bias.
     """
 
     point: Point
@@ -108,13 +109,14 @@ class _Evaluation(NamedTuple):
 
 
 def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = quietly) -> OverlapSolution:
-    """Quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
+    """Refine a fixed point: quasi-Newton steps on one block of nodes, then more blocks until the error is small enough.
 
-    From wherever it is evaluated, every block of nodes predicts the fixed point, one prediction per randomisation.
-    Those made from nearby are averaged. Steps on the way are bounded, predictions are not: their scatter is the error,
-    large close to a threshold. It is that of the residual seen along the slow direction. From draws, a Jacobian on few
-    nodes does not tell that direction, and the error would come out several times too small: it is taken on the block.
-    Blocks are rough on the way, and after it where few nodes tell what to correct.
+    Every block predicts the fixed point from the point of its evaluation, one prediction per randomisation.
+    Predictions from nearby points are averaged. Steps are bounded, predictions are not: their scatter is the error,
+    which is large close to a threshold. It is the scatter of the residual along the slow direction. With draws, a
+    Jacobian on coarse nodes misses this direction and the error would be several times too small, so that the Jacobian
+    is computed on the block. Posteriors are rough during the steps, and also afterwards if an accurate correction for
+    them is found.
     """
     nodes = evolution.nodes
     first = nodes.rough.block(0)
@@ -138,15 +140,15 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     correction = _sure_correction(evolution, here, inverse, tolerance)
     blocks_of = nodes if correction is None else nodes.rough
     better = blocks_of.better_block(0)
-    if better is not first or correction is not None:  # a block has kept what it was asked for last
+    if better is not first or correction is not None:  # cheap on the same block: it keeps its last averages
         here = _evaluated(evolution, here.point, better, correction)
     predictions, seen = Predictions(here.point, response, nodes.biased), [here]
     predictions.add(here, inverse)
     certain = point.space.certain
     known = certain.shape[1]
     systematic = _systematic_errors(evolution, here.point, better, response)
-    systematic = systematic + abs(certain @ certain.T) / PRECISIONS[1]  # 1-q is not followed below that
-    # More blocks make the scatter smaller and nothing else: a systematic error that is too large does not ask for all.
+    systematic = systematic + abs(certain @ certain.T) / PRECISIONS[1]  # the smallest 1-q that is followed
+    # More blocks reduce the scatter only: if the systematic error is too large, not all of them are used.
     aim = max(tolerance - float(systematic.max()), tolerance / 2)
     while True:
         end, errors = predictions.end(seen[-1].point), predictions.error(seen[-1].point)
@@ -174,7 +176,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
 
 
 def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, response: np.ndarray) -> np.ndarray:
-    """By how much the overlap (P, P) may be wrong beyond its scatter."""
+    """Return the systematic error of the overlap (P, P), which the scatter does not show."""
     if average.uncorrected is None:
         return average.accuracy * abs(response).sum(0)
     there, before = (evolution.after(one, point) for one in (average, average.uncorrected))
@@ -184,7 +186,7 @@ def _systematic_errors(evolution: OverlapMap, point: Point, average: Averager, r
 def _errors_of_axes(end: Point, moments: np.ndarray) -> np.ndarray:
     """Return the error of the overlap (P, P) from the directions of the known, learned and unlearned subspaces.
 
-    These subspaces have no coordinates: they were chosen on few nodes. One more step of the whole matrix, from
+    These subspaces have no coordinates: they were chosen on coarse nodes. One more step of the whole matrix, from
     E[g g^T] (R, P, P), turns them to first order in the right direction. The error is the size of this turn, together
     with its scatter between randomisations.
     """
@@ -207,20 +209,20 @@ def _of_what_is_known(evolution: OverlapMap, known: int) -> str:
 
 
 class Predictions:
-    """Fixed points that blocks of nodes predict, one per randomisation, each by a linear step from where it was taken.
+    """Fixed points predicted by blocks of nodes, one per randomisation, by linear steps from where they are evaluated.
 
-    Just above a threshold the residual of the logits is linear in the overlap: there the step is linear in Q, and the
-    response of Q to a residual is the same everywhere. Where no overlap is small the step is linear in the logits,
-    which cannot lead beyond full overlap.
+    Just above a threshold the residual of the logits is linear in the overlap. There the step is linear in Q, and the
+    response of Q to a residual is the same everywhere. If no overlap is small the step is linear in the logits, which
+    cannot lead beyond full overlap.
 
     Parameters
     ----------
     start : Point
-        From which the first prediction is made.
+        Point of the first evaluation.
     response : array (m, P, P)
-        By how much the fixed point moves with the residual of every coordinate.
+        Derivative of the fixed point's Q with respect to the residual of every coordinate.
     drawn : bool
-        Posteriors come from draws.
+        Whether posteriors come from draws.
     """
 
     def __init__(self, start: Point, response: np.ndarray, drawn: bool) -> None:
@@ -230,21 +232,21 @@ class Predictions:
         self._Q: list[np.ndarray] = []
 
     def add(self, here: _Evaluation, inverse: np.ndarray) -> None:
-        """Those of one block."""
+        """Add the predictions of one block."""
         self._x.append(here.x + here.residuals @ inverse.T)
         self._Q.append(here.point.Q + np.tensordot(here.residuals, self._response, 1))
 
     def end(self, here: Point) -> Point:
-        """Their mean, at most one away in every coordinate."""
+        """Return the mean prediction, at most one away from ``here`` in every coordinate."""
         x = here.space.of_overlap_inside(np.mean(self._Q, axis=(0, 1))) if self._linear else None
         x = np.mean(self._x, axis=(0, 1)) if x is None else x
         return here.moved(here.x + _bounded(x - here.x))
 
     def error(self, here: Point) -> np.ndarray:
-        """Standard error of the overlap (P, P)."""
+        """Return the standard error of the overlap (P, P)."""
         if self._linear:
             return _error(self._Q, None, self._drawn)
-        # With draws the end may be far below where the way to it ended: then the larger of the slopes dq/dx is safe.
+        # With draws the end may be far below the point where the steps ended: the larger slope dq/dx is safe.
         ends = [self._start, self.end(here)] if self._drawn else [self.end(here)]
         return np.max([_error(self._x, end.tangent, self._drawn) for end in ends], axis=0)
 
@@ -264,7 +266,7 @@ def _evaluated(
 def _on_more_blocks(
     evolution: OverlapMap, point: Point, nodes: Nodes, blocks: int, correction: Correction | None
 ) -> list[_Evaluation]:
-    """On the next block; where the channel allows it on all until the next look, which need not wait for each other."""
+    """Evaluate the next block; or, if the channel allows it, all blocks up to the next check at the same time."""
 
     def on(number: int) -> _Evaluation:
         return _evaluated(evolution, point, nodes.better_block(number), correction)
@@ -277,10 +279,10 @@ def _on_more_blocks(
 def _sure_correction(
     evolution: OverlapMap, here: _Evaluation, inverse: np.ndarray, tolerance: float
 ) -> Correction | None:
-    """What corrects rough blocks near here; None where they need none, or where its own error would be felt.
+    """Return the correction for rough posteriors near here; None if they need none or its own error is too large.
 
-    Of few samples in a thousand rough posteriors are far off: where the fixed point hangs on those, it is better found
-    without them.
+    Rough posteriors are far off for a few samples in a thousand. If the fixed point depends on such samples, it is
+    computed without rough posteriors.
     """
     for share, correction in zip(_SURE, evolution.nodes.corrections(here.point.V), strict=False):
         rows = evolution.image(correction.applied(_pooled_rows(here.averages)), here.point)
@@ -293,11 +295,11 @@ def _sure_correction(
 def _approached(
     evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, inverse: np.ndarray, tolerance: float
 ) -> tuple[_Evaluation, np.ndarray, str]:
-    """Quasi-Newton steps on one block of nodes, to within the error of those nodes or twice the tolerance.
+    """Take quasi-Newton steps on one block of nodes, to within the error of these nodes or twice the tolerance.
 
-    No closer: where a block has no fixed point near by, just above a threshold, steps would lead down to zero.
+    Just above a threshold a block may have no fixed point nearby, and further steps would lead down to zero.
 
-    Returns the last evaluation, (I - J)^{-1} as the steps have corrected it, and how it still moves, in words or empty.
+    Returns the last evaluation, (I - J)^{-1} as updated by the steps, and a text if the steps did not converge.
     """
     for step in range(_STEPS + 1):
         moves, tangent = here.residuals @ inverse.T, here.point.tangent
@@ -312,14 +314,14 @@ def _approached(
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:
-    """A step of at most one in every coordinate."""
+    """Return the step, limited to one in every coordinate."""
     return move.clip(-1.0, 1.0)
 
 
 def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """(I - J)^{-1} that maps the change of the residual along a step, on the same nodes, to that step (Broyden).
+    """Return (I - J)^{-1}, updated to map the change of the residual in a step, on the same nodes, to it (Broyden).
 
-    A step along which the residual hardly falls, or grows, tells nothing.
+    A step in which the residual hardly falls, or grows, is ignored.
     """
     if step @ inverse @ change < 0.1 * (step @ step):
         return inverse
@@ -327,11 +329,11 @@ def _corrected(inverse: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.
 
 
 def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
-    """(I - J)^{-1}, the step from a residual to the fixed point, and whether all of I - J stands out of the noise.
+    """Return (I - J)^{-1}, which maps a residual to a Newton step, and whether all of I - J stands out of the noise.
 
     ``slopes`` (R, m, m) are J of every randomisation. Near a threshold their mean may have an eigenvalue at or above
-    one, though the fixed point is stable: the step would lead away from it. It is then kept in its direction, and
-    bounded by what the scatter says of that eigenvalue.
+    one although the fixed point is stable, and the step would lead away from it. An eigenvalue of I - J below its
+    standard error is therefore replaced by this error.
     """
     jacobian = slopes.mean(0)
     change = np.eye(len(jacobian)) - jacobian
@@ -347,32 +349,32 @@ def _newton(slopes: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _contracts(slopes: np.ndarray) -> bool:
-    """Whether slopes J (1, m, m) on few nodes, which have no error bar, have eigenvalues clearly below one."""
+    """Whether all eigenvalues of J (1, m, m) on coarse nodes, which have no error bar, are clearly below one."""
     return bool((1 - np.linalg.eigvals(slopes[0]).real > _CLEARLY).all())
 
 
 def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, step: float) -> np.ndarray:
-    """The Jacobian J of one iteration by finite differences on common nodes, one per randomisation (R, m, m)."""
+    """Return the Jacobians J of one iteration (R, m, m), by finite differences on the nodes of each randomisation."""
     shifts = step * np.eye(len(here.x))
     columns = [(evaluated(here.x + shift).residuals - here.residuals + shift) / step for shift in shifts]
     return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
 
 
 def _error(ends: list[np.ndarray], tangent: np.ndarray | None, drawn: bool) -> np.ndarray:
-    """Standard error of the overlap (P, P), from predictions of every block: coordinates (R, m), or Q (R, P, P) itself.
+    """Return the standard error of the overlap (P, P) from predictions of all blocks: coordinates (R, m) or Q itself.
 
-    Successive blocks of one randomisation make up for each other: it is the scatter of their means. With draws there
-    is little of that, and that scatter, from few rows, would stop too early where it is small by chance: then it is
-    not taken for less than the scatter of all.
+    The errors of successive blocks of one randomisation compensate each other, so that the scatter of their means
+    counts. With draws they hardly do, and the scatter of few means may be small by chance and end the search too early:
+    the error is then at least that from the scatter of all predictions.
     """
     error = _standard_error(np.mean(ends, axis=0), tangent)
     return np.maximum(error, _standard_error(np.concatenate(ends), tangent)) if drawn else error
 
 
 def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
-    """Of the overlap (P, P), from independent rows of coordinates (R, m) and dQ/dx (m, P, P), or of itself.
+    """Return the standard error of the overlap (P, P) from independent rows: coordinates (R, m) with dQ/dx, or Q.
 
-    A deterministic average has one row and only rounding.
+    A deterministic average has one row and only rounding errors.
     """
     if len(rows) == 1:
         return 1e-9 * (abs(rows[0]) if tangent is None else abs(tangent).sum(0))
@@ -382,7 +384,7 @@ def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
 
 
 def _pooled_rows(averages: Averages) -> Averages:
-    """Of all randomisations together, as one."""
+    """Return the averages over all randomisations, as one row."""
     return Averages(*(part.mean(0, keepdims=True) for part in averages))
 
 
@@ -393,9 +395,10 @@ def _without_each_row(averages: Averages) -> Averages:
 
 
 def _pooled(seen: list[_Evaluation], end: Point) -> Averages:
-    """Of all blocks, each taken near the end point; the log evidence, whose slope in Q is E[g g^T]/2, is led there.
+    """Return the averages over all blocks near the end point, with the log evidence extrapolated to this point.
 
-    The rest of the free entropy is read at the end: with the two apart it would be wrong in first order.
+    The slope of the log evidence in Q is E[g g^T]/2. The rest of the free entropy is evaluated at the end point, and
+    without the extrapolation the sum would be wrong in first order.
     """
     averages = []
     for here in seen:

@@ -1,7 +1,8 @@
-"""The instability of zero overlap: the first threshold.
+"""The instability of zero overlap, which gives the first threshold.
 
-There omega = 0 and V = I for every sample, so that g and G depend on the output alone. Where that is one number of few
-values, these are all that is needed; where it is one of many, :mod:`.sorting.sorted_outputs` does without posteriors.
+At zero overlap omega = 0 and V = I for every sample, so that g and G depend on the output alone. If the output is one
+number with few values, one posterior per value suffices. If it is one number with many values,
+:mod:`.sorting.sorted_outputs` needs no posteriors.
 """
 
 from __future__ import annotations
@@ -22,24 +23,26 @@ from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability, largest_rates
 from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs, unseen_symmetry
 
-#: Nodes per randomisation, and randomisations, of the estimate without state evolution.
+#: Nodes per randomisation of a sampled curvature, and number of randomisations.
 _COUNT, _RANDOMISATIONS = 2**11, 8
-#: Outputs per randomisation that show which values there are.
+#: Number of outputs drawn per randomisation to find which values occur.
 _OUTPUTS = 2**14
-#: Quantiles at which posteriors tell whether there is a mean, and the median |g|^2 that no quadrature makes.
+#: Number of quantiles of the output at which E[z|y] is computed, and median |g|^2 above which it is no numerical error.
 _QUANTILES, _SEEN = 128, 1e-6
-#: Halvings of the shares of quantiles at both ends: down to 1e-7 of the data. And the deviation of half of the draws.
+#: Number of times that the shares of quantiles are halved towards either end, down to 1e-7 of the data; and the
+#: standard deviation of the wider half of the draws.
 _SMALLEST, _WIDER = 16, 2.0
-#: Largest distance from one of probabilities that are all there is.
+#: Largest distance from one at which a sum of probabilities counts as complete.
 _WHOLE = 1e-6
 
 
 def sampled_instability_at_zero(
     channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
 ) -> Instability:
-    """The instability of zero overlap, on as many nodes as a relative ``tolerance`` of the rate asks for.
+    """Return the instability of zero overlap, on as many blocks as a relative ``tolerance`` of the rate needs.
 
-    Where the observation is one number no blocks are needed: few values are asked for each, many are sorted.
+    No blocks are needed if the observation is one number. With few values there is one posterior for each, with many
+    values draws are sorted.
     """
     P, blocks = channel.indices, []
     floor = least_moment(channel)
@@ -56,14 +59,14 @@ def sampled_instability_at_zero(
         found = analysed(moments, operators, np.eye(P), floor, noisy=True)
         if len(blocks) == 1:
             bias = _bias_at_zero(one, P, operators)
-        # The rate of the rest is asked for again where what starts by itself is learned.
+        # If directions are learned at any alpha, the rate of the rest is computed later, with these learned.
         enough = found.error <= max(tolerance, bias) * found.rate
         if enough or found.starts_by_itself or len(blocks) >= most or found.rate == 0:
             return found._replace(error=float(np.hypot(found.error, bias * found.rate)))
 
 
 def _bias_at_zero(block: OperatorAverager, P: int, operators: np.ndarray) -> float:
-    """The relative error of the rate beyond the scatter, from what was added to its operators (R, b, b)."""
+    """Return the relative systematic error of the rate: half the change by the correction of operators (R, b, b)."""
     if block.uncorrected is None:
         return block.accuracy
     _, before = block.uncorrected.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P))
@@ -73,14 +76,14 @@ def _bias_at_zero(block: OperatorAverager, P: int, operators: np.ndarray) -> flo
 
 @lru_cache(maxsize=64)
 def _of_one_number(channel: Channel, tolerance: float) -> Instability:
-    """Where the observation is one number; the nodes of state evolution have no part in it."""
+    """Return the instability if the observation is one number; the nodes of state evolution are not used."""
     exactly = None if channel.stochastic or channel.noises else _from_few_outputs(channel)
     if exactly is not None:
         return exactly
     if _is_even(channel):
         return instability_from_sorted_outputs(channel, tolerance, np.zeros((channel.indices, channel.indices)))
     found = instability_from_sorted_outputs(channel, tolerance)
-    # What stands out of noise needs no posterior, whose program takes long to compile.
+    # Posteriors take long to compile. They are not needed if all directions with a mean stand out of the noise.
     if channel.stochastic or np.linalg.matrix_rank(found.moment) == _directions_with_a_mean(channel):
         return found
     moment = _moment_of_one_number(channel)
@@ -88,13 +91,13 @@ def _of_one_number(channel: Channel, tolerance: float) -> Instability:
 
 
 def _directions_with_a_mean(channel: Channel) -> int:
-    """Dimension at most of E[z|y]: what an exchange or a change of sign of rows that no output shows does not move."""
+    """Return the largest dimension of E[z|y], whose directions are fixed by every row symmetry of the outputs."""
     return int(np.linalg.matrix_rank(unseen_symmetry(channel).fixed))
 
 
 @lru_cache(maxsize=64)
 def least_moment(channel: Channel) -> float:
-    """Return the value of E|g|^2 at zero overlap below which it counts as zero: inf for even outputs, as it vanishes.
+    """Return the value of E|g|^2 at zero overlap below which it counts as zero: inf for even outputs, where g = 0.
 
     Even outputs need this rule because rounding at the extrema of a link, and the noise of draws, may exceed NO_MOMENT.
     """
@@ -102,7 +105,7 @@ def least_moment(channel: Channel) -> float:
 
 
 def _is_even(channel: Channel) -> bool:
-    """Whether outputs are the same where all indices change their signs, so that E[z|y] = 0."""
+    """Whether outputs stay the same when all indices change their signs, so that E[z|y] = 0."""
     Z = probes(channel.indices, channel.tokens, streams.EVEN_LINK)
     silent = np.zeros((len(Z), channel.noises))
     there, back = (np.asarray(channel.observe(sign * Z, silent), float) for sign in (1, -1))
@@ -110,7 +113,7 @@ def _is_even(channel: Channel) -> bool:
 
 
 def _from_few_outputs(channel: Channel) -> Instability | None:
-    """Where the observation takes few values, from the posteriors at each of them; None where it takes many."""
+    """Return the instability from one posterior per value of the observation; None if it takes many values."""
     P, M = channel.indices, channel.tokens
     uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
     Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
@@ -123,7 +126,7 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     if lost.any():
         raise FloatingPointError(f"the channel lost {lost.sum()} outputs at zero overlap")
     tables = squares_and_operators([found], np.eye(P), np.eye(P), symmetric_basis(P))
-    # Probabilities of the values: from the posterior itself, up to its normalisation.
+    # Probabilities of the values are Z_out; if these do not sum to one, the frequencies of the draws are used.
     share = np.exp(found.log_evidence)[None]
     if abs(share.sum() - 1) > _WHOLE:
         share = np.stack([np.bincount(rows, minlength=len(values)) for rows in which.reshape(_RANDOMISATIONS, -1)])
@@ -134,9 +137,10 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
 
 @lru_cache(maxsize=64)
 def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
-    """E[g g^T] (P, P) from posteriors at quantiles of the output: small numbers, where they are not zero.
+    """Return E[g g^T] (P, P) from posteriors at quantiles of the output, which resolve small values, too.
 
-    None where g is hardly seen at most outputs: at the ends, where a link is singular, a posterior may be wrong.
+    None if g is not zero, but negligible at most outputs: posteriors of extreme outputs, where a link is singular,
+    may be wrong.
     """
     P, M = channel.indices, channel.tokens
     nodes, shares = _outputs_with_shares(channel)
@@ -149,14 +153,14 @@ def _moment_of_one_number(channel: Channel) -> np.ndarray | None:
 
 
 def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs (n,) that stand for shares (n,) of the data: equal shares in the bulk, ever smaller ones at both ends.
+    """Return outputs (n,) that represent shares (n,) of the data: equal in the bulk, ever smaller at both ends.
 
-    An index may show in outputs that are larger than nearly all others.
+    Small shares are needed because an index may show only in outputs that are larger than nearly all others.
     """
     size = channel.indices * channel.tokens
     normals = ndtri(sobol_uniforms(2 * _OUTPUTS, size + channel.noises, (streams.INSTABILITY_OUTPUTS, 0)))
     z, noise = normals[:, :size], normals[:, size:]
-    z[_OUTPUTS:] *= _WIDER  # a half that is a net by itself; every second point would be half of the first coordinate
+    z[_OUTPUTS:] *= _WIDER  # this half is a net by itself; every second point covers half of the first axis
     log_ratio = 0.5 * (1 - _WIDER**-2) * (z**2).sum(1) - size * np.log(_WIDER)
     y = np.asarray(channel.observe(z.reshape(-1, channel.indices, channel.tokens), noise), float)[:, 0]
     order = np.argsort(y)
@@ -169,13 +173,13 @@ def _outputs_with_shares(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: that of the channel, or sampled."""
+    """Return f_l = E|G_ll|_F^2 of every index at zero overlap, with its error: the channel's, or a sampled one."""
     return channel.curvature_at_zero() or sampled_curvature_at_zero(channel)
 
 
 @lru_cache(maxsize=64)
 def sampled_curvature_at_zero(channel: Channel) -> Estimate:
-    """f_l at zero overlap for a channel that does not know it; nor is its word taken for its symmetry."""
+    """Return f_l at zero overlap by sampling, after a check that outputs do not show the signs of rows."""
     refuse_seen_signs(channel)
     f = QuasiRandomAverager(channel, _COUNT, _RANDOMISATIONS)(np.eye(channel.indices)).curvature
     return Estimate(f.mean(0), error_of_mean(f))

@@ -1,1 +1,1 @@
-"""Averages without posteriors: draws brought together by their output, where that is few numbers."""
+"""Averages without posteriors, for outputs of few numbers: from draws grouped by their output."""

@@ -1,8 +1,8 @@
-"""Draws of several fields brought together by their outputs, and averages of products of conditional means from them.
+"""Draws of several fields grouped by their outputs, and averages of products of conditional means from them.
 
-Where the output is one number its neighbours are those in its order. Several numbers are divided by trees, whose leaves
-smooth more than windows of an order do. A discrete output has its equals, as far as any were drawn. What a quarter of
-the draws makes smaller still tells by how much all of them do.
+If the output is one number, draws are sorted and grouped in windows. Several numbers are divided by trees, whose leaves
+smooth more than windows do. Discrete outputs are grouped by value; rare values may have no draws. In the last two cases
+averages have a bias, which is estimated by a comparison of all draws with a quarter of them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Protocol
 
 import numpy as np
 
-#: Draws in a leaf, on average. With fewer the weighted means of them have a bias, with more tables are too smooth.
+#: Average number of draws in a leaf. With fewer their weighted means have a bias, with more tables are too smooth.
 _IN_LEAF = 2**5
-#: What leaves smooth falls like the number of draws to the power of this over the number of outputs, about: faster
-#: where everything is smooth, more slowly where links are singular. What rare values lose falls like another.
+#: Exponents with which the bias falls with the number of draws. For leaves the first is divided by the number of
+#: outputs: approximately, more if all is smooth, less if links are singular. The second holds for rare discrete values.
 _RATE, _RATE_OF_VALUES = 1.7, 1.8
-#: Digits to which discrete outputs are equal.
+#: Number of decimals up to which discrete outputs count as equal.
 _DIGITS = 9
 
 
 class ByOutput(Protocol):
-    """Draws of f fields, in three lists of N each, of which draws with like outputs are known."""
+    """Draws of f fields, in three lists of N each, grouped by similar outputs."""
 
     def products(self, columns: np.ndarray) -> np.ndarray:
-        """Averages of products (C, C) of the conditional means of columns (f, lists, N, C), added over the fields."""
+        """Return average products (C, C) of conditional means of columns (f, lists, N, C), summed over the fields."""
         ...
 
 
 class SortedDraws(ByOutput):
-    """By one output y (f, lists, N), whose windows of neighbours begin and end at ``edges``."""
+    """Draws sorted by one output y (f, lists, N), in windows of neighbours that begin and end at ``edges``."""
 
     def __init__(self, y: np.ndarray, weights: np.ndarray, edges: np.ndarray) -> None:
         self._y, self._order, self._weights, self._edges = y, np.argsort(y, axis=-1), weights, edges
@@ -41,7 +41,7 @@ class SortedDraws(ByOutput):
 
 
 class DrawsInCells(ByOutput):
-    """In cells (f, trees, lists, N) of like outputs y (f, lists, k, N), so many of them."""
+    """Draws with outputs y (f, lists, k, N) in ``count`` cells (f, trees, lists, N) of similar outputs."""
 
     def __init__(self, y: np.ndarray, weights: np.ndarray, cells: np.ndarray, count: int) -> None:
         self._y, self._weights, self._cells, self._count = y, weights, cells, count
@@ -53,7 +53,7 @@ class DrawsInCells(ByOutput):
 
 
 class CorrectedDraws(ByOutput):
-    """All draws and a quarter of them, whose difference is added ``beyond`` times."""
+    """Averages of all draws, plus ``beyond`` times their difference from the averages of a quarter of the draws."""
 
     def __init__(self, all_draws: DrawsInCells, quarter: DrawsInCells, beyond: float) -> None:
         self._all, self._quarter, self._beyond = all_draws, quarter, beyond
@@ -63,12 +63,12 @@ class CorrectedDraws(ByOutput):
         return all_draws + self._beyond * (all_draws - self._quarter.products(_quarter(columns, axis=2)))
 
     def uncorrected(self, columns: np.ndarray) -> np.ndarray:
-        """The same from all draws alone."""
+        """Return the averages of all draws, without the correction."""
         return self._all.products(columns)
 
 
 def divided_draws(y: np.ndarray, weights: np.ndarray, seed: tuple[int, ...]) -> CorrectedDraws:
-    """By several outputs y (f, lists, k, N); ``seed`` says how they are divided."""
+    """Return draws grouped by several outputs y (f, lists, k, N) with trees; ``seed`` sets the random cuts."""
 
     def in_leaves(y: np.ndarray, weights: np.ndarray) -> DrawsInCells:
         from .output_trees import leaves
@@ -82,8 +82,8 @@ def divided_draws(y: np.ndarray, weights: np.ndarray, seed: tuple[int, ...]) -> 
 
 
 def labelled_draws(y: np.ndarray, weights: np.ndarray) -> CorrectedDraws:
-    """By outputs y (f, lists, k, N) of few values."""
-    # Equal outputs have equal sums, different ones in all likelihood not.
+    """Return draws grouped by the values of discrete outputs y (f, lists, k, N)."""
+    # The label is a sum with random weights: equal for equal outputs, almost surely different for others.
     rounded = np.round(y / (1 + abs(y)), _DIGITS)
     label = np.round((rounded * np.random.default_rng(0).uniform(1, 2, (y.shape[2], 1))).sum(2), _DIGITS)
     values, cells = np.unique(label, return_inverse=True)
@@ -98,7 +98,7 @@ def labelled_draws(y: np.ndarray, weights: np.ndarray) -> CorrectedDraws:
 
 
 def _quarter(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """A quarter of the draws along an axis, as many from each half of them."""
+    """Return a quarter of the draws along an axis, equally many from each half of them."""
     N = values.shape[axis]
     first, second = (np.take(values, range(start, start + N // 8), axis) for start in (0, N // 2))
     return np.concatenate([first, second], axis)

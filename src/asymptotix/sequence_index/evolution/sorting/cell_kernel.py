@@ -1,8 +1,8 @@
-"""Averages of products of conditional means, from lists of draws that lie in cells of like outputs; by numba.
+"""Averages of products of conditional means, from lists of draws in cells of similar outputs; compiled with numba.
 
-Of a list, the draws in a cell make a table of E[c|y] there: a linear function of y, fitted to them. Where there are no
-y, cells are outputs themselves and their means all there is. Of three independent lists, each gives the nodes at which
-the tables a and b of the other two are asked; see :mod:`sorted_kernel` for what is averaged then.
+Every list gives a table of E[c|y]: in each cell a linear function of y, fitted to the draws in the cell. Without y
+(k = 0) a cell is a discrete output, and its table is the mean. Each of three independent lists gives the nodes at which
+the tables a and b of the other two are evaluated; see :mod:`sorted_kernel` for the average.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-#: By how much variances of outputs in a cell are enlarged: those of a constant output vanish.
+#: Relative increase of the variances of outputs in a cell. It keeps the fit regular where outputs hardly vary.
 _RIDGE = 1e-3
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def products(y: np.ndarray, cells: np.ndarray, count: int, columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The sum over fields of the average products (C, C), which are not symmetric.
+    """Return the sum over fields of the average products (C, C), which are not symmetric.
 
     Parameters
     ----------
     y : array (fields, 3, k, N)
         Outputs.
     cells : array (fields, 3, 3, N)
-        Of every list, in which of its cells the draws of every list are.
+        Numbers of cells: ``cells[f, a, b]`` are the cells of list a in which the draws of list b lie.
     count : int
-        Cells of a list.
+        Number of cells of a list.
     columns : array (fields, 3, N, C)
-        What is averaged.
+        Values c whose conditional means are multiplied.
     weights : array (fields, 3, N)
-        Of mean one.
+        Weights with mean one.
     """
     fields, lists, k, N = y.shape
     C = columns.shape[-1]
@@ -53,7 +53,7 @@ def products(y: np.ndarray, cells: np.ndarray, count: int, columns: np.ndarray, 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _fit(y, cells, columns, weights, boxes, tables) -> None:
-    """Write least, mean and largest outputs (3, k) of every cell, and means and slopes (1 + k, C) of the columns."""
+    """Write smallest, mean and largest outputs (3, k) of every cell, and means and slopes (1 + k, C) of the columns."""
     count, _, k = boxes.shape
     C, mass, covariances = columns.shape[1], np.zeros(count), np.zeros((count, k, k))
     boxes[:, 0], boxes[:, 1], boxes[:, 2], tables[:] = np.inf, 0.0, -np.inf, 0.0
@@ -70,7 +70,7 @@ def _fit(y, cells, columns, weights, boxes, tables) -> None:
         for i in range(k):
             boxes[cell, 1, i] /= mass[cell]
         for p in range(C):
-            tables[cell, 0, p] /= max(mass[cell], 1e-300)  # zero where nothing was drawn of a label
+            tables[cell, 0, p] /= max(mass[cell], 1e-300)  # zero for a label without draws
     for draw in range(len(cells)):
         cell = cells[draw]
         for i in range(k):
@@ -87,7 +87,7 @@ def _fit(y, cells, columns, weights, boxes, tables) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _solve(matrix, right) -> None:
-    """Write the solutions of a positive system over its right-hand sides (k, C); LAPACK takes longer to be called."""
+    """Replace right-hand sides (k, C) of a positive system by its solutions; a call of LAPACK would take longer."""
     k, C = right.shape
     for i in range(k):
         for j in range(i + 1, k):
@@ -105,7 +105,7 @@ def _solve(matrix, right) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _look_up(y, cells, boxes, tables, result) -> None:
-    """Write what a table says of outputs (k, N), (N, C): in a cell linear between the least and the largest there."""
+    """Write a table's values (N, C) at outputs (k, N): linear in a cell, constant beyond its extreme outputs."""
     k, C = len(y), result.shape[1]
     for draw in range(len(cells)):
         cell = cells[draw]

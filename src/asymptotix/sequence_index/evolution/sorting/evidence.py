@@ -1,8 +1,9 @@
-"""E log Z_out where averages come from sorted draws: at zero overlap, and what is gained from there on.
+"""E log Z_out for averages from sorted draws: its value at zero overlap, and its increase along a path of overlaps.
 
-Where all fields vanish Z_out is the density of the output, and the mean of its logarithm less the entropy of that: told
-by how far draws of outputs are from their nearest neighbours (Kozachenko and Leonenko, Probl. Inf. Transm. 23, 95
-(1987)), or by how often every value occurs. On the way from there d E log Z_out = Tr(E[g g^T] dQ)/2.
+If all fields vanish Z_out is the density of the output, and the mean of its logarithm is minus the entropy of the
+output. The entropy follows from the distances of drawn outputs to their nearest neighbours (Kozachenko and Leonenko,
+Probl. Inf. Transm. 23, 95 (1987)), or from the frequencies of discrete values. Along the path
+d E log Z_out = Tr(E[g g^T] dQ)/2.
 """
 
 from __future__ import annotations
@@ -17,28 +18,30 @@ from ... import streams
 from ...channels.links.link_channel import LinkChannel
 from ...channels.protocol import Averager
 
-#: Independent draws in each row. Those of a net keep a distance from each other that is not that of their density.
+#: Number of independent draws in each row. Points of a net would not do: their distances do not show their density.
 _DRAWS = 2**15
-#: Which neighbours: the nearer ones tell the entropy, the further ones what the density's slope and bends change in it.
+#: Ranks of the two neighbours. The nearer one gives the entropy, the further one the effect of the density's slope and
+#: curvature on it.
 _NEAR, _FAR = 4, 16
-#: Dimensions of outputs at most, without noise and with it: densities without noise may be singular, and among many
-#: dimensions neighbours are too far away to tell.
+#: Largest dimension of outputs without noise, and with noise. Densities without noise may be singular, and in many
+#: dimensions neighbours are too far away to show the density.
 _MOST, _MOST_NOISY = 2, 3
-#: Difference of what the two tell beyond which draws are too few, as around a surface that noise hardly leaves.
+#: Largest difference of the entropies from both neighbours. If it is larger there are too few draws, for example around
+#: a surface that the noise hardly leaves.
 _APART = 0.02
-#: Nodes of the way from zero overlap, more where a variance is below the bound at its end.
+#: Quadrature nodes of the path from zero overlap, and their number if a variance at its end is below the last value.
 _STEPS, _MORE_STEPS, _SMALL_VARIANCE = 6, 10, 1e-3
 
 
 class Evidence(NamedTuple):
-    """E log Z_out, one row per randomisation, and what may be wrong in all of them."""
+    """E log Z_out, one row per randomisation, and the systematic error that all rows share."""
 
     rows: np.ndarray
     error: float
 
 
 def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
-    """That at zero overlap; None where draws of outputs do not tell it."""
+    """Return E log Z_out at zero overlap; None if draws of outputs do not determine it."""
     dimension = channel.noises or int(channel.outputs)
     if dimension > (_MOST_NOISY if channel.noises else _MOST):
         return None
@@ -46,7 +49,7 @@ def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
     if not np.isfinite(found).all():
         return None
     near, far = np.array(found).T
-    # Of smooth densities the nearer ones are wrong by a part of that only; of others it may be most of it.
+    # For smooth densities the error of the nearer neighbours is a part of this difference, for others up to most of it.
     error, volume = float(abs((far - near).mean())), channel.mean_log_volume
     if error > _APART:
         return None
@@ -54,7 +57,7 @@ def evidence_at_zero(channel: LinkChannel, rows: int) -> Evidence | None:
 
 
 def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, float]:
-    """Less the entropy of the output, from the nearer and from the further neighbours of draws."""
+    """Return minus the entropy of the output, from the nearer and from the further neighbours of draws."""
     rng = np.random.default_rng((streams.OUTPUT_ENTROPY, row))
     Z = rng.standard_normal((_DRAWS, channel.indices, channel.tokens))
     y = np.asarray(channel.observe(Z, rng.standard_normal((_DRAWS, channel.noises))), float)
@@ -62,7 +65,7 @@ def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, fl
         found = _of_counts(y)
         return found, found
     units = np.ones(y.shape[1])
-    if dimension == len(units):  # otherwise they lie on a surface that another measure would bend
+    if dimension == len(units):  # other outputs lie on a surface, whose measure other units would change
         units = y.std(0)
     ball = 0.5 * dimension * np.log(np.pi) - gammaln(dimension / 2 + 1)
     distance = np.log(_distances(y / units)).mean(0)
@@ -71,7 +74,7 @@ def _of_draws(channel: LinkChannel, dimension: int, row: int) -> tuple[float, fl
 
 
 def _distances(y: np.ndarray) -> np.ndarray:
-    """Of every draw from its two neighbours (n, 2); nan where several draws are the same."""
+    """Return the distances of every draw to its two neighbours (n, 2); all nan if several draws coincide."""
     from scipy.spatial import KDTree
 
     found = np.asarray(KDTree(y).query(y, k=1 + _FAR)[0])[:, [_NEAR, _FAR]]
@@ -79,16 +82,16 @@ def _distances(y: np.ndarray) -> np.ndarray:
 
 
 def _of_counts(y: np.ndarray) -> float:
-    """Mean logarithm of how often values occur; so few draws find them a little too often where they are rare."""
+    """Return the mean log frequency of k values in n draws, less its bias (k - 1)/(2 n), due to rare values."""
     counts = np.unique(np.round(y, 9), axis=0, return_counts=True)[1]
     return float((counts * np.log(counts / len(y))).sum() / len(y) - 0.5 * (len(counts) - 1) / len(y))
 
 
 def evidence_gained(average: Averager, V: np.ndarray) -> np.ndarray:
-    """E log Z_out at overlap I - V beyond that at none, one row per randomisation.
+    """Return E log Z_out at overlap I - V minus its value at zero overlap, one row per randomisation.
 
-    On the way every principal variance is a power of its last value: near full overlap E[g g^T] is of the order of its
-    inverse.
+    On the path every principal variance is a power of its last value, because near full overlap E[g g^T] is of the
+    order of the inverse variance.
     """
     values, axes = np.linalg.eigh(V)
     logs = np.log(values)

@@ -1,7 +1,7 @@
-"""Cells of draws with nearly the same outputs, where these are several numbers: leaves of trees; compiled with numba.
+"""Cells of draws with similar outputs of several numbers: the leaves of trees; compiled with numba.
 
-A tree divides the draws of one list, at every node along one output, until few are left; those of other lists are then
-led to its leaves. Cuts are random, so that what the leaves of several trees smooth has little in common.
+A tree divides the draws of one list, at every node along one output, until few are left. Draws of other lists are then
+sorted into its leaves. Cuts are random, so that the smoothing errors of different trees have little in common.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-#: Share of the draws of a node that lie before its cut: the smallest, and how much more there may be.
+#: Smallest share of the draws of a node that lie before its cut, and the width of the range of this share.
 _SHARE, _MORE = 0.35, 0.3
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def leaves(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """In which leaf of the tree of every list the draws of every list are, (fields, trees, lists, N).
+    """Return the leaves (fields, trees, lists, N): ``[f, a, b]`` are those of list b's draws in the tree of list a.
 
     Parameters
     ----------
     y : array (fields, lists, k, N)
         Outputs.
     cuts : array (fields, lists, nodes, 2)
-        Uniform numbers that say along which output a node is cut, and where; a power of two less one of them.
+        Uniform numbers that set along which output a node is cut, and where; ``nodes`` is a power of two less one.
     """
     fields, lists, _, N = y.shape
     nodes = cuts.shape[2]
@@ -84,7 +84,7 @@ def _select(places, values, low, high, middle) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _lead(y, axes, values, found) -> None:
-    """Write the leaves of draws that had no part in the cuts."""
+    """Write the leaves of draws that were not used for the cuts."""
     nodes = len(axes)
     for draw in range(len(found)):
         node = 0

@@ -1,10 +1,10 @@
-"""Averages at any overlap where the output is few numbers, without any posterior: draws brought together by it.
+"""Averages at any overlap without posteriors, for outputs of few numbers: from draws grouped by their output.
 
-Given a field omega, indices are z = omega + V^{1/2} u, u standard normal, and g and G are means of u and u u^T - 1 over
-those with the same output (of G where g vanishes: in directions that have no overlap and do not start by themselves).
-Among draws of u sorted by their output such means are those of neighbours; see :mod:`sorted_kernel`, and
-:mod:`by_output` for several numbers. Nothing is asked of a link but its values. All draws and fields stay the same at
-every overlap.
+Given a field omega, indices are z = omega + V^{1/2} u with u standard normal. Up to factors V^{-1/2}, g and G are the
+means of u and u u^T - 1 over the u with the same output (G only where g vanishes: in directions that have no overlap
+and do not start by themselves). Such means are estimated by means over neighbours among draws of u sorted by their
+output; see :mod:`sorted_kernel`, and :mod:`by_output` for several numbers. Only values of a link are needed. All draws
+and fields stay the same at every overlap.
 """
 
 from __future__ import annotations
@@ -31,49 +31,50 @@ from .by_output import ByOutput, CorrectedDraws, SortedDraws, divided_draws, lab
 from .evidence import Evidence, evidence_at_zero, evidence_gained
 from .sorted_outputs import window_edges
 
-#: Fields per randomisation, draws in each list of a field, lists, and randomisations.
+#: Numbers of fields per randomisation, of draws in each list of a field, of lists, and of randomisations.
 _FIELDS, _DRAWS, _LISTS, _RANDOMISATIONS = 2**6, 2**10, 3, 8
-#: Fields and draws of the one randomisation that follows dynamics, twice as many beyond two outputs; draws of a number.
+#: For the dynamics: fields of its one randomisation, and draws in a list, doubled for more than two outputs. Third:
+#: draws in a list for reported numbers.
 _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
-#: Relative bias of averages from many draws sorted by one output, seen against quadratures and longer lists; it falls
-#: like their number.
+#: Relative bias of averages from ``_MANY_DRAWS`` draws sorted by one output, measured against quadratures and longer
+#: lists. It is inversely proportional to the number of draws.
 _ACCURACY = 3e-4
-#: Fields at a time, in one of several threads.
+#: Number of fields that a thread processes at a time.
 _AT_ONCE = 2**5
-#: Blocks at most, and of many draws those that are kept, 200 MB each.
+#: Largest number of blocks, and number of blocks with ``_MANY_DRAWS`` draws that stay in memory, 200 MB each.
 _MOST_BLOCKS, _KEPT = 16, 2
-#: Half of the draws are wider, by this much in the square of all of them: at the far ends, where G is large, the others
-#: would have too few neighbours.
+#: Increase of E|u|^2 in the wider half of the draws. Without it extreme outputs, where G is large, would have too few
+#: neighbours.
 _WIDER = 4.0
-#: By how much lists are longer where all fields vanish, of one field each, and how many columns of draws in as many
-#: pieces of a list there may be at once.
+#: At zero overlap, where one field suffices: largest factor by which lists are longer, and largest product of this
+#: factor and the number of averaged columns, which bounds the memory.
 _LONGER_AT_ZERO, _COLUMNS_AT_ZERO = 2**4, 2**8
-#: Outputs at most: among more of them neighbours are too far from each other. And indices of all tokens at most, where
-#: a channel does not ask for more: what all pairs of them take grows like the fourth power of their number.
+#: Largest number of outputs: with more of them neighbours are too far from each other. And largest number of indices of
+#: all tokens, unless the channel has ``finest``: the cost of their pairs grows like the fourth power of this number.
 _MOST_OUTPUTS, _MOST_INDICES = 4, 8
-#: Draws that show on how many axes outputs lie, and the variance beyond which they do, of one in units of their own.
-#: And that below which they are too much alike to be divided one by one.
+#: Number of draws for the axes of the outputs; variance above which an axis counts, if every output has variance one;
+#: and smallest variance below which principal axes replace the outputs, because these are too similar.
 _SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
-#: Of windows of neighbours, see :func:`window_edges`. With smaller ones the weighted means of few draws have a bias,
-#: with larger ones tables are too smooth.
+#: Smallest and largest size of windows of neighbours and their share, see :func:`window_edges`. In smaller windows the
+#: weighted means of few draws have a bias, with larger ones tables are too smooth.
 _WINDOWS = 4, 32, 1
 
 
 class SortedAverager(OperatorAverager):
-    """Averages over fields, and over the draws of each of them.
+    """Averages over fields, and over the draws of each field.
 
     Parameters
     ----------
     channel : Channel
-        Its observations are few numbers each.
+        A channel whose observations are few numbers each.
     fields : int
-        Per randomisation, a power of two.
+        Number of fields per randomisation, a power of two.
     draws : int
-        In each list of a field, a power of two.
+        Number of draws in each list of a field, a power of two.
     randomisations : int
     seed : int
     block : int
-        Which part of long sequences of fields and draws.
+        Part of the long sequences of fields and draws that is used.
     """
 
     stochastic = True
@@ -94,7 +95,7 @@ class SortedAverager(OperatorAverager):
 
     @cached_property
     def accuracy(self) -> float:
-        """Relative bias of E[g g^T]; where averages are corrected, of its trace at half overlap, one randomisation."""
+        """Relative systematic error of E[g g^T]; if corrected, of its trace at half overlap on one randomisation."""
         if self.uncorrected is None:
             return _ACCURACY * _MANY_DRAWS / self._draws
         one = SortedAverager(self.channel, self._fields, self._draws, 1, self._seed)
@@ -109,7 +110,7 @@ class SortedAverager(OperatorAverager):
 
     @cached_property
     def _normals(self) -> list[_Normals]:
-        """Those of all randomisations, one after the other, each in as many parts."""
+        """Fields and draws of all randomisations in order, each cut into equally many parts."""
         drawn = in_threads(self._drawn, range(self._randomisations), first_alone=False)
         return [
             _Normals(*(one[start : start + _AT_ONCE] for one in normals))
@@ -118,7 +119,7 @@ class SortedAverager(OperatorAverager):
         ]
 
     def _drawn(self, r: int) -> _Normals:
-        """The fields and draws of one randomisation."""
+        """Return the fields and draws of one randomisation."""
         P, M, noises = self.channel.indices, self.channel.tokens, self.channel.noises
         fields = ndtri(sobol_uniforms(self._fields, P * M, (self._seed, r), block=self._block))
         lists = [
@@ -130,12 +131,12 @@ class SortedAverager(OperatorAverager):
         variance = 1 + _WIDER / (P * M)
         u[:, :, self._draws // 2 :] *= np.sqrt(variance)
         log_ratio = 0.5 * (1 - 1 / variance) * (u**2).sum(-1) - 0.5 * P * M * np.log(variance)
-        weights = 2 / (1 + np.exp(log_ratio))  # those of both halves as one mixture
+        weights = 2 / (1 + np.exp(log_ratio))  # importance weights of the mixture of both halves
         of_draws = (u.reshape(*u.shape[:3], P, M), noise, weights)
         return _Normals(fields.reshape(-1, P, M), *(one.astype(np.float32) for one in of_draws))
 
     def _by_output(self, V: np.ndarray) -> list[ByOutput]:
-        """The draws at overlap I - V, brought together by their outputs, in parts; kept for the next question."""
+        """Return the draws at overlap I - V grouped by their outputs, in parts. The last result is kept."""
         where, kept = self._last
         if where != V.tobytes():
             kept = in_threads(lambda part: self._brought_together(part, V), range(len(self._normals)))
@@ -152,7 +153,7 @@ class SortedAverager(OperatorAverager):
         return divided_draws(y, weights, (self._seed, self._block, part))
 
     def _observed(self, normals: _Normals, V: np.ndarray) -> np.ndarray:
-        """Outputs (f, lists, k, N) along their axes."""
+        """Return the outputs (f, lists, k, N) along their axes."""
         P, M = self.channel.indices, self.channel.tokens
         omega = mixed_rows(psd_sqrt(np.eye(P) - V, scale=1.0), normals.fields)
         Z = omega[:, None, None] + mixed_rows(psd_sqrt(V), normals.u.reshape(-1, P, M)).reshape(normals.u.shape)
@@ -162,9 +163,9 @@ class SortedAverager(OperatorAverager):
         return np.ascontiguousarray(y.reshape(*shape, -1).swapaxes(2, 3))
 
     def _products(self, V: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
-        """Averages of products (R, C, C) of the conditional means of v = ``along`` (d, P) u.
+        """Return averages of products (R, C, C) of conditional means, given the output, of v = ``along`` (d, P) u.
 
-        With ``squares``, those of its squares and products less their means come behind those of v itself.
+        With ``squares``, products of the components of v, less their means, follow the components as further columns.
         """
         return self._averaged(V, lambda together, u: together.products(_columns(u, along, squares)))
 
@@ -179,7 +180,7 @@ class SortedAverager(OperatorAverager):
         found = self._products(V, np.linalg.inv(psd_sqrt(V)), squares=False)
         moments = np.einsum("rpmqm->rpq", found.reshape(-1, P, M, P, M))
         moments = self._symmetry.of(V).averaged(moments * self.channel.overlap_mask)
-        # What posteriors would tell, of nothing that is asked for here.
+        # Evidence and curvatures would need posteriors; they are not used here.
         return Averages(moments, np.full(len(moments), np.nan), np.full((len(moments), P), np.nan))
 
     def moments_and_operators(
@@ -198,7 +199,7 @@ class SortedAverager(OperatorAverager):
 
 
 class _Uncorrected(SortedAverager):
-    """The averages of another, on its own draws, without what is added to those of all draws."""
+    """The averages of another :class:`SortedAverager`, from all of its draws, without the correction of their bias."""
 
     def __init__(self, corrected: SortedAverager) -> None:
         self._corrected, self.uncorrected = corrected, None
@@ -213,7 +214,7 @@ class _Uncorrected(SortedAverager):
 
 
 class SortedNodes(Nodes):
-    """Fields and draws that are sorted, instead of observations and their posteriors."""
+    """Nodes that are fields and sorted draws, instead of observations and their posteriors."""
 
     channel: LinkChannel
 
@@ -233,9 +234,9 @@ class SortedNodes(Nodes):
 
     @property
     def numbers(self) -> int:
-        # Draws in single precision; one block beside those that are kept, outputs and their order, and weights.
+        # Draws are in single precision. Counted: the kept blocks and one more, with outputs, their order and weights.
         draws, size = _RANDOMISATIONS * _FIELDS * _LISTS * _MANY_DRAWS, self.channel.indices * self.channel.tokens
-        return (1 + _KEPT) * draws * (size + 5) // 2  # trees have half of the fields, with twice as much for each draw
+        return (1 + _KEPT) * draws * (size + 5) // 2  # trees: half of the fields, twice the memory per draw
 
     @property
     def most_blocks(self) -> int:
@@ -247,7 +248,7 @@ class SortedNodes(Nodes):
 
     @staticmethod
     def suit(channel: Channel) -> TypeGuard[LinkChannel]:
-        """Whether observations are few numbers, and posteriors take long: of draws, fibres, cells, several roots."""
+        """Whether observations are few numbers and posteriors slow: from draws, fibres, cells or several roots."""
         if not isinstance(channel, LinkChannel) or channel.diagonal or channel.groups is not None:
             return False
         roots = isinstance(channel, RootChannel) and channel.size > 2
@@ -292,7 +293,7 @@ class SortedNodes(Nodes):
         found = evidence_at_zero(self.channel, _RANDOMISATIONS)
         if found is not None:
             return found
-        # From posteriors, with as many rows; what better ones change, where they come from draws, is their error.
+        # From posteriors, averaged to as many rows. With posteriors from draws, the change by better ones is the error.
         nodes, V = Nodes(self.channel), np.eye(self.channel.indices)
         rows, error = nodes.block(0, careful=self.channel.stochastic)(V).log_evidence, 0.0
         if self.channel.stochastic:
@@ -307,7 +308,7 @@ class SortedNodes(Nodes):
 
 
 class _Normals(NamedTuple):
-    """Of fields (f, P, M); of draws u (f, lists, N, P, M), noise (f, lists, N, noises) and weights (f, lists, N)."""
+    """Normals: fields (f, P, M), draws u (f, lists, N, P, M), noise (f, lists, N, noises), weights (f, lists, N)."""
 
     fields: np.ndarray
     u: np.ndarray
@@ -321,7 +322,7 @@ def _discrete(channel: LinkChannel) -> bool:
 
 @lru_cache(maxsize=64)
 def output_axes(channel: LinkChannel) -> np.ndarray:
-    """Axes (k, r) along which the outputs vary: their own, or principal ones where some nearly depend on others."""
+    """Return axes (k, r) along which the outputs vary: their own, or principal axes if outputs are nearly dependent."""
     P, M = channel.indices, channel.tokens
     normals = np.random.default_rng(streams.OUTPUT_AXES).standard_normal((_SEEN, P * M + channel.noises))
     y = np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)
@@ -330,13 +331,13 @@ def output_axes(channel: LinkChannel) -> np.ndarray:
     units = y.std(0)
     units[units == 0] = 1.0
     values, axes = np.linalg.eigh(np.cov(y / units, rowvar=False))
-    known = 0 if channel.noises else int(channel.outputs)  # axes there are, however small
+    known = 0 if channel.noises else int(channel.outputs)  # number of axes that exist, however small
     varies = (values > _VARIES) | (np.arange(len(values)) >= len(values) - known)
     return np.eye(y.shape[1]) if values[0] > _ALIKE else (axes / units[:, None])[:, varies]
 
 
 def _columns(u: np.ndarray, along: np.ndarray, squares: bool) -> np.ndarray:
-    """Of draws u (f, lists, N, P, M) what is averaged, (f, lists, N, C); see :meth:`SortedAverager._products`."""
+    """Return the columns (f, lists, N, C) of draws u (f, lists, N, P, M); see :meth:`SortedAverager._products`."""
     P, M = u.shape[-2:]
     v = u.reshape(*u.shape[:3], P * M) @ np.kron(along, np.eye(M)).T.astype(u.dtype)
     if not squares:

@@ -1,11 +1,11 @@
 """Averages of products of conditional means, from lists of draws that are sorted by their output; compiled with numba.
 
-Of a list, the weighted means of neighbours make a table of E[c|y], linear between them. Of three independent lists,
-each gives the nodes at which the tables a and b of the other two are asked,
+The weighted means of neighbours in a list are a table of E[c|y], with linear interpolation. Each of three independent
+lists gives the nodes at which the tables a and b of the other two are evaluated:
 
     E[E[c|y] E[c|y]^T] = E[c b(y)^T] + E[a(y) c^T] - E[a(y) b(y)^T] + E[(a - E[c|y]) (b - E[c|y])^T],
 
-where the last term is left out: its noise has mean zero, and what tables smooth is of second order in it.
+where the last term is left out: its noise has mean zero, and it is of second order in the smoothing of the tables.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from numba import njit
 def products(
     y: np.ndarray, order: np.ndarray, columns: np.ndarray, weights: np.ndarray, edges: np.ndarray
 ) -> np.ndarray:
-    """The sum over fields of the average products (C, C), which are not symmetric.
+    """Return the sum over fields of the average products (C, C), which are not symmetric.
 
     Parameters
     ----------
     y : array (fields, 3, N)
         Outputs.
     order : array (fields, 3, N)
-        That of ascending outputs.
+        Indices that sort the outputs in ascending order.
     columns : array (fields, 3, N, C)
-        What is averaged.
+        Values c whose conditional means are multiplied.
     weights : array (fields, 3, N)
-        Of mean one.
+        Weights with mean one.
     edges : array (w + 1,)
-        Where in the order windows of neighbours begin and end.
+        Places in this order where windows of neighbours begin and end.
     """
     fields, lists, N, C = columns.shape
     windows, total = len(edges) - 1, np.zeros((C, C))
@@ -77,7 +77,7 @@ def _tabulate(outputs, mass, weighted, edges, centres, means) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _interpolate(outputs, centres, means, result) -> None:
-    """Write what a table says of ascending outputs (N,), (N, C): linear between centres, constant beyond them."""
+    """Write a table's values (N, C) at ascending outputs (N,): linear between centres, constant beyond them."""
     place, last = 1, len(centres) - 1
     for k in range(len(outputs)):
         while place < last and centres[place] < outputs[k]:

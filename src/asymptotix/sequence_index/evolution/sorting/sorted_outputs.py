@@ -1,14 +1,14 @@
-"""The first instability where the output is one number, without any posterior: from draws sorted by their output.
+"""The first instability without posteriors, for outputs of one number: from draws sorted by their output.
 
 At zero overlap g = E[z|y] and G = E[z z^T|y] - I depend on y alone (up to g g^T, which vanishes in every direction that
-does not start by itself). Among draws of the prior sorted by y, the means of a window of neighbours are g and G at its
-output, up to noise and to what the width of the window smooths. Such tables a and b, of independent draws, give the
+does not start by itself). Draws of the prior are sorted by y. Means over a window of neighbours are g and G at its
+output, up to noise and to smoothing over the width of the window. Two such tables a and b, from independent draws, give
 averages of products with errors of second order,
 
     E[G G] = E[(z z^T - I) G_b(y)] + E[G_a(y) (z z^T - I)] - E[G_a(y) G_b(y)] + E[(G_a - G)(G_b - G)],
 
-on nodes independent of both, where the last term, whose noise has mean zero, is left out. What the output does not show
-of a change of rows, none of these moments does: they are averaged over all such changes.
+on nodes independent of both. The last term is left out; its noise has mean zero. All these moments are averaged over
+the symmetries of the output: the exchanges and sign changes of rows that it does not show.
 """
 
 from __future__ import annotations
@@ -29,26 +29,29 @@ from ...channels.row_symmetry import RowSymmetry
 from ..averages import squares_and_operators, symmetric_growth
 from ..instability import NO_MOMENT, Instability, analysed
 
-#: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error decides.
+#: Draws of a table, nodes per randomisation, and numbers of randomisations after which the error is checked.
 _DRAWS, _NODES, _RANDOMISATIONS = 2**17, 2**14, (8, 16, 32, 64)
-#: Of windows of neighbours, see :func:`window_edges`.
+#: Smallest and largest size of windows of neighbours and their share, see :func:`window_edges`.
 _WINDOWS = 16, 64, 8
-#: Distinct outputs up to which draws are grouped by them.
+#: Largest number of distinct outputs for which draws are grouped by value.
 FEW_VALUES = 64
-#: Relative error beyond the scatter: what windows smooth alike in both tables, seen at jumps and at steep ends.
+#: Relative systematic error by the smoothing that both tables share, as measured for links with jumps and steep ends.
 _SMOOTHED = 2.5e-4
 _MOST_CONTROLS = 200
 
 
 class Table(NamedTuple):
-    """E[z|y] (w, n) and E[z z^T|y] (w, n, n) at outputs y (w,); between them linear, unless there are few values."""
+    """Table of E[z|y] (w, n) and E[z z^T|y] (w, n, n) at outputs y (w,), with linear interpolation.
+
+    If y takes few values, each has a row.
+    """
 
     y: np.ndarray
     first: np.ndarray
     second: np.ndarray
 
     def at(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both at outputs (m,)."""
+        """Return both conditional means at outputs (m,)."""
         columns = np.concatenate([self.first, self.second.reshape(len(self.y), -1)], 1)
         values = np.stack([np.interp(y, self.y, column) for column in columns.T], 1)
         n = self.first.shape[1]
@@ -58,9 +61,9 @@ class Table(NamedTuple):
 def instability_from_sorted_outputs(
     channel: Channel, tolerance: float, moment: np.ndarray | None = None
 ) -> Instability:
-    """What grows at zero overlap, for observations that are one number; the rate to a relative ``tolerance``.
+    """Return the instability of zero overlap for observations of one number, its rate to a relative ``tolerance``.
 
-    ``moment`` is E[g g^T] (P, P) where it is known without noise: tables show only what stands out of theirs.
+    ``moment`` is E[g g^T] (P, P) if it is known without noise. Tables show only moments above their own noise.
     """
     rows: list[ControlledMeans] = []
     P = channel.indices
@@ -73,9 +76,9 @@ def instability_from_sorted_outputs(
         moments, operators = symmetric_growth(channel.output_symmetry, np.eye(P), moments, operators)
         found = analysed(moments, operators, np.eye(P), NO_MOMENT, moment is None)
         found = found._replace(error=float(np.hypot(found.error, _SMOOTHED * found.rate)))
-        if found.starts_by_itself:  # the rate of the rest is asked for again where that is learned
+        if found.starts_by_itself:  # the rate of the rest is computed later, with this learned
             break
-        # The last ones take as long as all before: only where the error is still large.
+        # The last step takes as long as all before. It is made only if the error exceeds twice the tolerance.
         allowed = tolerance if count < _RANDOMISATIONS[-2] else 2 * tolerance
         if found.error <= max(allowed, 1.5 * _SMOOTHED) * found.rate or found.rate == 0:
             break
@@ -84,16 +87,16 @@ def instability_from_sorted_outputs(
 
 @lru_cache(maxsize=_RANDOMISATIONS[-1])
 def _randomisation(channel: Channel, number: int) -> ControlledMeans:
-    """What averages to E[g g^T] (P, P) and to the operator F (b, b), one number after the other.
+    """Return means of estimates of E[g g^T] (P, P) and the operator F (b, b), flattened, and of control variates.
 
-    Kept for the next question: once more with a moment that is known by then, or to another tolerance.
+    The result is cached for a second call with a known moment or another tolerance.
     """
     P, M, unseen = channel.indices, channel.tokens, unseen_symmetry(channel)
     a, b = (_table(*_draws(channel, _DRAWS, 3 * number + k)) for k in (0, 1))
     z, y = _draws(channel, _NODES, 3 * number + 2)
     own = z, z[:, :, None] * z[:, None, :]
     a, b = a.at(y), b.at(y)
-    # Products take longest: the second and the third term are one, of G_a and the difference z z^T - G_b.
+    # Products take longest. The second and third term are computed as one, the product of G_a and z z^T - I - G_b.
     beyond = own[0] - b[0], own[1] - b[1] + np.eye(P * M)
     own, a, b, beyond = (_as_posterior(*moments, P, M, unseen) for moments in (own, a, b, beyond))
     parts = (
@@ -107,7 +110,7 @@ def _randomisation(channel: Channel, number: int) -> ControlledMeans:
 
 @lru_cache(maxsize=64)
 def unseen_symmetry(channel: Channel) -> RowSymmetry:
-    """Exchanges and changes of signs of rows that no output shows, so that posteriors at zero overlap have them too."""
+    """Return the exchanges and sign changes of rows that no output shows, nor any posterior at zero overlap."""
     return channel.output_symmetry.unseen_by(
         lambda Z: channel.observe(Z, np.zeros((len(Z), channel.noises))), channel.tokens, streams.EVEN_LINK
     )
@@ -119,7 +122,7 @@ def _as_posterior(first: np.ndarray, second: np.ndarray, P: int, M: int, unseen:
 
 
 def _draws(channel: Channel, count: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices (count, n) and their outputs (count,)."""
+    """Return indices (count, n) and their outputs (count,)."""
     P, M = channel.indices, channel.tokens
     normals = ndtri(sobol_uniforms(count, P * M + channel.noises, (streams.SORTED_OUTPUTS, number)))
     z, noise = normals[:, : P * M], normals[:, P * M :]
@@ -138,9 +141,9 @@ def _table(z: np.ndarray, y: np.ndarray) -> Table:
 
 
 def window_edges(count: int, smallest: int, largest: int, share: int) -> np.ndarray:
-    """Where windows of sorted draws begin and end: evenly in the bulk, ever narrower towards both ends.
+    """Return the edges of windows of sorted draws: equal ones in the bulk, ever narrower ones towards both ends.
 
-    They have at least ``smallest`` and at most ``largest`` draws, between both 1/``share`` of what is beyond them.
+    A window has 1/``share`` of the draws between it and the nearer end, but ``smallest`` to ``largest`` draws.
     """
     edges = [0]
     while edges[-1] < count // 2:

@@ -20,14 +20,14 @@ from .separate import FoundThresholds, joined
 from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
 
-#: What a result with several thresholds says: the first of these that occurs.
+#: Statuses by severity. A result with several thresholds has the first of these that occurs.
 _BY_WEIGHT = (Status.NOT_CONVERGED, Status.AT_BOUND, Status.INACCURATE)
-#: Names of what can be asked for.
+#: Names of the thresholds that can be requested.
 THRESHOLDS = ("weak_recovery", "staircase", "exact_recovery", "exact_recovery_informed")
 
 
 class Part(NamedTuple):
-    """Index rows that are learned without the others, and their state evolution."""
+    """Index rows that are learned independently of the others, and their state evolution."""
 
     rows: Sequence[int]
     evolution: StateEvolution
@@ -41,12 +41,12 @@ def find_thresholds(
     labels: Sequence[str] = (),
     which: Sequence[str] | None = None,
 ) -> Outcome:
-    """The thresholds of a channel, or those of the ``THRESHOLDS`` that are asked for; the others are not computed.
+    """Return the thresholds of a channel: all ``THRESHOLDS``, or only those in ``which``; others are not computed.
 
     Parameters
     ----------
     labels : sequence of str
-        What the indices are called in a status.
+        Names of the indices in a status.
     """
     asked = THRESHOLDS if which is None else which
     return _outcome(_searched(evolution, asked, tolerance, progress.message), asked, labels)
@@ -55,9 +55,9 @@ def find_thresholds(
 def find_thresholds_of_parts(
     parts: Sequence[Part], count: int, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
 ) -> Outcome:
-    """Return the thresholds of ``count`` rows, of which parts are learned without each other.
+    """Return the thresholds of ``count`` rows, whose parts are learned independently of each other.
 
-    Parts with the same state evolution are examined once.
+    Thresholds of parts with the same state evolution are computed once.
     """
     asked = THRESHOLDS if which is None else which
     found: dict[StateEvolution, FoundThresholds] = {}
@@ -70,10 +70,10 @@ def find_thresholds_of_parts(
 
 
 def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
-    """The thresholds of one state evolution, as far as they are asked for."""
+    """Return the requested thresholds of one state evolution."""
     channel = evolution.channel
     if SortedNodes.suit(channel) and not isinstance(evolution.nodes, SortedNodes):
-        nodes = SortedNodes(channel)  # also where posteriors are quadratures: growth on a block of those takes longer
+        nodes = SortedNodes(channel)  # also for posteriors by quadrature, with which the growth takes longer
         copies = evolution.copies
         evolution = StateEvolution(channel, evolution.side_information, held=evolution.held, nodes=nodes)
         evolution.copies = copies
@@ -86,7 +86,7 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
     weak = [_weak_recovery(evolution, steps, index) for index in range(evolution.channel.indices)] if steps else []
     exact = None
     if "exact_recovery" in asked:
-        # Without the staircase its first step: where nothing is ever learned, nothing is recovered.
+        # Without the staircase, only its first step is computed: if nothing is ever learned, nothing is recovered.
         last = steps[-1].threshold if steps else first_step(evolution, tolerance, say).threshold
         exact = exact_recovery(evolution, branch, last=last, tolerance=tolerance, say=say)
     found = FoundThresholds(steps, weak, exact, evolution.exact_recovery_bound)
@@ -94,13 +94,13 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
 
 
 def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
-    """What was found, as the verb reports it."""
+    """Return the thresholds as the outcome that the verb reports."""
     (steps, weak, exact, informed), found, words = everything, {}, ""
     values: dict[str, Any] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
     if steps:
         names = [index_name(labels, index) for index in range(len(weak))]
         found |= {f"weak recovery of {name}": one for name, one in zip(names, weak, strict=True)}
-        if "staircase" in asked:  # where all indices have a part in the first steps, none speaks for a later one
+        if "staircase" in asked:  # later steps may not be the first step of any index
             later = [(number, step.threshold) for number, step in enumerate(steps, 1) if step.threshold not in weak]
             found |= {f"step {number} of the staircase": one for number, one in later}
         values |= _with_errors("weak_recovery", weak) | _with_errors("staircase", [step.threshold for step in steps])
@@ -120,15 +120,15 @@ def _with_errors(name: str, thresholds: Sequence[Threshold]) -> dict[str, list[f
 
 
 def _belonging_to(asked: Sequence[str]) -> list[str]:
-    """The names of the numbers that go with thresholds."""
+    """Return the names of all numbers that belong to the requested thresholds."""
     more = {"staircase": ["direction"], "exact_recovery": ["exact_recovery_informed", "exact_recovery_gap"]}
     return [name for one in asked for name in (one, *more.get(one, []))]
 
 
 def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], index: int) -> Threshold:
-    """The first step with a part along an index; what the staircase did not come to shares the fate of its last step.
+    """Return the threshold of the first step that involves an index.
 
-    Unless the output does not depend on it.
+    An index without a step has the threshold of the last step, or NEVER if the output does not depend on it.
     """
     learned = [step.threshold for step in steps if step.involves(index)]
     if learned:
@@ -137,7 +137,7 @@ def _weak_recovery(evolution: StateEvolution, steps: Sequence[StaircaseStep], in
 
 
 def _worst(thresholds: Mapping[str, Threshold]) -> tuple[Status, str]:
-    """How all of them ended, the least certain deciding, and in words what is to be said of each."""
+    """Return the most severe status of the thresholds, and the texts of all that have not converged."""
     found = {threshold.how for threshold in thresholds.values()}
     how = next((status for status in _BY_WEIGHT if status in found), Status.CONVERGED)
     words = [f"{name}: {one.words}" for name, one in thresholds.items() if one.how is not Status.CONVERGED]

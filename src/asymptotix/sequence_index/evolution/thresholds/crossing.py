@@ -1,11 +1,12 @@
-"""Where on a branch of matrix overlaps the rest starts to grow: overlap and alpha from the same nodes.
+"""The crossing on a branch of matrix overlaps: the alpha at which a further direction starts to grow.
 
-Unknown are the coordinates x of the overlap of what is learned and log alpha. They solve
+The unknowns are log alpha and the coordinates x of the learned overlap, both from the same nodes. They solve
 
     x = log Qhat(x, alpha),        log alpha + log lambda(x) = 0,
 
-lambda the largest eigenvalue of F outside. Every randomisation of the nodes predicts both by one Newton step. The
-scatter of its alpha knows how the error of the overlap moves the growth, and that both come from the same nodes.
+with lambda the largest eigenvalue of F outside the learned subspace. Every randomisation of the nodes predicts both by
+one Newton step. The scatter of alpha therefore includes the effect of the overlap's error on the growth, and the
+correlation of the two.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
-#: Steps of finite differences.
+#: Step of finite differences in every unknown.
 _STEP = 0.1
-#: Newton steps on the first block at most, and the move of log alpha after which it counts as settled: from draws,
-#: which samples have enough of them changes with the overlap, and steps may not become as small as the tolerance.
+#: Largest number of Newton steps on the first block, and the move of log alpha below which the search has settled. With
+#: draws steps may stay above the tolerance, because the set of samples with enough draws changes with the overlap.
 _STEPS, _SETTLED = 12, 0.02
 #: Largest move in any unknown.
 _BOUND = 0.5
-#: Share of the last step that counts as an error: slopes from one block may be as wrong.
+#: Share of the last step that counts as an error, because slopes from one block may be wrong by this share.
 _CURVED = 0.1
 
 
 class Crossing(NamedTuple):
-    """The threshold, what grows there, and the overlap of what is learned."""
+    """The threshold, the direction that grows there, and the point of the learned overlap."""
 
     threshold: Threshold
     found: Instability
@@ -43,20 +44,20 @@ class Crossing(NamedTuple):
 
 
 class _CrossingRows(NamedTuple):
-    """Unknowns (m + 1,) at which nodes were asked, then rows: residuals of x (R, m) and operators (R, b, b)."""
+    """An evaluation: its unknowns (m + 1,), and its rows, residuals of x (R, m) and operators (R, b, b)."""
 
     unknowns: np.ndarray
     residuals: np.ndarray
     operators: np.ndarray
 
     def plus(self, other: _CrossingRows, less: _CrossingRows) -> _CrossingRows:
-        """These, with the difference of two others."""
+        """Return these rows plus the difference of two others."""
         residuals, operators = self.residuals + other.residuals - less.residuals, self.operators + other.operators
         return _CrossingRows(self.unknowns, residuals, operators - less.operators)
 
     @property
     def equations(self) -> np.ndarray:
-        """What is to vanish, one row per randomisation (R, m + 1); their mean is that of all nodes together."""
+        """Values of the equations (R, m + 1), zero at the crossing; their mean is the value of all nodes together."""
         rates = largest_rates(self.operators)
         mean = max(rates.mean(), NO_GROWTH)
         growth = self.unknowns[-1] + np.log(mean) + (rates - rates.mean()) / mean
@@ -83,16 +84,16 @@ class _CrossingSearch:
         return _CrossingRows(unknowns, rows - rows.mean(0) + together - unknowns[:-1], operators)
 
     def slopes(self, average: OperatorAverager, here: _CrossingRows) -> np.ndarray:
-        """Of the equations in the unknowns (m + 1, m + 1), by finite differences on common nodes."""
+        """Return derivatives of the equations in the unknowns (m + 1, m + 1), by finite differences on common nodes."""
         before, columns = here.equations.mean(0), []
         for shift in _STEP * np.eye(len(here.unknowns)):
-            # The average knows nothing of alpha: it is the last that was asked for, and not computed again.
+            # The last column is the derivative in log alpha, for which V and the averages are those of ``here``.
             columns.append((self.evaluated(average, here.unknowns + shift).equations.mean(0) - before) / _STEP)
         return np.stack(columns, 1)
 
 
 def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Crossing:
-    """The crossing near a point, to a relative ``tolerance`` of alpha or on as many blocks as there may be."""
+    """Return the crossing near a point, to a relative ``tolerance`` of alpha or on the largest number of blocks."""
     search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
     near, first = nodes.operator_block(0), _better_block(nodes)
@@ -109,10 +110,10 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
         if not settled or enough or len(seen) == nodes.most_blocks:
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
-        # What makes the first block better is known from it with less noise than all the rest.
+        # The improvement by a better block has little noise: the one of the first block is added to all others.
         seen.append(search.evaluated(nodes.operator_block(len(seen)), end).plus(better, here))
     point, error = search.point(end), np.linalg.norm([error, bias, _CURVED * moves[:, -1].mean()])
-    moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing is to start by itself here
+    moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing starts by itself here
     found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
     threshold = Threshold(point.alpha, float(point.alpha * error)).checked(tolerance)
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
@@ -121,7 +122,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
 def _systematic_error(
     search: _CrossingSearch, average: OperatorAverager, here: _CrossingRows, slopes: np.ndarray
 ) -> float:
-    """By how much log alpha may be wrong beyond its scatter."""
+    """Return the systematic error of log alpha, which the scatter does not show."""
     if average.uncorrected is None:
         return average.accuracy
     without = search.evaluated(average.uncorrected, here.unknowns).equations.mean(0)
@@ -137,7 +138,7 @@ def _better_block(nodes: Nodes) -> OperatorAverager:
 def _approached(
     search: _CrossingSearch, average: OperatorAverager, unknowns: np.ndarray, tolerance: float
 ) -> tuple[_CrossingRows, np.ndarray, bool]:
-    """Newton steps on one block: the last evaluation, the slopes near by, and whether the steps have become small."""
+    """Take Newton steps on one block; return the last evaluation, slopes near it, and whether steps became small."""
     here = search.evaluated(average, unknowns)
     slopes = search.slopes(average, here)
     for step in range(_STEPS):
@@ -152,9 +153,9 @@ def _approached(
 
 
 def _felt(move: np.ndarray, slopes: np.ndarray) -> float:
-    """How much of a move log alpha feels: its own, and that of the growth by the overlap.
+    """Return the effect of a move on log alpha: its own component, or the change of the growth by the overlap.
 
-    From draws the overlap itself does not settle further than these, as they change places, allow.
+    With draws the overlap itself need not settle, because the set of samples with enough draws changes.
     """
     return float(max(abs(move[-1]), abs(slopes[-1, :-1]) @ abs(move[:-1])))
 

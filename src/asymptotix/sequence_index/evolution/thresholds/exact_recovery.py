@@ -1,4 +1,4 @@
-"""The smallest alpha at which the dynamics from nothing ends at full overlap in every visible direction.
+"""The smallest alpha at which the dynamics from zero overlap ends at full overlap in every visible direction.
 
 Equation si-exact of docs/theory/sequence_index.md.
 """
@@ -20,20 +20,20 @@ from .threshold import NEVER, Threshold, not_below
 
 #: Relative width to which the threshold is bisected.
 _MARGIN = 0.005
-#: Sets of nodes on which exact recovery is looked for, where it comes after full overlap is stable.
+#: Number of sets of nodes on which the threshold is bisected, if it lies above the alpha where full overlap is stable.
 _NODE_SETS = 4
 #: Largest alpha that is tried, in units of p/r.
 _LARGEST = 16.0
-#: Where fixed points are followed from, in units of p/r: below a fold, close enough to be there soon.
+#: Alpha, in units of p/r, from which fixed points are followed: below a fold, and close enough to reach it soon.
 _BELOW = 0.95
-#: Standard errors by which exact recovery may come below where the last direction was found to be learned.
+#: Number of standard errors by which exact recovery may come below the threshold found for the last direction.
 _DOUBT = 3.0
-#: Largest 1-q at which more nodes may still lead to full overlap.
+#: Largest 1-q on coarse nodes from which more nodes may still lead to full overlap.
 _ALMOST_FULL = 0.1
 
 
 class _FullOverlap:
-    """Whether the dynamics from nothing ends at full overlap; each alpha starts where a smaller one ended."""
+    """Tests whether the dynamics from zero ends at full overlap; each alpha starts where a smaller one ended."""
 
     def __init__(self, evolution: Dynamics, foot: Point | None = None, say: Say = quietly) -> None:
         self.evolution, self.say = evolution, say
@@ -42,7 +42,7 @@ class _FullOverlap:
 
     @cached_property
     def on_more_nodes(self) -> Dynamics:
-        """The same dynamics on more nodes, which take long to prepare."""
+        """The dynamics on more nodes, kept because they take long to prepare."""
         return self.evolution.on_more_nodes(MORE)
 
     def __call__(self, alpha: float) -> bool:
@@ -59,14 +59,14 @@ class _FullOverlap:
         return False
 
     def bisected(self, low: float, high: float, margin: float) -> Threshold:
-        """The smallest alpha with full overlap, between one without and one with it."""
+        """Return the smallest alpha with full overlap, between ``low`` without and ``high`` with full overlap."""
         while high - low > margin * low:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self(middle) else (middle, high)
         return Threshold(0.5 * (low + high), 0.5 * (high - low))
 
     def near(self, alpha: float, margin: float, floor: float) -> Threshold:
-        """As :meth:`bisected`, from an alpha close to it; never below a floor, where it cannot be."""
+        """Return the result of :meth:`bisected` from an alpha close to it; never below ``floor``, a lower bound."""
         lowest = floor * (1 + _MARGIN)
         low, high = max(0.97 * alpha, lowest), 1.03 * alpha
         while self(low):
@@ -81,9 +81,9 @@ class _FullOverlap:
 
 
 def _recovers_on_more_nodes(recovers: _FullOverlap, end: Point) -> bool:
-    """Whether full overlap, missed by little at this end on few nodes, is reached on more.
+    """Whether more nodes reach full overlap from this end, where coarse nodes narrowly miss it.
 
-    Just above p/r the dynamics is marginal, and the noise of few nodes can hold it up close to full overlap.
+    Just above p/r the dynamics is marginal, and the noise of coarse nodes can stop it close to full overlap.
     """
     evolution = recovers.evolution
     partial = end.learned < evolution.visible.shape[1] or end.space.rank == 0
@@ -100,18 +100,18 @@ def exact_recovery(
     tolerance: float = _MARGIN,
     say: Say = quietly,
 ) -> Threshold:
-    """Smallest alpha at which the uninformed start ends at full overlap.
+    """Return the smallest alpha at which the uninformed start ends at full overlap, to a relative ``tolerance``.
 
-    Never below the bound up to which full overlap is unstable, nor below where the last direction starts to be learned.
-    Closer to the bound than 1e-3 the dynamics is marginal, and what it does is not known; elsewhere it is where the
-    branch of fixed points ends, or bisected where that is not found, to the relative ``tolerance``.
+    It is never below the bound up to which full overlap is unstable, nor below the threshold of the last direction.
+    Within 1e-3 of the bound the dynamics is marginal, and its end is not known. Elsewhere the result is the largest
+    alpha on the branch of fixed points, or comes from bisection if that is not found.
 
     Parameters
     ----------
     foot : Point, optional
-        A point of the branch of the uninformed start, from which it is followed.
+        A point of the branch of the uninformed start, from which the branch is followed.
     last : Threshold, optional
-        Where the last direction that is known starts to be learned.
+        Threshold of the last direction that is known.
     """
     bound = evolution.exact_recovery_bound
     if not np.isfinite(bound) or last == NEVER:
@@ -130,7 +130,7 @@ def exact_recovery(
     else:
         high = 1.25 * bound
         fine = min(max(tolerance, MARGINAL), _MARGIN)
-        # Few nodes may pass by a fold that is little above the bound.
+        # Coarse nodes may miss a fold slightly above the bound.
         if not evolution.nodes.exact and not recovers(_BELOW * bound) and (last_one := end_of_branch()) is not None:
             return _not_below_bound(last_one, bound, fine).checked(tolerance)
         if recovers(bound * (1 + fine)):
@@ -148,16 +148,17 @@ def exact_recovery(
 
 
 def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Threshold:
-    """The last fixed point, or the bound where it is not certain that there is one above."""
+    """Return the last fixed point, or the bound unless this fixed point is certainly above the bound."""
     if last_one.alpha - _DOUBT * last_one.error > bound * (1 + margin):
         return last_one
     return Threshold(bound, max(margin * bound, max(last_one.alpha - bound, 0.0) + last_one.error))
 
 
 def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> float | None:
-    """How closely above the bound recovery is exact, ``fine`` or _MARGIN, where few nodes miss it; None where not.
+    """Return the margin above the bound, ``fine`` or _MARGIN, at which more nodes find exact recovery, or None.
 
-    More nodes, which take long, are asked for the fine margin only where there is recovery at the wider one.
+    Coarse nodes have missed it at the fine margin. More nodes take long: they are used for the fine margin only if
+    there is recovery at the wider one.
     """
     missed = recovers.ends[-1]
     if fine == _MARGIN:
@@ -168,7 +169,7 @@ def _margin_on_more_nodes(recovers: _FullOverlap, bound: float, fine: float) -> 
 
 
 def _certainly_not_learned(last: Threshold) -> float:
-    """An alpha up to which a direction is not learned, from where it starts to be; zero where that is not known."""
+    """Return an alpha up to which a direction with this threshold is not learned; zero if that is not known."""
     if last.how not in (Status.CONVERGED, Status.INACCURATE) or not np.isfinite(last.alpha):
         return 0.0
     return last.alpha - _DOUBT * last.error
@@ -177,11 +178,10 @@ def _certainly_not_learned(last: Threshold) -> float:
 def _on_several_sets_of_nodes(
     recovers: _FullOverlap, foot: Point | None, low: float, high: float, floor: float, tolerance: float
 ) -> Threshold:
-    """Bisected between two alphas, and near by on other nodes: where the dynamics passes depends on them.
+    """Bisect between two alphas, then near the result on other sets of nodes, as the result depends on the nodes.
 
-    Those start from the ``foot`` too: what grows there need not be found on a block of each of them.
-
-    A deterministic average has none.
+    All sets start from ``foot``, so that what grows there need not be found on a block of each set. A deterministic
+    average has one set only.
     """
     evolution, exact = recovers.evolution, recovers.evolution.nodes.exact
     margin = min(tolerance, _MARGIN) if exact else _MARGIN

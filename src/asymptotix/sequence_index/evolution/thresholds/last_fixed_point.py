@@ -1,14 +1,15 @@
-"""Where fixed points on the way from nothing to full overlap end: the fold of their branch, or its end.
+"""The largest alpha on the branch of fixed points from zero to full overlap: at the fold of the branch, or at its end.
 
-With the overlap the alpha of a fixed point grows at first. Where it is largest two of them meet, and beyond nothing
-stops the dynamics; or it grows until the overlap is full. Close to there the dynamics lingers, and the noise of few
-nodes holds it up: where it ends cannot be bisected well. The branch itself passes through the fold, followed by the
-mean logit s of the overlap,
+Along the branch alpha first grows with the overlap. Where alpha is largest two fixed points meet (a fold), and beyond
+nothing stops the dynamics; or alpha grows until the overlap is full. Close to this alpha the dynamics is slow, and the
+noise of coarse nodes stops it, so that bisection is inaccurate. The branch itself passes through the fold. It is
+followed as a function of the mean logit s of the overlap,
 
     x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
 
-e the coordinates of the unit matrix: log(alpha) is what keeps s. An error of log h moves it by its part along the left
-solution w of w (1 - dlog h/dx) = e, whatever it does to the overlap; at the fold that is a null vector.
+with e the coordinates of the unit matrix; log(alpha) is such that s has its given value. An error of log h changes
+log(alpha) by its component along the solution w of w (1 - dlog h/dx) = e, whatever it does to the overlap. At the fold
+w is a left null vector.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
 
-#: Steps along the branch, in the mean logit, how many there are at most, and how closely that of the fold is found.
+#: Step along the branch in the mean logit, largest number of steps, and accuracy of the mean logit of the fold.
 _STRIDE, _STRIDES, _CLOSE = 0.25, 60, 0.02
-#: By how much log(alpha) may be below the largest on few nodes where that on more nodes may be; there, after how many
-#: steps along the branch more nodes are asked, whose difference is smooth, and how many blocks of them.
+#: Distance of log(alpha) from its maximum on coarse nodes within which the maximum on more nodes may lie. There, number
+#: of steps between two comparisons with more nodes (the difference is smooth), and number of blocks of these.
 _FALLEN, _EVERY, _BLOCKS = 0.02, 4, 4
-#: Residual of a fixed point on few nodes, evaluations for one, and steps of finite differences.
+#: Residual of a fixed point on coarse nodes, largest number of evaluations for it, and step of finite differences.
 _SETTLED, _EVALUATIONS, _STEP = 1e-3, 40, 0.1
-#: Sum of the absolute weights of principal directions, whose sum is one, from which on they may be noise.
+#: Sum of the absolute weights of principal directions above which they may be noise; their sum is one.
 _LARGE_WEIGHTS = 2.0
 
 
 class _Branch:
-    """Fixed points of given mean logits, on few nodes; each is sought from the last."""
+    """Fixed points with given mean logits on coarse nodes; each search starts from the last fixed point."""
 
     def __init__(self, evolution: OverlapMap, start: Point) -> None:
         self._evolution, self._start = evolution, start
@@ -55,27 +56,27 @@ class _Branch:
 
     @property
     def ended(self) -> bool:
-        """Whether the overlap is as good as full."""
+        """Whether the overlap is nearly full."""
         return self._start.moved(self.x).largest_variance <= NEARLY_EXACT
 
     @property
     def known_so_far(self) -> Point | None:
-        """Where it is, with the directions that are as good as known, should there be any beside others."""
+        """The last point with its nearly known directions counted as known; None unless some are and some are not."""
         here = self._start.moved(self.x)
         return here.pinned() if here.logits[0] < KNOWN_LOGIT <= here.logits[-1] else None
 
     @property
     def few(self) -> Averager:
-        """The few nodes."""
+        """Averages over the coarse nodes."""
         return self._evolution.nodes.few
 
     def log_moments(self, average: Averager, x: np.ndarray) -> np.ndarray:
-        """The coordinates of log h, one row per randomisation."""
+        """Return the coordinates of log h, one row per randomisation."""
         point = self._start.moved(x).at(1.0)
         return self._evolution.image(average(point.V), point)
 
     def log_alpha(self, size: float) -> float:
-        """That of the fixed point of a mean logit, to which this moves."""
+        """Move to the fixed point with mean logit ``size`` and return its log(alpha)."""
         unit = self._unit
 
         def at_size(x: np.ndarray) -> np.ndarray:
@@ -90,9 +91,9 @@ class _Branch:
         return size - float(unit @ self.log_moments(self.few, self.x).mean(0) / (unit @ unit))
 
     def weights(self) -> np.ndarray:
-        """How errors of log h move the log(alpha) of a mean logit, of sum one along the unit matrix.
+        """Return the weights, with sum one, by which errors of log h change log(alpha) at a fixed mean logit.
 
-        Large ones of both signs may be the noise of differences on few nodes: then they are asked of a block.
+        Large weights of both signs may be noise of differences on coarse nodes: they are then computed on a block.
         """
         weights = self._weights_on(self.few)
         large = abs(weights * self._unit).sum() > _LARGE_WEIGHTS
@@ -105,12 +106,12 @@ class _Branch:
         return weights / (weights @ self._unit)
 
     def log_alphas(self, average: Averager, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Those near x on other nodes, one for each randomisation."""
+        """Return log(alpha) near x on other nodes, one value per randomisation."""
         return (x - self.log_moments(average, x)) @ weights
 
 
 class _Step(NamedTuple):
-    """A fixed point of a branch: its mean logit, where it is, and its log(alpha) on few nodes."""
+    """A fixed point of a branch: its mean logit, its coordinates, and its log(alpha) on coarse nodes."""
 
     size: float
     x: np.ndarray
@@ -122,20 +123,21 @@ def _top(walk: list[_Step]) -> int:
 
 
 def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say: Say) -> Threshold | None:
-    """The largest alpha of the branch from a fixed point to full overlap, to a relative ``tolerance``.
+    """Return the largest alpha on the branch from a fixed point to full overlap, to a relative ``tolerance``.
 
-    That of its fold, or of its end. None where not everything is learned at the start, or where it is not found.
+    It is at the fold of the branch or at its end. None if some visible direction is not learned at the start, with side
+    information or held indices, or if the search fails.
     """
     known = start.space.rank + start.space.certain.shape[1]
     if start.space.rank == 0 or known < evolution.visible.shape[1] or evolution.side_information > 0 or evolution.held:
         return None
     branch = _Branch(evolution, start)
     walk = _walked(branch, _STRIDE, say)
-    while (start_of_rest := branch.known_so_far) is not None:  # what is known would run away from the mean logit
+    while (start_of_rest := branch.known_so_far) is not None:  # known directions would outgrow the mean logit
         branch = _Branch(evolution, start := start_of_rest)
         walk = _walked(branch, _STRIDE, say)
     ended = branch.ended
-    if _top(walk) == 0:  # the start may have lingered beyond the fold
+    if _top(walk) == 0:  # the start may lie beyond the fold, where the dynamics was slow
         branch.x = start.x
         walk = [*_walked(branch, -_STRIDE, say)[:0:-1], *walk]
     if _top(walk) == 0 or (_top(walk) == len(walk) - 1 and not ended):
@@ -145,7 +147,7 @@ def last_fixed_point(evolution: OverlapMap, start: Point, tolerance: float, say:
 
 
 def _walked(branch: _Branch, stride: float, say: Say) -> list[_Step]:
-    """Along the branch, until alpha has fallen by much, the overlap is full, or a part of it is known."""
+    """Return steps along the branch, until alpha has clearly fallen, the overlap is full, or directions are known."""
     walk: list[_Step] = []
     for size in [branch.size + stride * number for number in range(_STRIDES)]:
         say(f"along the branch of fixed points, step {len(walk) + 1} of at most {_STRIDES}")
@@ -158,7 +160,7 @@ def _walked(branch: _Branch, stride: float, say: Say) -> list[_Step]:
 
 
 def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: list[_Step], say: Say) -> None:
-    """Move the branch to where alpha is largest on more nodes: on few ones that may be elsewhere on it."""
+    """Move the branch to the point of largest alpha on more nodes, which may not be that on coarse nodes."""
     top, sizes, added = _top(walk), [step.size for step in walk], np.zeros(len(walk))
     if not evolution.nodes.exact:
         branch.x = walk[top].x
@@ -178,7 +180,7 @@ def _to_the_top(evolution: OverlapMap, branch: _Branch, walk: list[_Step], say: 
 
 
 def _differences(evolution: OverlapMap, branch: _Branch, steps: list[_Step], say: Say) -> list[float]:
-    """By how much log(alpha) is larger on more nodes."""
+    """Return log(alpha) on more nodes minus log(alpha) on coarse nodes, for every step."""
     weights, blocks = branch.weights(), [evolution.nodes.block(number) for number in range(_BLOCKS)]
     found = []
     for number, (_, x, log_alpha) in enumerate(steps):
@@ -203,7 +205,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
         if enough or len(rows) == nodes.most_blocks:
             break
         say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}, error {scatter:.1e}")
-        if len(rows) == 1 and first is not nodes.block(0):  # what makes it better has less noise than all the rest
+        if len(rows) == 1 and first is not nodes.block(0):  # the improvement by a better block has little noise
             added = rows[0] - log_alphas(nodes.block(0))
         rows.append(log_alphas(nodes.block(len(rows))) + added)
     alpha = float(np.exp(np.mean(rows)))
@@ -211,7 +213,7 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
 
 
 def _systematic_error(branch: _Branch, block: Averager, weights: np.ndarray) -> float:
-    """By how much log alpha may be wrong beyond its scatter."""
+    """Return the systematic error of log alpha, which the scatter does not show."""
     if block.uncorrected is None:
         return block.accuracy
     there, before = (branch.log_alphas(average, branch.x, weights).mean() for average in (block, block.uncorrected))

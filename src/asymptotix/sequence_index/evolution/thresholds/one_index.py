@@ -1,4 +1,4 @@
-"""The branch of a diagonal overlap on which one index is learned, and which index follows.
+"""The branch of a diagonal overlap on which one index is learned, and the index that is learned next.
 
 On the branch where index a has overlap q,
 
@@ -25,18 +25,18 @@ from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
 from .threshold import NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
-#: An index whose log growth is closer to zero than this, where another one grows, may be the first on more nodes.
+#: An index may come first on more nodes if its log growth exceeds minus this where another grows on coarse nodes.
 _CLOSE = 0.1
 
 
 class OneIndexBranch:
-    """The branch of a diagonal overlap on which only one row, ``learned``, has any."""
+    """The branch of a diagonal overlap on which only the row ``learned`` has an overlap."""
 
     def __init__(self, evolution: OverlapMap, learned: int) -> None:
         self.evolution, self.learned = evolution, learned
 
     def at(self, x: float, block: int | None = None, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Log alpha(q) (R,) and log(alpha f) (R, P) at logit x, per randomisation of a block of nodes, or on a few."""
+        """Return log alpha(q) (R,) and log(alpha f) (R, P) at logit x, on a block of nodes or (None) coarse ones."""
         v = np.ones(self.evolution.channel.indices)
         v[self.learned] = from_logit(x)[1]
         nodes = self.evolution.nodes
@@ -48,13 +48,13 @@ class OneIndexBranch:
 
 
 def _log_rows(rows: np.ndarray) -> np.ndarray:
-    """Logarithms of the rows, shifted so that their mean is the logarithm of the mean: they only tell the scatter."""
+    """Return logarithms of the rows, shifted so that their mean is the logarithm of the mean; they show the scatter."""
     logs = np.log(rows)
     return logs - logs.mean(0) + np.log(rows.mean(0))
 
 
 class _Crossing(NamedTuple):
-    """Where on a branch, on few nodes, alpha f_index = 1: logit x, slopes of log alpha and of log alpha f there."""
+    """Point of a branch where alpha f_index = 1 on coarse nodes: logit x, slopes of log alpha and of log alpha f."""
 
     index: int
     x: float
@@ -63,7 +63,7 @@ class _Crossing(NamedTuple):
 
 
 def next_index(evolution: OverlapMap, learned: int, tolerance: float, say: Say = quietly) -> StaircaseStep:
-    """The first of the other indices to follow; all of those that come close to it are looked at."""
+    """Return the step of the index that is learned next; all indices that may be the next one are compared."""
     P = evolution.channel.indices
     branch = OneIndexBranch(evolution, learned)
     crossings, highest = _first_crossings(branch, say)
@@ -75,12 +75,12 @@ def next_index(evolution: OverlapMap, learned: int, tolerance: float, say: Say =
 
 
 def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say: Say) -> Threshold:
-    """A crossing on more nodes."""
+    """Return the threshold at a crossing, on more nodes."""
     index, x, slope_alpha, slope_growth = crossing
     most = MOST_BLOCKS_DRAWN if branch.evolution.channel.stochastic else BLOCKS[-1]
 
     def predicted(x: float, block: int, careful: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Where it grows, as a logit, and alpha there, by a linear step from x."""
+        """Return the logit and the alpha of the crossing, predicted by a linear step from x."""
         log_alpha, growth = branch.at(x, block, careful)
         move = -growth[:, index] / slope_growth
         return x + move, np.exp(log_alpha + slope_alpha * move)
@@ -108,9 +108,9 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say:
 
 
 def _first_crossings(branch: OneIndexBranch, say: Say) -> tuple[list[_Crossing], float]:
-    """Walk up the branch to the first x at which an index grows; those that almost do are taken along.
+    """Walk up the branch until an index grows, and further until all indices that almost grew there grow, too.
 
-    Returns them, and the largest alpha that was looked at.
+    Returns these crossings, and the largest alpha of the walk.
     """
     previous, found, close, highest = None, [], set[int](), 0.0
     start, bulk, end = (float(x) for x in (to_logit(1e-4), to_logit(0.02), -to_logit(NEARLY_EXACT) + 3))

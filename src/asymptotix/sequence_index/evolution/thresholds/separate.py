@@ -1,4 +1,4 @@
-"""Thresholds of index rows that are learned without each other, put together to those of all rows."""
+"""Thresholds of independently learned parts of the index rows, combined to thresholds of all rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from .threshold import NEVER, StaircaseStep, Threshold
 
-#: Relative distance of thresholds that are the same up to rounding.
+#: Relative distance of two thresholds below which they are equal up to rounding.
 _SAME = 1e-9
 
 
 class FoundThresholds(NamedTuple):
-    """The staircase, weak recovery of every row, exact recovery (None: not asked for), and where that is stable."""
+    """The staircase, weak recovery of all rows, exact recovery (None: not requested), and its bound p/r."""
 
     steps: list[StaircaseStep]
     weak: list[Threshold]
@@ -32,9 +32,9 @@ class FoundThresholds(NamedTuple):
 
 
 def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds], count: int) -> FoundThresholds:
-    """Return the thresholds of ``count`` rows from those of parts with these rows.
+    """Return the thresholds of ``count`` rows from the thresholds of parts; ``rows`` are the rows of each part.
 
-    Rows of no part are never learned. Exact recovery is that of the last part.
+    Rows in no part are never learned. Exact recovery is that of the part that comes last.
     """
     steps = [
         StaircaseStep(step.threshold, _embedded(step.direction, own, count))
@@ -49,14 +49,14 @@ def joined(rows: Sequence[Sequence[int]], parts: Sequence[FoundThresholds], coun
 
 
 def _embedded(direction: np.ndarray, rows: Sequence[int], count: int) -> np.ndarray:
-    """A matrix of some rows as one of all of them."""
+    """Return a matrix on some rows as a matrix on all ``count`` rows."""
     whole = np.zeros((count, count))
     whole[np.ix_(rows, rows)] = direction
     return whole
 
 
 def _together(steps: list[StaircaseStep]) -> list[StaircaseStep]:
-    """In their order; directions with the same threshold are learned in one step."""
+    """Return the steps in ascending order, with directions of equal thresholds merged into one step."""
     ordered: list[StaircaseStep] = []
     for step in sorted(steps, key=lambda step: step.threshold.alpha):
         last = ordered[-1] if ordered else None
@@ -74,5 +74,5 @@ def _same(one: Threshold, other: Threshold) -> bool:
 
 
 def _last(thresholds: Sequence[Threshold]) -> Threshold:
-    """The largest; what never comes is later than what was not found."""
+    """Return the largest threshold; NEVER is larger than a threshold that was not found."""
     return NEVER if NEVER in thresholds else max(thresholds, key=lambda one: one.alpha)

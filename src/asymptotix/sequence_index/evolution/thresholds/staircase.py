@@ -1,9 +1,9 @@
-"""Where each direction of index space starts to be learned: the successive instabilities from nothing.
+"""The thresholds at which the directions of index space are learned: successive instabilities from zero overlap.
 
-What is not learned is unstable where alpha lambda(Q) > 1 on the branch of what is learned already, lambda the largest
+On a branch with some learned directions the others are unstable where alpha lambda(Q) > 1, with lambda the largest
 eigenvalue of the operator F there (f_l for an index whose row may change its sign on its own). The first threshold is
 1/lambda at Q = 0 (Troiani et al., arXiv:2502.00901, Theorem 2.3). Branches with more than one learned direction are
-followed in alpha; for that with one index of a diagonal overlap see :mod:`one_index`.
+followed in alpha; for one learned index of a diagonal overlap see :mod:`one_index`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from .threshold import (
     not_below,
 )
 
-#: Smallest and largest alpha at which a branch is looked at, and the ratio of one step along it.
+#: Smallest and largest alpha at which a branch is examined, and the ratio of successive values of alpha.
 _FIRST, _LAST, _STRIDE = 0.02, 64.0, 1.25
-#: The ratio of the first steps, and how many there are at most until the branch is found.
+#: The ratio in the first steps, and their largest number until the branch is found.
 _NUDGE, _NUDGES = 1.02, 12
-#: Log growth up to which a crossing is close, where nothing is known of smaller alpha.
+#: Log growth up to which a crossing is near, if the growth at smaller alpha is not known.
 _NEARBY = 0.3
 
 
 class Staircase(NamedTuple):
-    """The steps in their order, and a point of the branch on which all is learned, where there is one."""
+    """The steps in ascending order, and a point of the branch on which all is learned, or None."""
 
     steps: list[StaircaseStep]
     branch: Point | None
 
 
 def staircase(evolution: StateEvolution, *, tolerance: float, rows_only: bool = False, say: Say = quietly) -> Staircase:
-    """Directions in the order in which they are learned from nothing; those that are not come last, at infinity.
+    """Return directions in the order in which they are learned from zero; those never learned come last, at infinity.
 
-    With ``rows_only`` it ends where every row that is visible has a part in a step: later ones tell nothing new of it.
+    With ``rows_only`` it ends when every visible row is part of a step: later steps do not change rows' thresholds.
     """
     say("first weak-recovery threshold")
     steps = [first_step(evolution, tolerance, under("first weak-recovery threshold", say))]
@@ -76,12 +76,12 @@ def staircase(evolution: StateEvolution, *, tolerance: float, rows_only: bool = 
 
 
 def visible_rows(evolution: StateEvolution) -> list[int]:
-    """The indices on which the output depends."""
+    """Return the indices on which the output depends."""
     return np.flatnonzero((evolution.visible**2).sum(1) > PART).tolist()
 
 
 def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> StaircaseStep:
-    """What starts by itself, at alpha = 0; or the first instability of zero overlap."""
+    """Return the first step: directions that start by themselves, at alpha = 0, or the first unstable direction."""
     channel = evolution.channel
     if channel.diagonal:
         curvature = curvature_at_zero(channel)
@@ -91,7 +91,7 @@ def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> Stairca
     found = evolution.growth_of_nothing(0.5 * tolerance, evolution.nodes.most_blocks, say)
     if found.starts_by_itself:
         return StaircaseStep(Threshold(0.0, 0.0), found.moment / np.linalg.norm(found.moment))
-    if not found.direction.any():  # everything that is visible is left: where G vanishes, at any alpha
+    if not found.direction.any():  # no direction grows; if G vanishes, none does at any alpha
         largest = found.rate + SIGNIFICANT * found.error
         return _left(evolution.visible, NEVER if largest <= NO_MOMENT else not_below(1 / largest))
     alpha = Threshold(1 / found.rate, found.error / found.rate**2)
@@ -99,13 +99,13 @@ def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> Stairca
 
 
 def _left(frame: np.ndarray, threshold: Threshold) -> StaircaseStep:
-    """The directions spanned by a frame (P, d), which are not learned before the end."""
+    """Return one step with all directions in the span of a frame (P, d)."""
     inside = frame @ frame.T
     return StaircaseStep(threshold, inside / np.linalg.norm(inside))
 
 
 def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
-    """Just above the first threshold, with all directions of that step: few nodes would take a tie apart."""
+    """Return a point at the first threshold with all directions of that step; coarse nodes would split equal rates."""
     alpha = first.threshold.alpha
     if not np.isfinite(alpha):
         return None
@@ -116,7 +116,7 @@ def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
 
 
 def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say: Say) -> Point | None:
-    """The branch with the direction of a step of a diagonal staircase taken in."""
+    """Return the branch with the direction of a step of a diagonal staircase added."""
     if not np.isfinite(step.threshold.alpha):
         return None
     found = Instability(np.zeros_like(step.direction), 1.0, 0.0, step.direction)
@@ -126,13 +126,13 @@ def _entered(evolution: StateEvolution, branch: Point, step: StaircaseStep, say:
 def _next_direction(
     evolution: StateEvolution, branch: Point, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point | None]:
-    """Follow the branch in alpha until what is left outside grows."""
+    """Follow the branch in alpha until a direction outside the learned subspace grows."""
     learned, below, growth_below = branch.learned, None, -np.inf
     alpha, tries = max(branch.alpha, _FIRST), 0
     if evolution.nodes.noisy:
         alpha = _rooted(evolution, branch, alpha, say)
     while alpha < _LAST:
-        # On few nodes the last direction is learned a little later than it was said to be, on noisy ones even later.
+        # On coarse nodes the last direction is learned slightly above its threshold, on noisy ones even later.
         nudge = _NUDGE ** (1 + tries) if evolution.nodes.noisy else _NUDGE
         alpha, tries = alpha * (min(nudge, _STRIDE) if below is None and tries < _NUDGES else _STRIDE), tries + 1
         end = evolution.followed(branch.at(alpha), under("following the branch", say))
@@ -156,9 +156,9 @@ def _next_direction(
 
 
 def _rooted(evolution: StateEvolution, branch: Point, alpha: float, say: Say) -> float:
-    """An alpha from which all that has entered a branch grows on few nodes, too: below it dies out, after many steps.
+    """Return an alpha at which all directions of a branch grow on coarse nodes, too; below it they slowly decay.
 
-    A second iteration tells by which factor the smallest overlap shrinks, one that does not depend on its size.
+    The second of two iterations gives the factor by which the smallest overlap shrinks, independent of its size.
     """
     for _ in range(_NUDGES):
         say(f"where the branch grows on few nodes, alpha = {alpha:.4g}")
@@ -180,7 +180,7 @@ def _log_growth(found: Instability, alpha: float) -> float:
 def _sudden(
     evolution: StateEvolution, low: float, above: Point, found: Instability, tolerance: float
 ) -> tuple[StaircaseStep, Point]:
-    """What starts by itself on the branch, or is dragged along: from the last alpha without it to the first with it."""
+    """Return the step of directions that appear suddenly, between the last alpha without and the first with them."""
     direction = found.moment if found.starts_by_itself else found.direction
     if not direction.any():
         return _dragged_along(evolution, low, above, tolerance), above
@@ -189,7 +189,7 @@ def _sudden(
 
 
 def _dragged_along(evolution: StateEvolution, low: float, above: Point, tolerance: float) -> StaircaseStep:
-    """All that is learned at a point, where the branch below it knew less."""
+    """Return the step of all directions learned at a point, when the branch below it had fewer of them."""
     everything = np.concatenate([above.space.frame, above.space.certain], 1)
     return _left(everything, _between(low, above.alpha, tolerance))
 
@@ -201,10 +201,10 @@ def _between(low: float, high: float, tolerance: float) -> Threshold:
 def _crossing(
     evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point]:
-    """The alpha between two points of a branch at which the growth passes one."""
+    """Return the step at the alpha where the growth passes one, between two points of a branch, and the new branch."""
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
     at, root, unsettled = below, a0, ""
-    # From draws on few nodes the growth is not known better than that one linear step leads to the threshold.
+    # With draws on coarse nodes the growth is known only well enough for one linear step to the threshold.
     close = 0.05 if evolution.nodes.noisy else 0.01
     for _ in range(6):
         root = a0 - g0 * (a1 - a0) / (g1 - g0)
@@ -226,7 +226,7 @@ def _crossing(
 def _crossing_before(
     evolution: StateEvolution, start: Point, above: Point, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point] | None:
-    """The crossing below the first point that few nodes see of a branch; None where there is none above its start."""
+    """Return the crossing below the first point of a branch on coarse nodes; None if none is above its start."""
     if evolution.channel.diagonal:
         return None
     threshold, found, at = crossing(evolution, above, tolerance, say)
@@ -238,7 +238,7 @@ def _crossing_before(
 def _on_more_nodes(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[Threshold, Instability]:
-    """The crossing of a diagonal overlap again, from the refined fixed point; error of the growth over its slope."""
+    """Return a crossing of a diagonal overlap from the refined fixed point; its error is (error of growth) / slope."""
     slope = max(slope, 0.1)
     solution = refined(evolution, at, 0.5 * tolerance, under("refining", say))
     here = evolution.point(at.alpha, solution.Q, solution.V)
@@ -248,7 +248,7 @@ def _on_more_nodes(
     moved = _shift_of_growth(evolution, here, solution)
     bias = _bias_of_draws(evolution, here, found)
     growth -= bias[0]
-    # A secant over a stretch of the branch may be a fifth off the slope at its end.
+    # The slope of a secant along the branch may differ by a fifth from the slope at its end.
     parts = (found.error / max(found.rate, NO_GROWTH), moved, 0.2 * growth, *bias[1:])
     error = np.linalg.norm(parts) / slope
     alpha = at.alpha * float(np.exp(-growth / slope))
@@ -257,7 +257,7 @@ def _on_more_nodes(
 
 
 def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSolution) -> float:
-    """How the error of the overlap moves the log growth: once along its own size."""
+    """Return the change of the log growth when the overlap moves by its error."""
     moved = solution.Q_error / np.linalg.norm(solution.Q_error, 2).clip(1e-12) * np.diag(solution.Q_error).max()
     inside = here.space.frame @ here.space.frame.T @ moved @ here.space.frame @ here.space.frame.T
     shifted, unshifted = (
@@ -268,7 +268,7 @@ def _shift_of_growth(evolution: StateEvolution, here: Point, solution: OverlapSo
 
 
 def _bias_of_draws(evolution: StateEvolution, at: Point, found: Instability) -> tuple[float, float, float]:
-    """By how much few effective draws lower the log growth of what grows, how much of it may be left, its error."""
+    """Return the bias of the log growth due to few effective draws, what may remain of it, and its error."""
     if evolution.channel.careful_enough is None:
         return 0.0, 0.0, 0.0
     index = int(np.diag(found.direction).argmax())

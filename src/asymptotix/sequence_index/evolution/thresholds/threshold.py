@@ -8,18 +8,18 @@ import numpy as np
 
 from ....core.status import Status
 
-#: Stands for zero where a logarithm of a growth is taken.
+#: Smallest growth factor; it replaces zero in logarithms.
 NO_GROWTH = 1e-12
 #: Share of a correction for the bias of few effective draws that counts as its error.
 UNCORRECTED_SHARE = 0.5
-#: Share of the tolerance that the scatter may take: from eight randomisations it is known to a quarter.
+#: Largest scatter as a share of the tolerance: eight randomisations give the scatter to a quarter.
 SCATTER_SHARE = 0.8
-#: Share of a direction along an index from which on the index counts as learned with it.
+#: Smallest share of a direction along an index for which the index counts as learned with this direction.
 PART = 1e-3
 
 
 class Threshold(NamedTuple):
-    """An alpha and its numerical error; how the search for it ended, and what is to be said of that."""
+    """An alpha with its numerical error, and the status of its search with a text."""
 
     alpha: float
     error: float
@@ -39,7 +39,7 @@ class Threshold(NamedTuple):
         return self._replace(alpha=self.alpha / copies, error=error)
 
     def checked(self, tolerance: float) -> Threshold:
-        """The same, INACCURATE where it is found and its relative error exceeds the tolerance."""
+        """Return the threshold; INACCURATE if it was found but its relative error exceeds the tolerance."""
         if self.how is not Status.CONVERGED or self.error <= tolerance * self.alpha:
             return self
         if not np.isfinite(self.alpha + self.error):
@@ -48,18 +48,18 @@ class Threshold(NamedTuple):
         return self._replace(how=Status.INACCURATE, words=words)
 
     def unless(self, unsettled: str) -> Threshold:
-        """The same, NOT_CONVERGED where it rests on something that is not, in words."""
+        """Return the threshold; NOT_CONVERGED if ``unsettled``, the text for what did not converge, is not empty."""
         return self._replace(how=Status.NOT_CONVERGED, words=unsettled) if unsettled else self
 
 
 def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> float:
-    """Standard error of the mean of rows (blocks, randomisations); zero where a deterministic average has one of them.
+    """Return the standard error of the mean of rows (blocks, randomisations); zero for one randomisation.
 
-    What all blocks together say for each randomisation, where it is not their mean, is in ``means``.
+    ``means`` (randomisations,) are the results of all blocks together, if these are not the means over blocks.
 
-    Successive blocks of one randomisation make up for each other: it is the scatter of their means. From few of those
-    it may be small by chance, the more so if one stops where it is. It is not taken for less than that of one block,
-    known as often as there are blocks, over their number.
+    The errors of successive blocks of one randomisation compensate each other, so that the scatter of the means counts.
+    The scatter of few means may be small by chance, above all if the search stops when it is small. The scatter of one
+    block (from all blocks), divided by the number of blocks, is therefore a lower limit.
     """
     blocks, count = rows.shape
     if count == 1:
@@ -70,16 +70,16 @@ def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> floa
 
 
 def fill_a_net(blocks: int) -> bool:
-    """Whether so many blocks are a power of two: with a few more points the mean is worse, not better."""
+    """Whether the number of blocks is a power of two: with a few more Sobol points the mean is worse, not better."""
     return blocks & (blocks - 1) == 0
 
 
-#: What the theory says is never learned: the output does not depend on it, or never fixes it.
+#: The threshold of indices that are never learned: the output does not depend on them, or never determines them.
 NEVER = Threshold(np.inf, 0.0)
 
 
 def not_below(alpha: float) -> Threshold:
-    """A threshold that was looked for up to an alpha, in vain: nothing is known of its value but that."""
+    """Return a threshold that a search up to ``alpha`` did not find: nothing else is known about its value."""
     return Threshold(np.inf, np.nan, Status.AT_BOUND, f"not below {alpha:.4g}", alpha)
 
 
@@ -90,10 +90,10 @@ class StaircaseStep(NamedTuple):
     direction: np.ndarray
 
     def involves(self, index: int) -> bool:
-        """Whether an index is learned with it."""
+        """Whether an index is learned in this step."""
         return bool(self.direction[index, index] > PART)
 
 
 def along(threshold: Threshold, index: int, indices: int) -> StaircaseStep:
-    """The step of one index of a diagonal overlap."""
+    """Return the step of one index of a diagonal overlap."""
     return StaircaseStep(threshold, np.diag(np.eye(indices)[index]))
