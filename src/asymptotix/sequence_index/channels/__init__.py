@@ -1,1 +1,1 @@
-"""What one observation says about the index rows: the posterior of every model, and which model gets which."""
+"""Channels: the posterior of a sample's index rows given its output, for every model, and the choice of the channel."""

@@ -1,8 +1,8 @@
-"""Which channel a model gets, and why: the one file that knows them all.
+"""The choice of the channel for a model, with its reasons; no other file knows all channels.
 
 A new model is a new file in ``models`` and one line in the table at the end.
 
-What a channel computes: equations si-evidence, si-gout, si-jacobian of docs/theory/sequence_index.md.
+Channels compute equations si-evidence, si-gout, si-jacobian of docs/theory/sequence_index.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .protocol import Channel
 
 
 def channel_of(model: Any, backend: str = "auto") -> Channel:
-    """The channel of a model: the closed form where there is one, else that of a general link.
+    """Return the channel of a model: the closed form where there is one, else the channel of a general link.
 
     ========================================================  =========================================================
     deep attention                                            channel
@@ -45,8 +45,8 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     one layer, untied, rank one                               ScaleChannel
     two layers, two tokens, tied, rank one, one head          TwoLayerChannel (without skip: with numba only)
     other depths and numbers of tokens of the same            DeepChannel
-    every other                                               that of the link to coordinates of its output
-    attention of infinite depth                               that of one layer, with another output
+    all others                                                channel of the link to coordinates of the output
+    attention of infinite depth                               channel of one layer, with another output
     ========================================================  =========================================================
 
     ==========================  =====================================================================
@@ -56,22 +56,22 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     noise, n <= 2               adaptive cubature (CubatureChannel)
     noise, n > 2                weighted draws on the fibre of (indices, noise) (NoisyFibreChannel)
     no noise, n = 1             sum over the monotone and constant pieces (ScalarChannel)
-    discrete outputs, n = 2     quadrature over lines (PlaneChannel) where these change at few places
+    discrete outputs, n = 2     quadrature over lines (PlaneChannel) if outputs change at few places
     discrete outputs            random lines (LineChannel)
     rank n                      sum over roots (RootChannel)
     rank 1, n = 2               quadrature along the level curve (CurveChannel)
     any other constant rank     weighted draws on the fibre (FibreChannel)
     ==========================  =====================================================================
 
-    with n = P M the number of indices and the rank that of the differential of the link. Averages of one index and one
-    output are quadratures, unless the link is too steep for its noise or overflows. A link that no channel covers
-    raises NotImplementedError; the message says what to choose instead.
+    Here n = P M is the number of indices, and the rank is that of the link's differential. Averages for one index and
+    one output are quadratures, unless the link is too steep for its noise or overflows. A link that no channel covers
+    raises NotImplementedError, and the message names alternatives.
 
     Parameters
     ----------
     model : DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex
     backend : str
-        That of :class:`TwoLayerChannel`: "numba", "jax" or "auto".
+        Backend of :class:`TwoLayerChannel`: "numba", "jax" or "auto".
     """
     for kind, made in _CHANNELS.items():
         if isinstance(model, kind):
@@ -81,7 +81,7 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
 
 
 def covers(model: Any) -> bool:
-    """Whether the model is of a kind that has channels."""
+    """Return whether the model belongs to a class that has channels."""
     return isinstance(model, tuple(_CHANNELS))
 
 
@@ -126,15 +126,15 @@ def _discrete(model: ObservedLink, kind: LinkKind) -> LinkChannel:
 
 
 def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel:
-    """The channel of deep attention: that of rank one, of one layer, or of a link."""
+    """Return the channel of deep attention: the one for rank one, for one layer, or for a general link."""
     if model.tokens == 1 and model.activation == "softmax":
         raise ValueError("tokens must be at least 2 with softmax activation: one token attends to itself only, got 1")
     activation = model.activation
     plain = model.tied and model.heads == 1 and set(model.ranks) == {1} and isinstance(activation, str)
     if plain and model.layers == 1:
-        # The output sequence of one layer is its attention matrix plus a constant.
+        # The output sequence of one layer shows its attention matrix plus a constant.
         return SignChannel(model.tokens, str(activation))
-    # Linear layers without skip connection leave one direction of the tokens: the last one cannot be solved for.
+    # Linear layers without skip connection keep one direction of the tokens: last-layer indices cannot be solved for.
     solvable = model.tokens > 1 and (model.skip > 0 or activation == "softmax")
     if plain and model.output == "attention" and solvable:
         # The fixed grid on JAX divides by the skip strength.
@@ -145,9 +145,9 @@ def channel_of_attention(model: DeepAttention, backend: str = "auto") -> Channel
 
 
 def one_layer_channel(model: DeepAttention) -> OneLayerChannel | None:
-    """The closed-form channel of one layer, None where there is none.
+    """Return the closed-form channel of one layer, None where there is none.
 
-    For the output sequence of one layer it is that of the attention matrix: the skip connection adds a constant.
+    The output sequence of one layer has the channel of the attention matrix: the skip connection adds a constant.
     """
     if model.layers > 1 or callable(model.activation):
         return None
@@ -163,10 +163,10 @@ def one_layer_channel(model: DeepAttention) -> OneLayerChannel | None:
 
 
 def _attention_as_link(model: DeepAttention) -> LinkChannel:
-    """The channel of any deep attention, as that of the link to coordinates of its output that do not saturate.
+    """Return the channel of any deep attention, as a link to coordinates of its output that do not saturate.
 
-    Where they may (the output sequence of several layers, a saturating activation of one's own), what is rounded away
-    is lost to the posterior too; NotImplementedError where too much is.
+    The coordinates do saturate for the output sequence of several layers and for a user's saturating activation. The
+    posterior then lacks the information lost to rounding; NotImplementedError if it loses too much.
     """
     if callable(model.activation):
         attention_map.try_activation(model.activation, model.tokens)
@@ -189,7 +189,7 @@ def _attention_as_link(model: DeepAttention) -> LinkChannel:
 
 
 def infinite_depth_channel(model: InfiniteDepthAttention, backend: str = "auto") -> Channel:
-    """The channel of one layer, with the output of the last of infinitely many."""
+    """Return the channel of one layer, with the output of the last of infinitely many layers."""
     one = DeepAttention(1, model.tokens, rank=model.rank, activation=model.activation)
     return channel_of_attention(one, backend).with_output(model.evaluate)
 
@@ -198,7 +198,7 @@ def _channel_of_link(model: LinkModel, backend: str) -> Channel:
     return channel_of_link(model)
 
 
-#: Kind of model -> the function that chooses its channel, of the model and the backend.
+#: Class of model -> function (model, backend) that chooses its channel.
 _CHANNELS: dict[type, Callable[[Any, str], Channel]] = {
     DeepAttention: channel_of_attention,
     InfiniteDepthAttention: infinite_depth_channel,

@@ -1,8 +1,8 @@
 """Channels whose posterior is a program for one sample, mapped over the samples.
 
 The indices of a sample are a vector z of n = P M entries (the token varies fastest) with the prior N(omega, V (x) I_M).
-Samples are taken in chunks of one shape, so that one program is compiled. Where posteriors come from weighted draws,
-samples for which the weights leave too few of them are done again with more lists.
+Samples are computed in chunks of one shape, so that one compiled program serves all. With posteriors from weighted
+draws, samples with too few effective draws are computed again with more lists.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ...numerics.programs.compiled import compiled
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
 from .tools.sample_moments import SampleMoments, merged
 
-#: Lists that a sample with few effective draws is done again with, at first and if that was not enough.
+#: Numbers of lists for samples with few effective draws: of the first repetition, and of the second if still too few.
 MORE_LISTS = (8, 64)
-#: Samples in a chunk on a CPU and on an accelerator; the memory that it may take, and as a share of an accelerator's.
+#: Most samples in a chunk (on a CPU, on an accelerator); its memory in bytes; one over its share of an accelerator's.
 _CHUNK, _CHUNK_BYTES, _CHUNK_SHARE = (256, 4096), 2**28, 16
-#: Between the seeds of lists that must be independent.
+#: Difference of the seeds of lists that must be independent.
 _OTHER_SEED = 1000
 
 
@@ -39,16 +39,16 @@ class NumberedSamples(NamedTuple):
 
 
 class MappedChannel(Channel):
-    """The posterior of the indices, one sample at a time.
+    """A channel whose posterior is a compiled program for one sample, mapped over samples.
 
     Attributes
     ----------
     description : str
-        How the posterior is computed, and why this way.
+        How the posterior is computed, and why this method was chosen.
     """
 
     description: str
-    #: Into how many independent lists the draws of a sample are divided.
+    #: Number of independent lists into which the draws of a sample are divided.
     lists: int = 1
 
     def __init__(self, indices: int, tokens: int, outputs: float) -> None:
@@ -58,31 +58,31 @@ class MappedChannel(Channel):
 
     @abc.abstractmethod
     def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
-        """Posterior of one sample: ``y`` (k,), ``omega`` (n,), ``prior`` (n, n), ``key`` its own of :meth:`keys`."""
+        """Return the posterior of one sample: y (k,), omega (n,), prior (n, n) and its key from :meth:`keys`."""
 
     @abc.abstractmethod
     def footprint(self, draws: int) -> int:
-        """Float64 numbers that one sample holds at once, roughly."""
+        """Return about how many float64 numbers the program holds in memory per sample."""
 
     def keys(self, numbers: np.ndarray, seed: int) -> Any:
-        """What makes the draws of samples random, from their numbers: arrays with an axis for the samples first."""
+        """Return the random keys of samples from their numbers (n,): arrays with an axis of samples first."""
         return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
     def program(self, draws: int, seed: int) -> Any:
-        """The compiled map of :meth:`moments` over samples; ``seed`` is for channels that share lists of draws."""
+        """Return the compiled map of :meth:`moments` over samples; only channels with shared lists use ``seed``."""
         if draws not in self._programs:
             self._programs[draws] = compiled(jax.vmap(functools.partial(self.moments, draws=draws)))
         return self._programs[draws]
 
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
-        """Posterior of Z, see :class:`Channel`; in the precision of its program."""
+        """Return the posterior of Z, see :class:`Channel`; in the precision of the channel's program."""
         found = self.unjudged(observation, omega, V, accuracy)
         if found.effective_samples is not None:
             self.refuse_few_samples(found.effective_samples)
         return found if self.stochastic else found._replace(effective_samples=None)
 
     def unjudged(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior:
-        """The same, also of samples that are not to be trusted: for some of a batch that is judged as a whole."""
+        """Return the posterior without judging its effective draws, for callers that judge a whole batch at once."""
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
         mean = np.asarray(omega, float).reshape(n, self.size)
@@ -99,7 +99,7 @@ class MappedChannel(Channel):
         return Posterior(fields[0], fields[1], fields[2], effective)
 
     def _do_again(self, found: list[np.ndarray], samples: NumberedSamples, accuracy: Accuracy) -> None:
-        """Replace the moments of samples with few effective draws by those of more lists."""
+        """Replace the moments of samples with few effective draws by moments from more lists."""
         for level, repeats in enumerate(MORE_LISTS, 1):
             few = np.flatnonzero(~(found[3] >= accuracy.enough))
             if len(few) == 0:
@@ -112,18 +112,18 @@ class MappedChannel(Channel):
     def in_chunks(
         self, samples: NumberedSamples, rows: np.ndarray, seed: int, draws: int, repeats: int
     ) -> list[np.ndarray]:
-        """Moments of some samples, in chunks of one shape; a channel may look after those that were lost.
+        """Return moments of some samples, computed in chunks of one shape; a channel may repair failed samples here.
 
         Parameters
         ----------
         samples : NumberedSamples
-            All of them.
+            All samples.
         rows : array of int
-            Which of the samples.
+            Places of the samples to compute.
         seed, draws : int
             Number of the list of draws, and its length.
         repeats : int
-            Independent runs of the program per sample, merged.
+            Number of independent runs of the program per sample, whose moments are merged.
 
         Returns
         -------
@@ -137,7 +137,7 @@ class MappedChannel(Channel):
         parts: list[Any] = []
         for start in range(0, len(each), chunk):
             interrupts.check()
-            # The last chunk is filled up with its own last sample: one compiled program serves all.
+            # The last chunk repeats its last sample to keep the shape: one compiled program serves all.
             places = np.minimum(np.arange(start, start + chunk), len(each) - 1)
             some = each[places]
             own = jax.tree.map(lambda x, places=places: x[places], keys)
@@ -150,16 +150,16 @@ class MappedChannel(Channel):
         return [np.array(x) for x in merged(SampleMoments(*lists))]
 
     def _chunk(self, n: int, draws: int) -> int:
-        """Samples per chunk, whatever their number where programs take long to compile."""
+        """Return the samples per chunk, independent of ``n`` for stochastic channels (slow to compile)."""
         room = max(1, _room_for_a_chunk() // (8 * self.footprint(draws)))
         most = _CHUNK[jax.default_backend() != "cpu"] if self.stochastic else max(_CHUNK)
         fitting = min(most, 1 << max(0, room.bit_length() - 1))
         return fitting if self.stochastic else min(fitting, 1 << max(0, (n - 1).bit_length()))
 
     def refuse_few_samples(self, effective: np.ndarray) -> None:
-        """Raise FloatingPointError where the effective numbers of draws (n,) say that posteriors are not to be trusted.
+        """Raise FloatingPointError if the median effective number of draws (n,) is too small to trust the posteriors.
 
-        A channel without draws has nothing to refuse, unless its own measure of that number says more.
+        A channel without draws refuses nothing, unless it overrides this method.
         """
         if not self.stochastic:
             return
@@ -173,8 +173,8 @@ class MappedChannel(Channel):
 
 
 def _room_for_a_chunk() -> int:
-    """Bytes: on a CPU few, that stay in its caches; an accelerator works on as many samples as it can hold."""
+    """Return bytes for a chunk: few on a CPU, to stay in its caches; a share of the memory on an accelerator."""
     if jax.default_backend() == "cpu":
         return _CHUNK_BYTES
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)  # not every device says
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)  # some devices do not report it
     return max(_CHUNK_BYTES, limit // _CHUNK_SHARE)

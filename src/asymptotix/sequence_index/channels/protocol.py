@@ -1,4 +1,4 @@
-"""The channel: what one observation says about the indices.
+"""The interface of a channel: the posterior of a sample's indices Z given its output.
 
 Given the prior Z ~ N(omega, V) per token and an output y = g(Z), a channel returns log Z_out, the posterior mean and
 the posterior covariance of Z in one pass. Everything else follows without differentiating numerically:
@@ -27,14 +27,15 @@ from ...numerics.quadrature import Estimate
 from ..models.rank_one import array_namespace
 from .row_symmetry import RowSymmetry
 
-#: Least median of the effective number of draws of a batch; below it the weights are not to be trusted.
+#: Smallest accepted median over a batch of the effective number of draws; below it the posteriors are refused.
 LEAST_EFFECTIVE_SAMPLES = 30.0
-#: A sample with fewer effective draws is done again with so many lists. Few effective draws pull the posterior
-#: covariance down, the more the rarer the sample, and rare samples carry E|G|^2: with nothing done again, that of the
-#: first of three layers is 17 % too small where the last layer is almost known.
+#: A sample with fewer effective draws is computed again with more lists of draws. Few effective draws bias the
+#: posterior covariance downwards, more so for rarer samples, and rare samples dominate E|G|^2: without longer lists,
+#: E|G|^2 of the first of three layers is 17 % too small where the last layer is almost known.
 ENOUGH_EFFECTIVE_SAMPLES = 64.0
-#: And where that bias counts, for channels with at least four times as many draws. It takes three times as long: E|G|^2
-#: of the second of three layers, where the others are learned, is then low by 0.4(4) % instead of 2.7(8) %.
+#: A larger limit for averages in which that bias counts, for channels with at least four times as many draws. It takes
+#: three times as long; E|G|^2 of the second of three layers, with the others learned, is then low by 0.4(4) % instead
+#: of 2.7(8) %.
 MANY_EFFECTIVE_SAMPLES = 256.0
 
 
@@ -60,14 +61,14 @@ class Posterior(NamedTuple):
 
 
 class ScoreSquares(NamedTuple):
-    """What averages over diagonal overlaps need of the posteriors of n nodes; nodes come last.
+    """Squared scores of n nodes, from which averages at diagonal overlaps are taken; the axis of nodes is last.
 
     Attributes
     ----------
     log_evidence : array (n,)
         As in :class:`Posterior`.
     moments : array (P, n)
-        Whose average is E|g_l|^2.
+        Estimates of E|g_l|^2, one per node.
     curvatures : array (P, n)
         |G_ll|_F^2.
     """
@@ -77,18 +78,18 @@ class ScoreSquares(NamedTuple):
     curvatures: np.ndarray
 
 
-#: Posterior of fixed observations, of omega (n, P, M) and V (P, P).
+#: Posterior of fixed observations as a function of omega (n, P, M) and V (P, P).
 PreparedPosterior = Callable[[Any, Any], Posterior]
 
 
 def score(posterior: Posterior, V: Any) -> Any:
-    """g_out (n, P, M) for the prior covariance V (P, P)."""
+    """Return g_out (n, P, M) for the prior covariance V (P, P)."""
     xp = array_namespace(posterior.shift)
     return xp.linalg.inv(V) @ posterior.shift
 
 
 def score_jacobian(posterior: Posterior, V: Any) -> Any:
-    """D g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
+    """Return d g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
     xp = array_namespace(posterior.shift)
     precision = xp.linalg.inv(V)
     tokens = posterior.shift.shape[-1]
@@ -101,28 +102,28 @@ def score_jacobian(posterior: Posterior, V: Any) -> Any:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How well a posterior is computed; a channel reads what concerns it. ``dataclasses.replace`` changes a field.
+    """Accuracy of a posterior; a channel reads the fields that concern it. ``dataclasses.replace`` changes a field.
 
     Parameters
     ----------
     seed : int
-        Which of the independent lists of draws to use, where there are any.
+        Number of the independent list of draws, for channels with draws.
     draws : int, optional
-        Length of the list, for all samples alike. By default the channel's own, and longer ones for samples with few
-        effective draws.
+        Length of the list, equal for all samples. By default the channel's own length, and longer lists for samples
+        with few effective draws.
     enough : float
-        Effective draws of a sample below which they are few.
+        A sample with fewer effective draws is computed again with longer lists.
     fineness : float
-        Of the adaptive cubature of two layers: twice the distance of nodes, in units of the local width of the
-        integrand. 2 gives 1e-4 to 1e-3 of the posterior standard deviation in the mean; 1.3 gives 1e-5 to 4e-4.
+        Twice the distance of nodes in the adaptive cubature of two layers, in units of the local width of the
+        integrand. The mean has an error of 1e-4 to 1e-3 posterior standard deviations at 2, of 1e-5 to 4e-4 at 1.3.
     cut : float
-        Of the same: cells whose integrand is below exp(-cut) of the peak are dropped.
+        That cubature drops cells whose integrand is below exp(-cut) of its peak.
     rough : bool
-        Of the same: cells are larger, are dropped more readily and have fewer nodes where little is. With a fineness of
-        3 and a cut of 7 a sample is off by a percent, an average by 1e-3, in half the time.
+        Whether that cubature takes larger cells, drops more of them, and puts fewer nodes on cells of small mass. With
+        fineness 3 and cut 7 a sample has an error of one percent and an average of 1e-3, in half the time.
     numbers : array of int, optional
-        Numbers of the samples of a batch, by default 0, 1, ...: where a posterior comes from draws, a sample takes
-        those of its number, whatever else is in the batch.
+        Numbers of the samples of a batch, by default 0, 1, ... The draws of a sample depend on its number alone, not
+        on the other samples of the batch.
     """
 
     seed: int = 0
@@ -156,16 +157,17 @@ class Averages(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """What better posteriors change in averages that were taken with rough ones.
+    """Difference between averages with accurate posteriors and averages with rough posteriors.
 
-    One row per randomisation, of nodes other than those of the averages: with both, rows scatter by both errors.
+    One row per randomisation. The corrected averages have other nodes, so that corrected rows scatter by the errors of
+    both.
 
     Attributes
     ----------
     second_moment, curvature : arrays (randomisations, P, P) and (randomisations, P)
-        Factors.
+        Factors, accurate over rough.
     log_evidence : array (randomisations,)
-        What is added.
+        Accurate minus rough.
     """
 
     second_moment: np.ndarray
@@ -174,13 +176,13 @@ class Correction(NamedTuple):
 
     @classmethod
     def between(cls, rough: Averages, better: Averages) -> Correction:
-        """That of averages at one overlap on the same nodes."""
+        """Return the correction from rough and accurate averages at one overlap on the same nodes."""
         factors = (_ratio(getattr(better, name), getattr(rough, name)) for name in ("second_moment", "curvature"))
         second_moment, curvature = factors
         return cls(second_moment, better.log_evidence - rough.log_evidence, curvature)
 
     def applied(self, averages: Averages) -> Averages:
-        """Averages near the overlap of the correction, corrected."""
+        """Return corrected averages; they must be near the overlap of the correction."""
         return Averages(
             averages.second_moment * self.second_moment,
             averages.log_evidence + self.log_evidence,
@@ -189,24 +191,24 @@ class Correction(NamedTuple):
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """One where there is nothing but rounding: what an index that is not learned has of E[g g^T]."""
+    """Return above / below, and one where ``below`` is only rounding, as E[g g^T] of an index that is not learned."""
     some = abs(below) > 1e-12
     return np.where(some, above, 1.0) / np.where(some, below, 1.0)
 
 
-#: Share of what is added against a bias that counts as an error.
+#: Share of a correction of a bias that counts as the error of that correction.
 HALF_WRONG = 0.5
 
 
 class Averager(abc.ABC):
-    """Callable V -> Averages: the means over data of one channel at overlap Q = I - V."""
+    """Callable V -> Averages: means over data, for one channel at overlap Q = I - V."""
 
-    #: Relative error of a deterministic average, beyond the scatter of randomisations.
+    #: Relative error of a deterministic average, in addition to the scatter of randomisations.
     accuracy: float = 1e-9
 
     @property
     def uncorrected(self) -> Self | None:
-        """The same without what is added against a bias; None where nothing is."""
+        """The averager without its correction of a bias; None if it has no such correction."""
         return None
 
     @abc.abstractmethod
@@ -214,16 +216,16 @@ class Averager(abc.ABC):
 
 
 class OperatorAverager(Averager):
-    """An averager that knows the growth of small overlaps in any direction too: what a matrix overlap asks for."""
+    """An averager that also computes how small overlaps grow in any direction, which matrix overlaps require."""
 
-    #: Posteriors come from draws, so that averages scatter around zero where they vanish.
+    #: Whether posteriors come from draws: averages whose exact value is zero then scatter around zero.
     stochastic: bool = False
 
     @abc.abstractmethod
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """E[g g^T] and the operator F on a subspace, one row per randomisation.
+        """Return E[g g^T] and the operator F on a subspace, one row per randomisation.
 
             F_ab = <B_a, F(B_b)>,     F(X)_{ij} = sum_{k,l,m,n} E[G_{ik,mn} X_{kl} G_{jl,mn}],      G = d g_out/d omega.
 
@@ -231,9 +233,9 @@ class OperatorAverager(Averager):
         ----------
         V : array (P, P)
         frame : array (P, d)
-            Orthonormal columns: g and G are taken along them.
+            Orthonormal columns; g and G are projected on them.
         basis : array (b, d, d)
-            Orthonormal symmetric matrices B_a between which the operator is taken.
+            Orthonormal symmetric matrices B_a, the basis in which F is expressed.
 
         Returns
         -------
@@ -243,91 +245,92 @@ class OperatorAverager(Averager):
 
 
 class Channel(abc.ABC):
-    """What state evolution and message passing need to know of a model."""
+    """Base class of channels: all that state evolution and message passing ask of a model."""
 
     indices: int
     tokens: int
     #: Number r of independent real outputs: the mean rank of the link's differential (0: discrete or noisy outputs).
     outputs: float
-    #: Every index row may change its sign on its own, so that overlaps stay diagonal.
+    #: Whether each index row may change its sign on its own without changing the output: overlaps then stay diagonal.
     diagonal: bool = False
-    #: The posterior comes from a list of draws that ``Accuracy.seed`` chooses. Two seeds are independent: products of
-    #: the two are unbiased, squares of one are not.
+    #: Whether the posterior comes from a list of draws, chosen by ``Accuracy.seed``. Lists of two seeds are
+    #: independent: the product of their posterior means is unbiased, the square of one posterior mean is not.
     stochastic: bool = False
-    #: Fields omega that averages take to one observation, a power of two: more where it costs more than a field.
+    #: Fields omega per observation in averages, a power of two; above 1 where an observation costs more than a field.
     fields: int = 1
-    #: And by how many times as many where averages shall be good, a power of two.
+    #: Factor (a power of two) by which the number of fields grows for accurate averages.
     more_fields: int = 1
-    #: Draws per sample, where there are any.
+    #: Draws per sample; 0 for channels without draws.
     draws: int = 0
     #: Number of standard normals of observation noise per sample that :meth:`observe` adds (0: noiseless).
     noises: int = 0
-    #: Block of the data on which each row acts, integers (P,): rows of different blocks have no overlap. None: all on
-    #: the same.
+    #: Block of the data on which each row acts, integers (P,): rows of different blocks have no overlap. None: all rows
+    #: act on the same block.
     groups: np.ndarray | None = None
-    #: The curvature at zero overlap is exact, good enough to serve as the known mean of a control variate.
+    #: Whether :meth:`curvature_at_zero` is exact, so that it can serve as the known mean of a control variate.
     curvature_is_control: bool = False
-    #: :meth:`draw_indices` folds symmetries, so that its nodes are not iid normals.
+    #: Whether :meth:`draw_indices` folds symmetries, so that its nodes are not iid normals.
     folds_symmetries: bool = False
-    #: Accuracy of posteriors in averages that are corrected by better ones on few nodes. None: nothing is gained by it.
+    #: Accuracy of rough posteriors, for averages that a :class:`Correction` improves. None: they would save no time.
     rough_accuracy: Accuracy | None = None
-    #: Averages over several sets of nodes may be taken at the same time: they hold little memory, and no accelerator.
+    #: Whether averages over several blocks of nodes may run at the same time: they need little memory, no accelerator.
     concurrent: bool = False
-    #: Output shown in place of the model's own, see :meth:`with_output`.
+    #: Output that replaces the model's own, see :meth:`with_output`.
     _shown: Callable[[Any], Any] | None = None
 
     @property
     def cost(self) -> int:
-        """By how much fewer nodes state evolution takes, a power of two: one posterior may take milliseconds."""
+        """Factor (a power of two) by which averages reduce their nodes, where one posterior takes milliseconds."""
         return 1
 
     @property
     def overlap_mask(self) -> np.ndarray:
-        """Ones (P, P) where an overlap may differ from zero."""
+        """Matrix (P, P) with ones where an overlap may differ from zero."""
         return np.eye(self.indices) if self.diagonal else self.same_part
 
     @property
     def same_part(self) -> np.ndarray:
-        """Ones (P, P) for rows that act on the same part of the data."""
+        """Matrix (P, P) with ones for pairs of rows that act on the same block of the data."""
         groups = np.zeros(self.indices, int) if self.groups is None else np.asarray(self.groups)
         return (groups[:, None] == groups).astype(float)
 
     @property
     def careful_enough(self) -> float | None:
-        """``Accuracy.enough`` where the bias of few draws counts; None where more of them cannot be asked for."""
+        """``Accuracy.enough`` where the bias of few draws counts; None if the channel has too few draws for that."""
         return MANY_EFFECTIVE_SAMPLES if self.stochastic and self.draws >= 4 * MANY_EFFECTIVE_SAMPLES else None
 
     @property
     def symmetry(self) -> RowSymmetry:
-        """Exchanges and changes of signs of index rows that outputs do not show, as far as they are known."""
+        """Signed permutations of index rows that leave outputs unchanged, as far as they are known."""
         return RowSymmetry(np.eye(self.indices)[None])
 
     @property
     def output_symmetry(self) -> RowSymmetry:
-        """That of the outputs, whatever posteriors make of it."""
+        """Symmetry of the outputs, whether or not computed posteriors have it."""
         return self.symmetry
 
     @abc.abstractmethod
     def observe(self, Z: Any, noise: Any = None) -> Any:
-        """The observation of index matrices Z (n, P, M), in the channel's token basis.
+        """Return the observations of index matrices Z (n, P, M), in the channel's token basis.
 
-        ``noise``, standard normals (n, ``noises``), is that of the observations; ignored where ``noises`` is zero, and
-        by default chosen by the channel, always the same for the same indices.
+        ``noise`` (n, ``noises``) are the standard normals of the observation noise; unused where ``noises`` is zero. By
+        default the channel chooses them, always the same for the same indices.
         """
 
     def recovery_bound(self, frame: np.ndarray) -> float:
-        """The alpha above which full overlap in the directions of a frame (P, p), all that is visible, is stable."""
+        """Return the alpha above which full overlap is stable; ``frame`` (P, p) spans all visible directions."""
         return frame.shape[1] / self.outputs
 
     @abc.abstractmethod
     def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
-        """Posterior of Z given the observation (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
+        """Return the posterior of Z given observations (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
 
     def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
-        """The posterior of fixed observations as a function of omega and V, for averages that ask for it many times.
+        """Return the posterior of fixed observations as a function of omega and V, which averages call many times.
 
-        A channel computes here, once, what does not depend on the prior. Z (n, P, M) are the true indices: at every
-        overlap the posterior is to be found around them. Of f n fields omega, f at a time belong to one observation.
+        A channel computes here, once, everything that does not depend on the prior. Z (n, P, M) are the true indices:
+        the posterior at every overlap lies around them. With f n fields omega, every f consecutive ones belong to one
+        observation.
         """
         return lambda omega, V: self.posterior(
             np.repeat(observation, len(omega) // len(observation), axis=0), omega, V, accuracy
@@ -336,23 +339,23 @@ class Channel(abc.ABC):
     def score_squares(
         self, observation: Any, Z: np.ndarray, noise: np.ndarray, V: np.ndarray, shares: np.ndarray, accuracy: Accuracy
     ) -> ScoreSquares | None:
-        """All that averages need of the nodes, in one pass, at a diagonal V; None: it is made of posteriors.
+        """Return all that averages at a diagonal V need of the nodes, in one pass; None: averages call the posterior.
 
-        The fields are Q Z + sqrt(Q V) noise. E|g_l|^2 has two estimators, |g_l|^2 and -tr G_ll; ``shares`` (P,) are
-        those of the second.
+        The fields are Q Z + sqrt(Q V) noise. E|g_l|^2 has two estimators, |g_l|^2 and -tr G_ll; ``shares`` (P,) are the
+        weights of the second.
         """
         return None
 
     @abc.abstractmethod
     def model_output(self, Z: Any) -> Any:
-        """The output y (n, ...) of the model for which the channel was made, without noise."""
+        """Return the output y (n, ...) of the model for which the channel was made, without noise."""
 
     def output(self, Z: Any) -> Any:
-        """The output y (n, ...) whose squared error is reported: the model's own, unless another one is shown."""
+        """Return the output y (n, ...) whose squared error is reported: the model's, or that of :meth:`with_output`."""
         return self.model_output(Z) if self._shown is None else self._shown(Z)
 
     def with_output(self, output: Callable[[Any], Any]) -> Self:
-        """The same channel with another output, a function of Z (n, P, M).
+        """Return a copy of the channel with another output, a function of Z (n, P, M).
 
         Observations and posteriors stay as they are.
         """
@@ -361,50 +364,50 @@ class Channel(abc.ABC):
         return changed
 
     def log_output_volume(self, observation: Any) -> Any:
-        """Log |dy / d observation|: turns the density of the observation into that of y."""
+        """Return log |dy / d observation|, which converts the density of the observation into the density of y."""
         return np.zeros(observation.shape[0])
 
     @property
     def volume_error(self) -> float:
-        """Standard error of the mean of :meth:`log_output_volume`; zero where this mean needs no draws."""
+        """Standard error of the mean of :meth:`log_output_volume`; zero if that mean needs no draws."""
         return 0.0
 
     def visible(self, frame: np.ndarray) -> np.ndarray | None:
         """Return orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) that the output depends on.
 
-        None where only averages show which directions these are.
+        None where these directions are known from averages only.
         """
         return None
 
     def curvature_at_zero(self) -> Estimate | None:
-        """f_l = E|G_ll|_F^2 of every index (P,) at zero overlap, G = d g_out / d omega.
+        """Return f_l = E|G_ll|_F^2 of every index (P,) at zero overlap, with G = d g_out / d omega.
 
-        None where it is not known without sampling posteriors of the channel. Index l is unstable where alpha f_l > 1
+        None where f_l is known only by sampling posteriors of the channel. Index l is unstable where alpha f_l > 1
         (Troiani et al., arXiv:2502.00901, eqs. (15) and (16)).
         """
         return None
 
     def exact_averager(self) -> Averager | None:
-        """Averages over data by deterministic quadrature; None where they must be sampled."""
+        """Return the averages over data by deterministic quadrature; None where they must be sampled."""
         return None
 
     def in_single_precision(self) -> Self:
-        """The same channel computing in float32 where it has a program for that, else itself."""
+        """Return the channel that computes in float32, or the channel itself if it has no program for that."""
         return self
 
     def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Z ~ N(0, I) as (n, P, M) and importance weights, from uniforms (n, P M) in (0, 1).
+        """Return Z ~ N(0, I) as (n, P, M) and importance weights, from uniforms (n, P M) in (0, 1).
 
-        A channel with symmetries folds them here (and says so by ``folds_symmetries``): the integrands of state
-        evolution have them too.
+        A channel may fold its symmetries here (and then sets ``folds_symmetries``): the integrands of state evolution
+        have the same symmetries.
         """
         return ndtri(uniforms).reshape(-1, self.indices, self.tokens), np.ones(len(uniforms))
 
     def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Z, the noise of omega ~ N(0, I) of the same shape, and weights, from uniforms (n, 2 P M) in (0, 1).
+        """Return Z, the noise of omega ~ N(0, I) of the same shape, and weights, from uniforms (n, 2 P M) in (0, 1).
 
-        The first coordinates of a Sobol sequence are the most even: a channel may give them to what matters
-        most.
+        The first coordinates of a Sobol sequence are the most uniform: a channel may use them for the variables that
+        matter most.
         """
         size = self.indices * self.tokens
         Z, weights = self.draw_indices(uniforms[:, :size])

@@ -1,8 +1,8 @@
-"""Index rows that may be exchanged, or change their signs together, unseen.
+"""Symmetries of an output: signed permutations of the index rows that leave its law unchanged.
 
-Where the law of the output stays the same under a signed permutation h of the rows, E[g g^T] at the posterior variance
-h V h^T is h E[g g^T] h^T: from nothing, overlaps keep all such symmetries. Nodes and draws break them a little, and
-what is the same for three directions would be learned one after the other.
+Where the law of the output is invariant under a signed permutation h of the rows, E[g g^T] at the posterior variance
+h V h^T is h E[g g^T] h^T: an overlap that starts from zero keeps all such symmetries. Finite nodes and draws break them
+slightly, and equivalent directions would then be learned one after the other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from ...numerics.linear_algebra import symmetric_basis
 
-#: Rows up to which all signed permutations are tried: 384 of four.
+#: Largest number of rows for which all signed permutations are tested: 384 for four rows.
 MOST_ROWS = 4
-#: Index matrices at which all of them are, and those that pass once more; what a link does with the few that are large
-#: is easily missed, so that half of them are.
+#: Number of index matrices in the first test, and in the second test of the permutations that pass; factor by which
+#: every second matrix is enlarged, because a change at large indices only is easily missed.
 _TRIED, _TRIED_AGAIN, _LARGE = 16, 2**12, 2.0
 #: Largest relative change of an output that counts as rounding.
 _ROUNDING = 1e-9
-#: Largest relative change of an overlap up to which it has a symmetry: its directions come from iterations.
+#: Largest relative change of an overlap that counts as invariant: overlaps come from iterations.
 _SAME_OVERLAP = 1e-7
 
 #: An output as a function of index matrices (n, P, M).
@@ -48,40 +48,40 @@ class RowSymmetry:
 
     @cached_property
     def trivial(self) -> bool:
-        """Whether no overlap knows anything of it: there is the unit matrix alone, or with its negative."""
+        """Whether every overlap has the symmetry: the group is the unit matrix alone, or with its negative."""
         return bool((abs(np.einsum("gpp->g", self.elements)) == self.elements.shape[1]).all())
 
     @cached_property
     def exchangeable(self) -> bool:
-        """Whether every row may take the place of every other."""
+        """Whether the group can move every row to every place."""
         return bool(self.elements.any(0).all())
 
     def of(self, matrix: np.ndarray) -> RowSymmetry:
-        """The part of it that a positive matrix (P, P) has too."""
+        """Return the subgroup under which a positive matrix (P, P) is invariant."""
         if self.trivial:
             return self
         away = abs(self.elements @ matrix @ np.swapaxes(self.elements, 1, 2) - matrix).max((1, 2))
         return RowSymmetry(self.elements[away <= _SAME_OVERLAP * abs(matrix).max()])
 
     def fixing(self, matrix: np.ndarray) -> RowSymmetry:
-        """The part of it that leaves every vector in the range of a positive matrix (P, P) where it is."""
+        """Return the subgroup that leaves every vector in the range of a positive matrix (P, P) unchanged."""
         away = abs(self.elements @ matrix - matrix).max((1, 2))
         return RowSymmetry(self.elements[away <= _SAME_OVERLAP * abs(matrix).max()])
 
     @property
     def fixed(self) -> np.ndarray:
-        """Projector (P, P) on the vectors that all of it leaves where they are."""
+        """Projector (P, P) on the vectors that every element leaves unchanged."""
         return self.elements.mean(0)
 
     def averaged(self, matrices: np.ndarray) -> np.ndarray:
-        """Matrices (..., P, P), each made symmetric under all of it."""
+        """Return matrices (..., P, P), each averaged over the group."""
         if self.trivial:
             return matrices
         h = self.elements
         return np.einsum("gpi,...ij,gqj->...pq", h, matrices, h, optimize=True) / len(h)
 
     def averaged_moments(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Moments (n, P, M) and (n, P, M, P, M) of index matrices, each averaged over all of it."""
+        """Return moments (n, P, M) and (n, P, M, P, M) of index matrices, each averaged over the group."""
         (n, P, M), h = first.shape, self.elements
         if len(h) == 1:
             return first, second
@@ -90,9 +90,9 @@ class RowSymmetry:
         return h.mean(0) @ first, np.swapaxes(second.reshape(n, P, P, M, M), 2, 3)
 
     def on_matrices(self, frame: np.ndarray) -> np.ndarray:
-        """How it acts on the symmetric matrices on the span of ``frame`` (P, d), in their basis, (g, b, b).
+        """Return the action (g, b, b) of the elements on symmetric matrices on the span of ``frame`` (P, d).
 
-        Elements that do not keep that span are left out.
+        It is expressed in the basis of :func:`symmetric_basis`. Elements that do not keep the span are left out.
         """
         turned = np.swapaxes(frame, 0, 1) @ self.elements @ frame
         kept = abs(turned @ np.swapaxes(turned, 1, 2) - np.eye(frame.shape[1])).max((1, 2), initial=0.0) < 1e-7
@@ -101,14 +101,14 @@ class RowSymmetry:
 
 
 def probes(rows: int, tokens: int, seed: int, count: int = _TRIED_AGAIN) -> np.ndarray:
-    """Index matrices (n, P, M) at which an output is tried for a symmetry, every second one of them large."""
+    """Return index matrices (n, P, M) at which symmetries of an output are tested; every second one is large."""
     Z = np.random.default_rng(seed).standard_normal((count, rows, tokens))
     Z[1::2] *= _LARGE
     return Z
 
 
 def same_outputs(there: np.ndarray, here: np.ndarray) -> bool:
-    """Whether outputs (n, k) are equal up to rounding."""
+    """Return whether outputs (n, k) are equal up to rounding."""
     return bool(_alike(there, here).all())
 
 
@@ -117,16 +117,16 @@ def _alike(there: np.ndarray, here: np.ndarray) -> np.ndarray:
 
 
 def _reflected(there: np.ndarray, here: np.ndarray) -> bool:
-    """Whether every output (n, k) is equal to the other or to its mirror image; the noise has both symmetries."""
+    """Return whether each of k outputs (n, k) is unchanged or mirrored; observation noise has both symmetries."""
     centre = there[0] + here[0]
     mirrored = _alike(centre - there, here).all(0)
     return bool((mirrored | _alike(there, here).all(0)).all())
 
 
 def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_reflected: bool) -> np.ndarray:
-    """Those of a group's elements (g, P, P) that an output does not show; the unit matrix alone if they are no group.
+    """Return the elements of a group (g, P, P) that leave an output unchanged, or the unit matrix if they are no group.
 
-    That is so where what breaks a symmetry is so rare that some of its elements were not caught.
+    They are no group if a broken symmetry shows so rarely that the tests caught only some of its elements.
     """
     rows, unchanged = elements.shape[1], _reflected if or_reflected else same_outputs
     for count in (_TRIED, _TRIED_AGAIN):
@@ -137,14 +137,14 @@ def _unseen(elements: np.ndarray, output: Output, tokens: int, seed: int, or_ref
 
 
 def _closed(elements: np.ndarray) -> bool:
-    """Whether all products of the elements are among them."""
+    """Return whether all products of the elements are among them."""
     code = 3.0 ** np.arange(elements[0].size)  # entries are -1, 0 and 1
     products = np.einsum("gpq,hqr->ghpr", elements, elements, optimize=True).reshape(-1, len(code))
     return bool(np.isin(products @ code, elements.reshape(-1, len(code)) @ code).all())
 
 
 def _signed_permutations(rows: int) -> np.ndarray:
-    """All of them, as matrices (2^P P!, P, P)."""
+    """Return all signed permutations of P rows, as matrices (2^P P!, P, P)."""
     signs = np.array(list(product((1.0, -1.0), repeat=rows)))
     orders = np.eye(rows)[np.array(list(permutations(range(rows))))]
     return (signs[:, None, :, None] * orders).reshape(-1, rows, rows)

@@ -1,7 +1,8 @@
-"""Whether every index of a channel may change its sign unseen, as ``diagonal = True`` says.
+"""Check of ``diagonal = True``: that outputs do not depend on the sign of any index of the channel.
 
-State evolution then takes overlaps to be diagonal, and zero overlap to be a fixed point. Where it is not true that is
-an error without a symptom: below a threshold that does not exist, "nothing is learned".
+State evolution of such a channel assumes that overlaps are diagonal and that zero overlap is a fixed point. If the
+claim is false, the error has no symptom: state evolution reports a threshold that does not exist, with nothing learned
+below it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from ...numerics.quadrature import sobol_uniforms
 from .. import streams
 from .protocol import Channel
 
-#: Outputs at which the channel is asked.
+#: Number of outputs at which the signs are checked.
 _OUTPUTS = 32
-#: Overlap at which it is asked, where the sign of what is known matters as much as what is not known.
+#: Overlap of the check: at 1/2 the sign of the known part of an index matters as much as the unknown part.
 _OVERLAP = 0.5
-#: Mean change of the log density of an output that is seen. Cubature leaves 1e-3, a sign that is seen changes it by
-#: one or so.
+#: Mean change of an output's log density above which the output depends on the sign. Errors of cubature change it by
+#: 1e-3, a visible sign by about one.
 _SEEN = 0.05
 
 
 def refuse_seen_signs(channel: Channel) -> None:
-    """ValueError where a channel says that it is diagonal and the sign of an index changes what it makes of an output.
+    """Raise ValueError if a channel claims to be diagonal but its evidence depends on the sign of an index.
 
-    It costs a few posteriors per index. Those from draws scatter too much to be asked.
+    The check costs a few posteriors per index. Channels with draws are not checked: their posteriors scatter too much.
     """
     if not channel.diagonal or channel.stochastic:
         return

@@ -1,12 +1,12 @@
-"""The fibre of an observation as weighted points, found once for all priors.
+"""The fibre of an observation as weighted points, computed once for all priors.
 
-What z may be where g(z) = y does not depend on omega and V: points z_j of the fibre and weights w_j with
+The fibre, the set of z with g(z) = y, does not depend on omega and V. Points z_j of the fibre and weights w_j with
 
     int f(z) delta(g(z) - y) dz = sum_j w_j f(z_j)
 
-give every posterior as a sum over them, of weights w_j N(z_j; omega, V). State evolution asks for the posteriors of the
-same observations at tens to hundreds of overlaps, and at each of them omega is within a few sqrt(V) of the true
-indices: points that crowd around those, at all scales down to ``finest``, serve them all.
+give every posterior as a sum over the points, with weights w_j N(z_j; omega, V). State evolution asks for the
+posteriors of the same observations at tens to hundreds of overlaps. At each overlap omega is within a few sqrt(V) of
+the true indices: points concentrated around the true indices, at all scales down to ``finest``, serve all overlaps.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from ...numerics.threads import in_threads
 from .protocol import Accuracy, Posterior
 from .tools.sample_moments import SampleMoments
 
-#: Effective number of random points of a sample that is enough: their bias is of second order, less than that of thirty
-#: draws whose bias is of first order. With six, E[g g^T] of z_1 z_2 + z_3 z_4 at v = 0.01 is off by 0.6(2) %.
+#: Least effective number of random points of a sample. Twelve points have a bias of second order, less than the bias of
+#: thirty draws, of first order. With six points E[g g^T] of z_1 z_2 + z_3 z_4 at v = 0.01 is off by 0.6(2) %.
 ENOUGH_POINTS = 12.0
-#: By how much longer the lists are of samples with fewer.
+#: Factor by which lists are longer for samples with fewer effective points.
 _LONGER = 8
-#: Share of samples with fewer even then that are left as they are, and the effective number that these have too.
+#: If the share of samples with still too few points is below this, they need only this smaller effective number.
 _RARE, _LEAST_POINTS = 5e-3, 2.0
-#: An effective number that no one refuses.
+#: An effective number that is never refused.
 _CERTAIN = 1e9
-#: Between the seeds of lists that must be independent.
+#: Difference of the seeds of lists that must be independent.
 _OTHER_SEED = 1000
-#: Points of all fields at a time, observations whose fibre is found at a time, and the multiples to which numbers of
-#: points are rounded up, for few compiled programs.
+#: Points times fields in one call, observations whose fibres are computed in one call, and the multiples to which the
+#: numbers of points on ordinary and longer lists are rounded up, so that few programs are compiled.
 _POINTS, _FOUND, _ROUND, _ROUND_LONGER = 2**17, 16, 128, 1024
-#: Fields on longer lists at a time: mostly there are few of them.
+#: Fields on longer lists in one call: a call is filled up to this number, and mostly few fields need it.
 _LONGER_AT_ONCE = 8
 
 
 class Support(NamedTuple):
-    """Points (samples, lists, n, J) of fibres, less the true indices, and their log-weights (samples, lists, J)."""
+    """Points (samples, lists, n, J) of fibres minus the true indices, and their log-weights (samples, lists, J)."""
 
     points: np.ndarray
     log_weights: np.ndarray
 
 
 class Supporting(Protocol):
-    """What is asked of a channel that knows the fibres of its observations."""
+    """Interface of a channel that can compute the fibres of its observations."""
 
     finest: float | None
     stochastic: bool
 
     @property
-    def support_program(self) -> Any:  # with draws, of lists ``longer`` by a factor too
+    def support_program(self) -> Any:  # channels with draws also take ``longer``, a factor of the length of lists
         ...
 
     def keys(self, numbers: np.ndarray, seed: int) -> Any: ...
@@ -69,7 +69,7 @@ class Supporting(Protocol):
 class SupportedPosterior:
     """Posterior of fixed observations as a function of omega and V; see :meth:`Channel.prepared`.
 
-    Where V is finer than the points, or too few of them count, it is that of the channel itself.
+    Where V is finer than the points, or too few points count, the channel's own posterior is used.
     """
 
     def __init__(self, channel: Supporting, observation: Any, Z: Any, accuracy: Accuracy) -> None:
@@ -99,14 +99,15 @@ class SupportedPosterior:
         if len(few):
             for old, new in zip(posterior, self._channel_own(few, omega, V), strict=True):
                 old[few] = new
-        # What the points give is enough; draws anew are judged by their own measure.
+        # Fields with enough points are never refused; the channel judges its own posteriors of the others.
         channel.refuse_few_samples(np.where(kept, _CERTAIN, np.asarray(posterior.effective_samples)))
         return posterior
 
     def _do_again(self, found: list[np.ndarray], omega: np.ndarray, precision: np.ndarray) -> None:
-        """Replace the moments of fields of which few points count by those on longer lists.
+        """Replace the moments of fields for which few points count by moments on longer lists.
 
-        Those are kept: what is far out for one prior is so for the next, and the channel's own posterior takes longer.
+        The longer lists are kept: fields of one sample need them at prior after prior, and the channel's own posterior
+        takes longer.
         """
         few = np.flatnonzero(np.isfinite(found[0]) & ~(found[3] > ENOUGH_POINTS))
         if not self._channel.stochastic or len(few) == 0:
@@ -117,11 +118,11 @@ class SupportedPosterior:
             old[few] = new
 
     def _longer_support(self, source: np.ndarray) -> Support:
-        """Of some samples, found where it is not known yet."""
+        """Return the longer lists of some samples, and compute those that are not known yet."""
         if new := [i for i in np.unique(source).tolist() if i not in self._longer]:
             seed = self._accuracy.seed + _OTHER_SEED
             found = _found(self._channel, self._y[new], self._truth[new], self._numbers[new], seed, longer=_LONGER)
-            # Each without the places that only others need: what is summed must not depend on when it was found.
+            # Each list is cut to its own length: sums must not depend on the samples that were computed with it.
             ends = [_rounded_up(int(np.isfinite(weights).sum(-1).max()), _ROUND) for weights in found.log_weights]
             trimmed = (Support(*(x[..., :end] for x in one)) for *one, end in zip(*found, ends, strict=True))
             self._longer.update(zip(new, trimmed, strict=True))
@@ -129,22 +130,22 @@ class SupportedPosterior:
         return _stacked([self._longer[i] for i in source.tolist()], most)
 
     def _enough(self, effective: np.ndarray) -> np.ndarray:
-        """Of which samples the points are enough, from their effective numbers."""
+        """Return for which fields the points are enough, from their effective numbers."""
         if not self._channel.stochastic:
             return effective > 0
         enough = effective > ENOUGH_POINTS
-        # Few samples do not count in an average, unless one point stands for all of a posterior.
+        # A small share of poor fields does not matter in an average, unless one point carries a whole posterior.
         return effective > _LEAST_POINTS if np.mean(~enough) < _RARE else enough
 
     def _channel_own(self, rows: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """The channel's own posterior of some of the fields."""
+        """Return the channel's own posterior of some of the fields."""
         source = rows // (len(omega) // len(self._y))
         own = replace(self._accuracy, numbers=self._numbers[source] * len(omega) + rows)
         return self._channel.unjudged(self._y[source], omega[rows], V, own)
 
 
 def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
-    """The moments of fields (samples, f, n) less the truth, one row per field."""
+    """Return the moments of fields (samples, f, n), given minus the true indices; one row per field."""
     (points, log_weights), (samples, each, _) = support, fields.shape
     fields, precision = fields.astype(points.dtype), precision.astype(points.dtype)
 
@@ -155,7 +156,7 @@ def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> lis
         return [np.array(x, float)[: samples - start] for x in found]
 
     chunk = max(1, _POINTS // (each * log_weights.shape[-1]))
-    chunk = min(chunk, _LONGER_AT_ONCE) if each == 1 else chunk  # it is filled up
+    chunk = min(chunk, _LONGER_AT_ONCE) if each == 1 else chunk  # a chunk is filled up
     parts = in_threads(part, range(0, samples, chunk))
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return [x.reshape(samples * each, *x.shape[2:]) for x in columns]
@@ -165,9 +166,9 @@ def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> lis
 def _found(
     channel: Supporting, y: np.ndarray, z: np.ndarray, numbers: np.ndarray, seed: int, longer: int = 1
 ) -> Support:
-    """Points less the true indices and their log-weights, of lists so many times as long.
+    """Return points minus the true indices and their log-weights, of lists ``longer`` times as long.
 
-    In single precision: less the truth, those that count at the finest prior are small.
+    Single precision suffices, because the points that count at the finest prior are close to the true indices.
     """
     keys, each, more = channel.keys(numbers, seed), _FOUND // longer, {} if longer == 1 else {"longer": longer}
 
@@ -184,7 +185,7 @@ def _found(
 
 
 def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without most of the places that hold no point: (samples, lists, J, n) and (samples, lists, J) with fewer J."""
+    """Drop most places without a point from points (samples, lists, J, n) and log-weights (samples, lists, J)."""
     exists = np.isfinite(log_weights)
     most = _rounded_up(max(int(exists.sum(-1).max()), 1), _ROUND)
     first = np.argsort(~exists, axis=-1, kind="stable")[..., :most]
@@ -194,7 +195,7 @@ def _condensed(points: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray,
 
 
 def _in_single_precision(points: np.ndarray, log_weights: np.ndarray) -> Support:
-    """Coordinates before places."""
+    """Return the support in float32, with the axis of coordinates before the axis of points."""
     return Support(np.ascontiguousarray(np.swapaxes(points, -1, -2), np.float32), log_weights.astype(np.float32))
 
 
@@ -203,7 +204,7 @@ def _rounded_up(number: int, multiple: int) -> int:
 
 
 def _stacked(supports: Sequence[Support], most: int) -> Support:
-    """Those of several samples with ``most`` places each, the last ones without a point."""
+    """Stack the supports of several samples, each filled up to ``most`` places by points without weight."""
     points, log_weights = supports[0]
     both = Support(
         np.zeros((len(supports), *points.shape[:-1], most), points.dtype),
@@ -216,10 +217,10 @@ def _stacked(supports: Sequence[Support], most: int) -> Support:
 
 
 def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -> SampleMoments:
-    """Posterior of one sample on points (lists, n, J), without the normalisation of the prior.
+    """Return the posterior of one sample on points (lists, n, J), without the normalisation of the prior.
 
-    With several lists the bias of ratios, of the order of one over the number of points that count, is taken off by
-    leaving out one list after the other (jackknife); what remains is of second order.
+    Ratios of sums have a bias of the order of one over the number of points that count. With several lists the
+    jackknife over lists removes it; the remaining bias is of second order.
     """
     n = points.shape[1]
     away = [points[:, i] - omega[i] for i in range(n)]
@@ -228,8 +229,8 @@ def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -
         log_terms = log_terms - 0.5 * precision[i, i] * away[i] ** 2
         for j in range(i):
             log_terms = log_terms - precision[i, j] * away[i] * away[j]
-    # Barriers: the compiler would compute exponentials anew for every sum of them. Powers of the points serve all
-    # fields of a sample, and one product of matrices gives all sums.
+    # Without the barriers the compiler would recompute the exponentials for every sum. Powers of the points serve all
+    # fields of a sample, and one matrix product gives all sums.
     log_terms = jax.lax.optimization_barrier(log_terms)
     top = jnp.max(log_terms)
     terms = jnp.exp(log_terms - jnp.where(jnp.isfinite(top), top, 0.0))
@@ -246,7 +247,7 @@ def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -
 
 
 def _without_bias(mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
-    """Log mass, mean and covariance from sums of K lists: (K,), (K, n) and (K, n, n)."""
+    """Return log mass, mean and covariance from the sums of K lists: (K,), (K, n) and (K, n, n)."""
     K = len(mass)
 
     def ratios(lists: int, mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
@@ -259,7 +260,7 @@ def _without_bias(mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
     left_out = jax.vmap(lambda *one: ratios(K - 1, *one))(
         mass.sum() - mass, first.sum(0) - first, second.sum(0) - second
     )
-    safe = (mass < 0.9 * mass.sum()).all()  # one list alone says nothing of the bias
+    safe = (mass < 0.9 * mass.sum()).all()  # the jackknife fails if one list dominates
     return jax.tree.map(lambda a, b: jnp.where(safe, K * a - (K - 1) * b.mean(0), a), whole, left_out)
 
 

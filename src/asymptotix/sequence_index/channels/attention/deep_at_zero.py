@@ -1,12 +1,13 @@
 """Stability of zero overlap for deep rank-one attention, on lists of draws that all outputs share.
 
-At omega = 0, V = I the last pre-activation is u = B z_L with B a function of the earlier layers, so that one list of
-their draws serves every output:
+At omega = 0, V = I the last pre-activation is u = B z_L, and B depends on the earlier layers only. One list of draws of
+these layers serves every output:
 
     E[F | u] = sum_j w_j(u) F_j / sum_j w_j(u),      w_j(u) = exp(-|B_j^{-1} u|^2 / 2) / |det B_j|,
 
-with F = z_l z_l^T for l < L, and z_L z_L^T = B^{-1} u u^T B^{-T}: products of matrices. f_l = E|E[z_l z_l^T|u] - I|^2
-is a product of two independent lists, averaged over outputs with Hermite polynomials of the true indices as controls.
+with F = z_l z_l^T for l < L, and z_L z_L^T = B^{-1} u u^T B^{-T}, so that the sums are matrix products. The estimate of
+f_l = E|E[z_l z_l^T|u] - I|^2 multiplies the results of two independent lists and averages over outputs, with Hermite
+polynomials of the true indices as control variates.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from ....numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
 from ... import streams
 from ...models import rank_one
 
-#: Outputs and draws per list of a randomisation; every randomisation has lists of its own.
+#: Outputs per randomisation, draws per list, and randomisations; every randomisation has its own lists.
 _OUTPUTS, _DRAWS, _RANDOMISATIONS = 2**15, 2**11, 8
-#: Outputs that are weighed against a list at once.
+#: Outputs computed in one call, against a whole list.
 _BLOCK = 2**10
 
 
 @lru_cache(maxsize=64)
 @double_precision()
 def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: str) -> Estimate:
-    """f_l = E|G_ll|_F^2 of every layer at zero overlap, with its error."""
+    """Return f_l = E|G_ll|_F^2 of every layer at zero overlap, with its error."""
     L, M = layers, tokens
     products, indices = [], []
     for r in range(_RANDOMISATIONS):
@@ -49,14 +50,14 @@ def deep_curvature_at_zero(layers: int, tokens: int, skip: float, activation: st
         indices.append(Z.reshape(len(Z), -1))
     variates = hermite_polynomials(np.concatenate(indices), _OUTPUTS // 16)
     values = np.concatenate(products)
-    if variates is not None:  # of mean zero and uncorrelated: the regression is a product
+    if variates is not None:  # of mean zero and uncorrelated: the regression has no intercept
         values = values - variates @ np.linalg.solve(variates.T @ variates, variates.T @ (values - values.mean(0)))
     means = values.reshape(_RANDOMISATIONS, _OUTPUTS, L).mean(1)
     return Estimate(means.mean(0), error_of_mean(means))
 
 
 class MixingList(NamedTuple):
-    """Draws z_1 .. z_{L-1} (n, L-1, M) and the matrices B (n, M, M) of u = B z_L that belong to them."""
+    """Draws z_1 .. z_{L-1} (n, L-1, M), and for each the matrix B of u = B z_L (n, M, M)."""
 
     early: np.ndarray
     B: np.ndarray
@@ -74,7 +75,7 @@ def _mixing_list(L: int, M: int, skip: float, activation: str, seed: tuple[int, 
 
 
 def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
-    """E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
+    """Return E[z_l z_l^T | u] - I of every layer, (n, L, M, M), from one list."""
     early, B = drawn
     L, M = early.shape[1] + 1, early.shape[2]
     inverse, log_volume = np.linalg.inv(B), np.linalg.slogdet(B)[1]
@@ -93,7 +94,7 @@ def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
 
 @jax.jit
 def _conditional(energies: Any, log_volume: Any, features: Any, u: Any) -> Any:
-    """Conditional second moments of all layers for outputs u (n, M), flattened."""
+    """Return the conditional second moments of all layers for outputs u (n, M), flattened."""
     n, M = u.shape
     square = (u[:, :, None] * u[:, None, :]).reshape(n, -1)
     log_weights = -square @ energies - log_volume

@@ -1,18 +1,18 @@
 """Two-layer attention channel on grids of fixed shape, in JAX: the path for accelerators, and for float32.
 
-The integral is that of the adaptive cubature in ``quadtree``: two tokens, rank one, the rotated token basis
+The integral is the same as in the adaptive cubature of ``quadtree``: two tokens, rank one, the rotated token basis
 minus = (1,-1)/sqrt2, plus = (1,1)/sqrt2, and
 
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
-z2 is even in z1, so z1 and -z1 are taken together and only a half plane is integrated over. For each sign s a
-box on that half plane is drawn around the mass, in a few passes from the whole prior down to the peak. On a
-grid too coarse for the peak every node stands for its cell: the Gaussian of z2 is averaged over the cell with
-z2 linearised there, which has a closed form: even a peak much narrower than the cell counts with its mass.
+z2 is even in z1, so z1 and -z1 are taken together and the integral is over a half plane. For each sign s a few
+passes narrow a box on that half plane, from the whole prior down to the peak. In a pass the grid may be too
+coarse for the peak, so each node represents its cell: the Gaussian of z2 is averaged over the cell in closed form,
+with z2 linearised there. A peak much narrower than a cell thus keeps its mass.
 
-The coordinates of the box are x along the normal of the half plane and y along its edge. In the last grid the
-y-range is chosen anew for every x, which follows bent and tapering ridges. The trapezoidal rule converges
-exponentially in both: in y the integrand is smooth and small at the ends, and its integral is even in x.
+The coordinates of the box are x along the normal of the half plane and y along its edge. In the last grid every
+x has its own y-range, which follows bent and tapering ridges. The trapezoidal rule converges exponentially in
+both: in y the integrand is smooth and small at the ends, and its integral over y is even in x.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ import numpy as np
 from .activation_kinds import LINEAR, SOFTMAX
 
 _REACH = 5.5  # half width of the first box, in prior standard deviations of z1
-_SIDE = 18  # points per side of the grids that find the box, and per row of those that find the y-ranges
-_CUT, _LAST_CUT = 6.5, 10.5  # what is below exp(-cut) of the peak stays outside the next box
-_ENLARGED = 1.3  # before the last pass, to get back what the lower cut of the earlier ones took off
+_SIDE = 18  # points per side of the grids that find the box, and per row of the grid that finds the y-ranges
+_CUT, _LAST_CUT = 6.5, 10.5  # the next box excludes cells below exp(-cut) of the peak
+_ENLARGED = 1.3  # factor of the box before the last pass: restores mass that the smaller cut of earlier passes excluded
 _BLUR = 0.4  # standard deviation of the averaging over a cell, in grid steps
-_TRUST = 0.15  # part of that within which a linearisation must come true
+_TRUST = 0.15  # the error of a linearisation must fit a cell smaller by this factor
 _PIECE = 2048  # samples per compiled call; a sixteenth of it for small batches
-_STRETCH = 4.0  # how much denser than on average the rows of the last grid may be, about
+_STRETCH = 4.0  # largest density of rows of the last grid, relative to their average density, approximately
 
 
 class _Sample(NamedTuple):
-    """A sample: z1 ~ N(omega1, v1), z2 given z1 ~ N(omega2 + ratio (z1 - omega1), v2), and A(z1) z2 = u."""
+    """One sample: z1 ~ N(omega1, v1), z2 given z1 ~ N(omega2 + ratio (z1 - omega1), v2), and A(z1) z2 = u."""
 
     c: jax.Array
     u: jax.Array
@@ -48,7 +48,7 @@ class _Sample(NamedTuple):
 
 
 class _Box(NamedTuple):
-    """low <= x <= high along the normal, |y - middle - slope (x - mean)| <= half along the edge; x >= 0."""
+    """Box low <= x <= high along the normal, |y - middle - slope (x - mean)| <= half along the edge; x >= 0."""
 
     normal: jax.Array
     low: jax.Array
@@ -63,7 +63,7 @@ class _Box(NamedTuple):
 
 
 def _second_layer(kind, c, u, zm, zp):
-    """z2 = A(z1)^{-1} u and det A."""
+    """Return z2 = A(z1)^{-1} u (minus, plus) and det A."""
     um, up = u
     if kind == SOFTMAX:
         p = jnp.tanh(0.5 * zm * (zm + zp))
@@ -77,7 +77,7 @@ def _second_layer(kind, c, u, zm, zp):
 
 
 def _exact_solution(kind, c, u, z2):
-    """A first-layer index z1 with A(z1) z2 = u, zeros where there is none. The other one is -z1."""
+    """Return a first-layer index z1 with A(z1) z2 = u, zeros where there is none; -z1 is the other solution."""
     (um, up), (zm, zp) = u, z2
     if kind == SOFTMAX:
         safe = jnp.where(zm == 0, 1, zm)
@@ -106,13 +106,13 @@ def _cross(a, b):
 
 
 def _residuals(sample, mirror, z1, z2):
-    """z1 - omega1, and z2 less its mean given z1; ``mirror`` = -1 is the point -z1, which has the same z2."""
+    """Return z1 - omega1, and z2 minus its mean given z1; ``mirror`` = -1 stands for -z1, which has the same z2."""
     d = mirror * z1[0] - sample.omega[0], mirror * z1[1] - sample.omega[1]
     return d, (z2[0] - sample.omega[2] - sample.ratio * d[0], z2[1] - sample.omega[3] - sample.ratio * d[1])
 
 
 def _energies(kind, sample, z1):
-    """z2 = (minus, plus), det A, and the energy of the Gaussian at z1 and at -z1."""
+    """Return z2 = (minus, plus), det A, and the energy of the Gaussian at z1 and at -z1."""
     xm, xp, det = _second_layer(kind, sample.c, sample.u, *z1)
 
     def at(mirror):
@@ -123,18 +123,18 @@ def _energies(kind, sample, z1):
 
 
 def _determinant(G, v2):
-    """The determinant of S = v2 I + sum_g g g^T, without cancellation."""
+    """Return the determinant of S = v2 I + sum_g g g^T, without cancellation."""
     return v2 * v2 + v2 * sum(_dot(g, g) for g in G) + (_cross(*G) ** 2 if len(G) == 2 else 0)
 
 
 def _log_cells(kind, sample, z1, steps):
-    """Log of the integrand at z1 plus that at -z1, averaged over the Gaussian cells that ``steps`` span.
+    """Return the log of the integrand at z1 plus its value at -z1, averaged over the Gaussian cells of ``steps``.
 
     With r the residual of z2, linear in the cell with slopes G, the average of N(r; 0, v2) is N(r; 0, S),
     S = v2 I + G G^T, and -log N = m.m/2 + |r(m)|^2/(2 v2) + log det S / 2, where m = -G^T S^{-1} r leads to
-    the point of the cell where the integrand is largest. There the residual is evaluated once more, without
-    linearisation: what is left of it and too large for a cell smaller by the factor _TRUST counts against the
-    cell. Otherwise places where z2 varies steeply over less than a cell would pass for peaks.
+    the point of the cell where the integrand is largest. The residual is evaluated again at that point, without
+    linearisation. Its energy in a cell smaller by the factor _TRUST is added to the energy of the cell. Without
+    this term places where z2 varies steeply over less than a cell would look like peaks.
     """
 
     def layer(zm, zp):
@@ -159,7 +159,7 @@ def _log_cells(kind, sample, z1, steps):
         square = sum(way * way for way in ways) + unexplained
         return -0.5 * (_dot(d, d) / sample.v1 + square + jnp.log(det * volume**2))
 
-    # One copy of the code for both signs: it is long to compile.
+    # vmap keeps one copy of this code for both signs, because the code takes long to compile.
     return jnp.logaddexp(*jax.vmap(at)(jnp.array([1, -1], v2.dtype)))
 
 
@@ -171,7 +171,7 @@ def _plane(normal, x, y):
 
 
 def _first_box(sample):
-    """Half of the plane that holds the prior of z1 and its mirror image."""
+    """Return a box on the half plane that contains the prior of z1 or its mirror image."""
     v1, omega1 = sample.v1, sample.omega[:2]
     reach = _REACH * jnp.sqrt(v1)
     length = jnp.sqrt(jnp.sum(omega1**2))
@@ -187,7 +187,7 @@ def _enlarged(box, factor):
 
 
 def _next_box(kind, sample, box, cut):
-    """Around all that the cells of a grid of this box, and the exact solution, leave above exp(-cut)."""
+    """Return a box around all cells of a grid on this box, and around the exact solution, above exp(-cut)."""
     t = jnp.linspace(0, 1, _SIDE, dtype=box.low.dtype)
     x = box.low + (box.high - box.low) * t[:, None]
     y = box.middle + box.slope * (x - box.mean) + box.half * (2 * t - 1)
@@ -196,13 +196,13 @@ def _next_box(kind, sample, box, cut):
     solution = _exact_solution(kind, sample.c, sample.u, sample.omega[2:])
     z1 = tuple(jnp.append(z, extra) for z, extra in zip(_plane(box.normal, x, y), solution, strict=True))
     log_w = _log_cells(kind, sample, z1, [(_BLUR * a, _BLUR * b) for a, b in steps])
-    # Without the barrier every sum that follows is compiled with a copy of the whole integrand.
+    # Without the barrier every following sum is compiled with a copy of the whole integrand.
     z1, log_w = jax.lax.optimization_barrier((z1, log_w))
     return _box_around(z1, log_w - jnp.max(log_w), steps, cut)
 
 
 def _box_around(z1, log_w, steps, cut):
-    """Box whose normal is the principal axis of the uncentred second moment: so the fold cuts least."""
+    """Return a box whose normal is the principal axis of the uncentred second moment: the fold then cuts least mass."""
     w = jnp.exp(log_w)
     w = w / jnp.sum(w)
     mm, pp, mp = (jnp.sum(w * a * b) for a, b in ((z1[0], z1[0]), (z1[1], z1[1]), (z1[0], z1[1])))
@@ -221,7 +221,7 @@ def _box_around(z1, log_w, steps, cut):
 
 
 def _extent(values, log_w, cut, margin, axis=None):
-    """Smallest and largest of the values whose weight is above the cut, and the margin (or some ulp) more."""
+    """Return the range of the values whose weight is above the cut, enlarged by the margin and a few ulp."""
     kept = log_w > -cut
     low = jnp.min(jnp.where(kept, values, jnp.inf), axis=axis, keepdims=axis is not None)
     high = jnp.max(jnp.where(kept, values, -jnp.inf), axis=axis, keepdims=axis is not None)
@@ -233,10 +233,10 @@ def _extent(values, log_w, cut, margin, axis=None):
 
 
 def _rows(box, n):
-    """The rows' x, (n, 1), and their weights: denser towards the end where the mass is.
+    """Return x of the rows, (n, 1), and their weights; rows are denser towards the end that has more mass.
 
-    x(t), 0 <= t <= 1, is a Moebius map or, from the fold on, an odd cubic, which keeps the integrand even;
-    x(1/2) is about the mean of x. Compilers evaluate this once per node: it must be cheap.
+    x(t), 0 <= t <= 1, is a Moebius map or, for a box that begins at the fold, an odd cubic, which keeps the integrand
+    even; x(1/2) is about the mean of x. It must be cheap, because compilers evaluate it once per node.
     """
     t = jnp.linspace(0, 1, n, dtype=box.low.dtype)[:, None]
     width = box.high - box.low
@@ -252,7 +252,7 @@ def _rows(box, n):
 
 
 def _row_ranges(kind, sample, box, x):
-    """Per x: centre and half width, (n, 1) each, of the part of the y-range that holds the integrand."""
+    """Return for every x the centre and the half width, (n, 1) each, of the y-range that holds the integrand."""
     y = box.middle + box.slope * (x - box.mean) + box.half * jnp.linspace(-1, 1, _SIDE, dtype=x.dtype)
     hy = 2 * box.half / (_SIDE - 1)
     blur = _plane(box.normal, jnp.zeros_like(hy), _BLUR * hy)
@@ -262,7 +262,7 @@ def _row_ranges(kind, sample, box, x):
 
 
 def _nodes(kind, points, refinements, sample):
-    """Z at the nodes of the last grid, (4, points, points), their measure, the energies at z1 and at -z1."""
+    """Return Z at the nodes of the last grid (4, points, points), their measure, the energies at z1 and at -z1."""
 
     def narrower(i, box):
         last = i == refinements - 1
@@ -293,9 +293,9 @@ def _one_sample(kind, points, refinements, c, u, omega, V):
     w, v = measure * jnp.exp(least - here), measure * jnp.exp(least - there)
     total = jnp.sum(w) + jnp.sum(v)
     w, v = jax.lax.optimization_barrier((w / total, v / total))
-    # Sums, not matrix products: those would be rounded to 10 bits on an accelerator, and take long to compile.
+    # Sums instead of matrix products: an accelerator rounds products to 10 bits, and they take long to compile.
     shift = jnp.sum((Z - omega[:, None]) * w + (mirrored - omega[:, None]) * v, axis=1)
-    # Centred before it is squared: in float32 the posterior may be narrower than the rounding of E[Z]^2.
+    # Z is centred before it is squared: in float32 the posterior may be narrower than the rounding of E[Z]^2.
     d, e = Z - (omega + shift)[:, None], mirrored - (omega + shift)[:, None]
     covariance = jnp.sum(d[:, None] * d[None] * w + e[:, None] * e[None] * v, axis=2)
     return jnp.log(total) - least - jnp.log(v1 * v2) - 2 * jnp.log(2 * jnp.pi), shift, covariance
@@ -311,7 +311,7 @@ def _one_piece(kind, c, u, omega, V, *, points, refinements, block):
 
 @partial(jax.jit, static_argnames=("dtype", "piece"))
 def _pieces(samples, *, dtype, piece):
-    """The samples cut into pieces of one size; the last one is filled up with copies of the first sample."""
+    """Cut the samples into pieces of one size; the last piece is filled up with copies of the first sample."""
     n = samples[0].shape[0]
 
     def cut(x):
@@ -328,9 +328,9 @@ def _joined(results, *, n):
 
 
 def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=None):
-    """Moments of a batch of samples: log Z_out, E[Z|y] - omega and Cov[Z|y].
+    """Return the moments of a batch of samples: log Z_out, E[Z|y] - omega and Cov[Z|y].
 
-    The precision is that of the inputs. Nothing is compiled anew for another ``c``, ``V`` or ``refinements``.
+    The precision is that of the inputs. Other values of ``c``, ``V`` or ``refinements`` need no new compilation.
 
     Parameters
     ----------
@@ -349,8 +349,8 @@ def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=N
     refinements : int
         Passes that narrow the box. Each narrows a peak too small for the grid by a factor of about four.
     block : int, optional
-        Samples computed at once; the memory is about block x points^2 x 100 bytes in float32. By default few
-        on a CPU, where they should stay in the cache, and many on an accelerator.
+        Samples computed at once; the memory is about block x points^2 x 100 bytes in float32. By default 64
+        on a CPU, so that they stay in the cache, and 2048 on an accelerator.
 
     Returns
     -------
@@ -366,7 +366,7 @@ def posterior_moments(kind, c, u, omega, V, *, points=32, refinements=5, block=N
     block = block or (64 if jax.default_backend() == "cpu" else _PIECE)
     piece = max(block, _PIECE if n > _PIECE // 16 else _PIECE // 16)
     piece += -piece % block
-    # One program, whatever the number of samples: it is the only one here that takes long to compile.
+    # One program for any number of samples: it is the only one in this file that takes long to compile.
     options = {"points": points, "refinements": refinements, "block": block}
     pieces = _pieces((u, omega, V), dtype=dtype, piece=piece)
     return _joined([_one_piece(kind, jnp.asarray(c, dtype), *part, **options) for part in pieces], n=n)

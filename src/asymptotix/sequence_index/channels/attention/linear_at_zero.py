@@ -1,12 +1,12 @@
 """Stability of zero overlap for two linear layers, any number M of tokens, by quadrature.
 
-The output is u = B z_2 with B = c I + z_1 z_1^T, and nothing changes if all tokens are rotated. With z_1 = s n and
-n.u = |u| cos t,
+The output is u = B z_2 with B = c I + z_1 z_1^T, and the model is invariant under rotations of the tokens. With
+z_1 = s n and n.u = |u| cos t,
 
     |B^{-1} u|^2 = |u|^2 (sin^2 t / c^2 + cos^2 t / (c + s^2)^2),         det B = c^{M-1} (c + s^2),
 
-and E[z_l z_l^T | u] = a_l P + b_l (I - P), P the projector on u: f_l = E[(a_l - 1)^2 + (M-1)(b_l - 1)^2] is an integral
-over |u| of squares of integrals over s and t.
+and E[z_l z_l^T | u] = a_l P + b_l (I - P) with P the projector on u. Then f_l = E[(a_l - 1)^2 + (M-1)(b_l - 1)^2] is an
+integral over |u| of squares of integrals over s and t.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ....numerics.quadrature import Estimate
 
 @lru_cache(maxsize=64)
 def linear_curvature_at_zero(tokens: int, skip: float) -> Estimate:
-    """f_1 and f_2, with the difference between two resolutions as their error."""
+    """Return f_1 and f_2, with the difference between two resolutions as their error."""
     coarse, fine = (_curvatures(tokens, skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 
@@ -47,19 +47,19 @@ def _curvatures(M: int, c: float, resolution: float) -> np.ndarray:
         share = r**M * step * evidence
         mass += share
         f += share * ((a - 1) ** 2 + (M - 1) * ((total - a) / (M - 1) - 1) ** 2)
-    # Up to constants that drop out, the mass is one; so do the tails beyond the grid for the most part.
+    # Division by the mass removes constant factors, and most of the error from tails beyond the grid.
     return f / mass
 
 
 def _lengths(M: int, longest: float, resolution: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights for |z_1|, chi-distributed."""
+    """Return nodes and weights for |z_1|, which is chi-distributed."""
     x, weights = np.polynomial.legendre.leggauss(int(200 * resolution))
     s = 0.5 * longest * (x + 1)
     return s, 0.5 * longest * weights * np.exp((M - 1) * np.log(s) - 0.5 * s**2 - gammaln(M / 2))
 
 
 def _angles(M: int, resolution: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on (0, pi/2), dense at zero: z_1 is close to a large output."""
+    """Return nodes and weights on (0, pi/2), dense at zero: z_1 is nearly parallel to a large output."""
     x, weights = np.polynomial.legendre.leggauss(int(160 * resolution))
     x = 0.5 * (x + 1)
     t = 0.5 * np.pi * x**2

@@ -4,22 +4,23 @@ The output fixes the last pre-activation u up to its sign,
 
     s u = A_{L-1} ... A_1 z_L,     A_l = c I + R(v_l v_l^T),     v_l = A_{l-1} ... A_1 z_l,
 
-so that the integral over z_L goes, and leaves 1/|det A_{L-1} ... A_1| (Troiani et al., arXiv:2502.00901, eqs. (154) to
-(159), with entries of V^{-1} for what is printed as 1/V_ll').
+so that the integral over z_L is a factor 1/|det A_{L-1} ... A_1| (Troiani et al., arXiv:2502.00901, eqs. (154) to
+(159), where the printed 1/V_ll' must be replaced by entries of V^{-1}).
 
-Points of the fibre come from three sources, all of them closed formulas for a draw:
+Points of the fibre come from three sources, each a closed formula per draw:
 
 * "prior": z_1 .. z_{L-1} from the prior, z_L solved (linear);
 * "inverse": all but z_{L-1} from the prior, v = v_{L-1} solved from R(v v^T) t = s u - c t, t = A_{L-2} ... A_1 z_L: by
-  inverting logits for softmax with two tokens, as r / sqrt(r.t) for linear activation (for others there is none);
+  inverting logits for softmax with two tokens, as r / sqrt(r.t) for linear activation (no formula for other cases);
 * "modes": z_1 .. z_{L-1} from Gaussians around modes of the posterior (mode_mixture), z_L solved.
 
-The modes are searched from a few pilots, separate draws of the first two sources. Every point of any source gets the
-weight of the balance heuristic, with n_a, n_b, n_c draws, prior densities p and q that of the Gaussians,
+The search for modes starts from a few pilots, which are separate draws of the first two sources. Every point of any
+source has the weight of the balance heuristic. With n_a, n_b, n_c draws of the sources, prior densities p and the
+density q of the Gaussians,
 
     1/w = |det A_{L-2} .. A_1| ( (n_a + n_c q/p) |det A_{L-1}| / p(z_L)  +  n_b |det d(R t)/dv| / p(z_{L-1}) ),
 
-so that neither the degeneracy of one source nor the narrowness of one prior shows.
+so that the weights stay moderate where one source degenerates or one prior is narrow.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ from .deep_at_zero import deep_curvature_at_zero
 from .linear_at_zero import linear_curvature_at_zero
 from .mixing_layer import Vector, applied, determinant, dot, has_inverse, inverted, log_slope, mixing, solved
 
-#: Normals that all samples share, each taking a block of its own and turning every layer by a rotation of its own.
+#: Number of normals that all samples share; a sample takes its own block and rotates every layer by its own rotation.
 _LIST = 2**16
-#: Draws of each source among which the pilots are chosen, pilots, and Gauss-Newton steps.
+#: Draws of each source from which pilots are chosen, number of pilots, and Gauss-Newton steps of a pilot.
 _PILOT_DRAWS, _PILOTS, _STEPS = 32, 8, 3
-#: Skip strength from which softmax layers are far enough from singular for single precision, good to 1e-5 there.
+#: Least skip strength at which softmax layers are far enough from singular for single precision (errors of 1e-5).
 _WELL_CONDITIONED = 0.1
 _LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Randomness(NamedTuple):
-    """Of one sample: for the pilots and the draws, which blocks of normals (2, 2) and rotations; which pilots."""
+    """Randomness of one sample: blocks of normals (2, 2) and rotations for pilots and draws; the choice of pilots."""
 
     blocks: Any
     turns: Any
@@ -63,14 +64,14 @@ class Randomness(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """omega of every layer and the variances V_l."""
+    """Prior means omega and variances V_l of the layers."""
 
     centre: list[Vector]
     variances: Any
 
 
 class Points(NamedTuple):
-    """Points of the fibre: x = (z - omega)/sqrt(V) of every layer, the two terms of log 1/w, whether they exist."""
+    """Points of the fibre: x = (z - omega)/sqrt(V) of the layers, the two terms of log 1/w, whether a point exists."""
 
     x: list[Vector]
     prior_term: Any
@@ -79,9 +80,9 @@ class Points(NamedTuple):
 
 
 class DeepChannel(MappedChannel):
-    """Posterior of all layers, in the token basis, from weighted draws; ``seed`` chooses the list of draws.
+    """Posterior of all layers, in the token basis, from weighted draws.
 
-    ``draws`` counts those of all sources. log Z_out is a density of y for two tokens, of u (up to its sign) for more.
+    ``draws`` counts the draws of all sources. log Z_out is a density of y for two tokens, of u (up to sign) for more.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ class DeepChannel(MappedChannel):
             )
         super().__init__(layers, tokens, tokens)
         self.layers, self.skip, self.activation = layers, skip, activation
-        # With fewer, so many samples are done again with more lists that nothing is gained.
+        # With fewer draws so many samples need more lists that no time is saved.
         self.draws = 1024 if jax.default_backend() == "cpu" else 4096
         self.invertible = has_inverse(tokens, activation)
         self.shares = (1, 1, 2) if self.invertible else (2, 0, 2)
@@ -143,7 +144,7 @@ class DeepChannel(MappedChannel):
     def curvature_at_zero(self) -> Estimate | None:
         if self.activation == "linear" and self.layers == 2:
             return linear_curvature_at_zero(self.tokens, self.skip)
-        if self.activation == "softmax":  # more linear layers have tails that lists from the prior do not reach
+        if self.activation == "softmax":  # lists from the prior miss the tails of three or more linear layers
             return deep_curvature_at_zero(*self._parameters())
         return None
 
@@ -154,7 +155,7 @@ class DeepChannel(MappedChannel):
         return starts(numbers, (streams.DEEP_CHANNEL_ROTATIONS << 16) + seed)
 
     def _randomness(self, start: Any) -> Randomness:
-        """Of one sample, from where it begins."""
+        """Return the randomness of one sample, from its start in the sequence of uniform numbers."""
         M, vectors, gumbels = self.tokens, 3 * (self.layers - 1), 6 * _PILOT_DRAWS
         uniforms = uniforms_from(start, 4 + 4 * vectors * M * M + gumbels)
         blocks, turns, rest = jnp.split(uniforms, [4, len(uniforms) - gumbels])
@@ -170,9 +171,9 @@ class DeepChannel(MappedChannel):
         given = y, omega, prior, self._randomness(key)
         y, omega, prior, own = jax.tree.map(lambda x: x.astype(normals.dtype), given)
         gaussian = Prior([list(row) for row in omega.reshape(L, M)], jnp.diagonal(prior).reshape(L, M)[:, 0])
-        counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half of them for each list
+        counts = np.array(self.shares) * 2 * max(draws // 8, 1)  # even: half for each list
         lists = self._drawn(normals, own, 1, int(counts.max()))
-        # As many from either of the two lists, which come one after the other.
+        # Half of the draws come from each list; the two lists are stored one after the other.
         a, b, c = (
             [x.reshape(2, -1)[:, : n // 2].reshape(-1) for x in entries]
             for entries, n in zip(lists, counts, strict=True)
@@ -194,9 +195,9 @@ class DeepChannel(MappedChannel):
         return _moments_of(points, log_weights, gaussian.variances)
 
     def _drawn(self, normals: Any, own: Randomness, stage: int, each: int) -> list[Vector]:
-        """Normals of the L - 1 drawn layers for three sources, in two independent lists.
+        """Return normals of the L - 1 drawn layers for three sources, in two independent lists.
 
-        A list is a block of the shared normals, with every layer turned by a rotation of its own.
+        A list is a block of the shared normals, in which every layer is turned by its own rotation.
         """
         M, vectors, size = self.tokens, 3 * (self.layers - 1), self.size - self.tokens
 
@@ -212,14 +213,14 @@ class DeepChannel(MappedChannel):
         return [turned[k * size : (k + 1) * size] for k in range(3)]
 
     def _modes(self, u: Any, prior: Prior, lists: list[Vector], gumbel: Any) -> Mixture:
-        """Gaussians around the modes reached from pilots, which are chosen by the square root of their weights."""
+        """Return Gaussians around the modes reached from pilots; pilots are drawn by the root of their weights."""
         points = self._last_solved(u, prior, lists[0])
         if self.invertible:
             points += self._last_but_one_solved(u, prior, lists[1])
         terms = [[p.prior_term, p.inverse_term] if self.invertible else [p.prior_term] for p in points]
         pairs = zip(points, terms, strict=True)
         log_weights = jnp.concatenate([jnp.where(p.exist, -log_sum(t), -jnp.inf) for p, t in pairs])
-        # Gumbel noise and the largest: draws without replacement. The root keeps some that are far from the best.
+        # The largest scores with Gumbel noise are draws without replacement. The root keeps pilots far from the best.
         scores = 0.5 * log_weights + gumbel[: len(log_weights)]
         chosen = jax.lax.top_k(scores, _PILOTS)[1]
         x = jnp.stack([jnp.concatenate(entry) for entry in zip(*(_flat(p.x[:-1]) for p in points), strict=True)], 1)
@@ -234,7 +235,7 @@ class DeepChannel(MappedChannel):
         return modes(lambda x, sign: (sign * last(x) - centre) / scale, x[chosen], signs, steps)
 
     def _drawn_layers(self, prior: Prior, x: Vector, count: int) -> tuple[list[Vector], list[Vector], list[Any]]:
-        """x, v_l and A_l of the first layers, from whitened entries."""
+        """Return x, v_l and A_l of the first layers, from whitened entries."""
         rows: list[Vector] = []
         v: list[Vector] = []
         matrices: list[Any] = []
@@ -245,7 +246,7 @@ class DeepChannel(MappedChannel):
         return rows, v, matrices
 
     def _last_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
-        """All layers but the last given, z_L solved."""
+        """Return points with z_L solved, from whitened entries of the other layers."""
         rows, v, matrices = self._drawn_layers(prior, x, self.layers - 1)
         t = solved(matrices[-1], list(u))
         z = _back_through(matrices[:-1], t)
@@ -256,7 +257,7 @@ class DeepChannel(MappedChannel):
         return found
 
     def _last_but_one_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
-        """All layers but the last but one given, v_{L-1} solved."""
+        """Return points with v_{L-1} solved, from whitened entries of all layers but L-1."""
         rows, _, early = self._drawn_layers(prior, x, self.layers - 2)
         last = x[-self.tokens :]
         t = _through(early, _coloured(prior, -1, last))
@@ -271,13 +272,13 @@ class DeepChannel(MappedChannel):
         return found
 
     def _signs(self, u: Any, t: Vector) -> list[Any]:
-        """Signs of u that may have a root; softmax multiplies the difference of two tokens by a positive number."""
+        """Return signs of u that may have a root; softmax keeps the sign of the difference of two tokens."""
         if self.activation == "linear":
             return [1.0, -1.0]
         return [jnp.where((u[0] - u[1]) * (t[0] - t[1]) < 0, -1.0, 1.0)]
 
     def _weighed(self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Any], exist: Any) -> Points:
-        """Log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
+        """Return points with log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
         early = sum((jnp.log(determinant(A)) for A in matrices[:-1]), 0.0)
         middle, last = (_energy(prior, layer, x[layer]) for layer in (-2, -1))
         prior_term = early + jnp.log(determinant(matrices[-1])) + last
@@ -296,7 +297,7 @@ def _whitened(prior: Prior, layer: int, z: Vector) -> Vector:
 
 
 def _energy(prior: Prior, layer: int, x: Vector) -> Any:
-    """-log p of a layer."""
+    """Return -log p of a layer."""
     return 0.5 * dot(x, x) + 0.5 * len(x) * (jnp.log(prior.variances[layer]) + _LOG_2PI)
 
 
@@ -317,7 +318,7 @@ def _flat(rows: list[Vector]) -> Vector:
 
 
 def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> SampleMoments:
-    """Moments of the weighted points of both lists, with a leading axis for the list."""
+    """Return the moments of the weighted points for either list, with a leading axis for the list."""
 
     def joined(parts: Any) -> Any:
         return jnp.concatenate([part.reshape(2, -1) for part in parts], 1)
@@ -330,7 +331,7 @@ def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) ->
     x = jnp.where(weights[:, None] > 0, x, 0.0)
     weighted = x * (weights / total[:, None])[:, None]
     mean = weighted.sum(2)
-    # About omega: second moments and the squared mean are of the size of V, nothing cancels beyond rounding.
+    # Moments about omega: second moments and squared mean are of the size of V, so that few digits cancel.
     covariance = jnp.einsum("hid,hjd->hij", weighted, x) - mean[:, :, None] * mean[:, None, :]
     evidence = jnp.where(total > 0, top[:, 0] + jnp.log(2 * total), jnp.nan)
     scale = jnp.repeat(jnp.sqrt(variances), mean.shape[1] // len(variances))
@@ -349,6 +350,6 @@ def _program(
 @lru_cache(maxsize=16)
 @double_precision()
 def _normals(count: int, dim: int, seed: int, dtype: str) -> Any:
-    """Evenly spread normals (dim, count) on the device."""
+    """Return normals (dim, count) from a Sobol sequence, on the device."""
     normals = ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T
     return jnp.asarray(np.ascontiguousarray(normals), dtype)

@@ -1,7 +1,7 @@
 """Arithmetic of one mixing layer A(v) = c I + R(v v^T) on M tokens, for many draws at once.
 
-A vector over the tokens is a list of M arrays, a matrix a list of M such lists: each entry holds all draws, so that a
-compiler fuses whole formulas and never sees a tiny matrix. R is the row-wise softmax, or the identity ("linear").
+A vector over the tokens is a list of M arrays, and a matrix is a list of M such lists. Each entry holds all draws: the
+compiler then fuses whole formulas and handles no tiny matrices. R is the row-wise softmax, or the identity ("linear").
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Matrix = list[list[Any]]
 
 
 def dot(a: Vector, b: Vector) -> Any:
-    """Scalar product over the tokens."""
+    """Return the scalar product over the tokens."""
     return sum((x * y for x, y in zip(a, b, strict=True)), 0.0)
 
 
 def attention_rows(v: Vector, activation: str) -> Matrix:
-    """R(v v^T)."""
+    """Return R(v v^T)."""
     if activation == "linear":
         return [[x * y for y in v] for x in v]
     if len(v) == 2:  # two exponentials instead of four
@@ -42,18 +42,18 @@ def attention_rows(v: Vector, activation: str) -> Matrix:
 
 
 def mixing(v: Vector, skip: float, activation: str) -> Matrix:
-    """A(v) = c I + R(v v^T)."""
+    """Return A(v) = c I + R(v v^T)."""
     rows = attention_rows(v, activation)
     return [[x + skip if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)]
 
 
 def applied(A: Matrix, x: Vector) -> Vector:
-    """A x."""
+    """Return A x."""
     return [dot(row, x) for row in A]
 
 
 def solved(A: Matrix, b: Vector) -> Vector:
-    """The solution x of A x = b."""
+    """Return the solution x of A x = b."""
     n = len(b)
     rows = _eliminated([[*row, y] for row, y in zip(A, b, strict=True)])
     x: Vector = [None] * n
@@ -63,7 +63,7 @@ def solved(A: Matrix, b: Vector) -> Vector:
 
 
 def determinant(A: Matrix) -> Any:
-    """|det A|."""
+    """Return |det A|."""
     if len(A) == 2:
         product = A[0][0] * A[1][1] - A[0][1] * A[1][0]
         return jnp.maximum(jnp.abs(product), _tiny(product))
@@ -74,10 +74,10 @@ def determinant(A: Matrix) -> Any:
 
 
 def _eliminated(rows: Matrix) -> Matrix:
-    """Gaussian elimination with row pivoting of a matrix (n, n) or (n, n + 1)."""
+    """Return the upper triangle of a matrix (n, n) or (n, n + 1), by Gaussian elimination with row pivoting."""
     n = len(rows)
     for i in range(n):
-        for k in range(i + 1, n):  # the largest entry rises to the top, one comparison after the other
+        for k in range(i + 1, n):  # comparisons in turn bring the largest entry to the top
             larger = jnp.abs(rows[k][i]) > jnp.abs(rows[i][i])
             pairs = [(jnp.where(larger, y, x), jnp.where(larger, x, y)) for x, y in zip(rows[i], rows[k], strict=True)]
             rows[i], rows[k] = [p[0] for p in pairs], [p[1] for p in pairs]
@@ -90,15 +90,15 @@ def _eliminated(rows: Matrix) -> Matrix:
 
 
 def has_inverse(tokens: int, activation: str) -> bool:
-    """Whether v can be solved in closed form from R(v v^T) t = r."""
+    """Return whether R(v v^T) t = r can be solved for v in closed form."""
     return activation == "linear" or tokens == 2
 
 
 def log_slope(v: Vector, t: Vector, activation: str) -> Any:
-    """Log |det d(R(v v^T) t)/dv|, where there is a closed form.
+    """Return log |det d(R(v v^T) t)/dv|, where there is a closed form.
 
-    Linear: R t = v (v.t), of slope (v.t) I + v t^T. Softmax with two tokens: the rows depend on v through the logits
-    v_1 (v_1 - v_2) and v_2 (v_2 - v_1), whose own slope has the determinant -2 (v_1 - v_2)^2.
+    Linear: R t = v (v.t), with the Jacobian (v.t) I + v t^T. Softmax with two tokens: the rows depend on v through the
+    logits v_1 (v_1 - v_2) and v_2 (v_2 - v_1), whose Jacobian has the determinant -2 (v_1 - v_2)^2.
     """
     if activation == "linear":
         return math.log(2.0) + len(v) * jnp.log(jnp.abs(dot(v, t)) + _tiny(v[0]))
@@ -108,13 +108,13 @@ def log_slope(v: Vector, t: Vector, activation: str) -> Any:
 
 
 def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
-    """The v with R(v v^T) t = r, one of the two signs, and whether it exists."""
+    """Return one of the two solutions +-v of R(v v^T) t = r, and whether they exist."""
     if activation == "linear":
         square = dot(r, t)
         exists = square > 0
         size = jnp.sqrt(jnp.where(exists, square, 1.0))
         return [x / size for x in r], exists
-    # r_1 = a t_1 + (1-a) t_2 and r_2 = (1-b) t_1 + b t_2: the ratios are a/(1-a) and b/(1-b), without cancellation.
+    # r_1 = a t_1 + (1-a) t_2, r_2 = (1-b) t_1 + b t_2: the ratios are a/(1-a) and b/(1-b), without cancellation.
     first, second = _ratio(r[0] - t[1], t[0] - r[0]), _ratio(r[1] - t[0], t[1] - r[1])
     exists = (first > 0) & (second > 0)
     logit1, logit2 = (jnp.log(jnp.where(exists, x, 2.0)) for x in (first, second))
@@ -128,5 +128,5 @@ def _ratio(top: Any, bottom: Any) -> Any:
 
 
 def _tiny(x: Any) -> Any:
-    """The smallest normal number of the precision of ``x``."""
+    """Return the smallest normal number of the precision of ``x``."""
     return jnp.finfo(x.dtype).tiny

@@ -1,7 +1,7 @@
 """One layer of attention beyond rank one: closed-form fibres.
 
-What the output leaves open is one number (an angle, a scale) on one or two branches, and beyond that a Gaussian. Given
-the number everything is linear and Gaussian, so the posterior is one adaptive quadrature.
+The output determines the indices up to one number (an angle or a scale), on one or two branches, and a Gaussian part.
+Given that number the posterior is Gaussian, so that one adaptive quadrature computes its moments.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..tools.sample_moments import SampleMoments, weighted_moments
 from ..tools.small_matrices import half_log_det, solve_positive
 
 _LOG_2PI = float(np.log(2 * np.pi))
-#: Standard deviations beyond which the prior has no mass that counts.
+#: Standard deviations beyond which the mass of the prior is neglected.
 _REACH = 12.0
-#: Least length that is divided by: equal tokens have no direction.
+#: Lower bound of lengths in denominators: equal tokens have no direction.
 _TINY = 1e-30
 
 
 class OneLayerChannel(MappedChannel):
-    """Base of the channels of one layer: the observation is what the output fixes, in a gauge of its own.
+    """Base class of the channels of one layer: the observation is the part of the indices that the output fixes.
 
-    ``log_evidence`` is the density of the observation.
+    Each channel chooses a gauge for it. ``log_evidence`` is the log density of the observation.
     """
 
     def __init__(self, attention: DeepAttention, outputs: int) -> None:
@@ -50,16 +50,17 @@ class OneLayerChannel(MappedChannel):
 
 
 class Fibre(NamedTuple):
-    """The indices that one output allows, as a family of Gaussians along lines.
+    """The indices that are compatible with one output, as a family of Gaussians along lines.
 
     Attributes
     ----------
     at : callable
-        Takes the coordinate x and the number of the branch, and returns the log-density along the line, the mean of
-        the indices there (P, M), and a vector d (P M,) or None: the covariance there is ``rest`` - d d^T.
+        Takes the coordinate x and the number of the branch. Returns the log-density along the line and, at x, the mean
+        of the indices (P, M) and a vector d (P M,) or None: their covariance is ``rest`` - d d^T.
     low, high : numbers
         Ends of the coordinate.
     rest : array (P M, P M)
+        Covariance of the indices at fixed x, before d d^T is subtracted.
     """
 
     at: Callable[[Any, Any], tuple[Any, Any, Any]]
@@ -69,13 +70,13 @@ class Fibre(NamedTuple):
 
 
 class LineFibreChannel(OneLayerChannel):
-    """The posterior by quadrature along the lines of a :class:`Fibre`."""
+    """Base class of channels whose posterior is a quadrature along the lines of a :class:`Fibre`."""
 
     branches = 2
 
     @abc.abstractmethod
     def fibre(self, y: Any, omega: Any, V: Any) -> Fibre:
-        """The fibre of one observation ``y`` (flat), with its prior N(omega (P, M), V (P, P))."""
+        """Return the fibre of one observation ``y`` (flat), with its prior N(omega (P, M), V (P, P))."""
 
     def footprint(self, draws: int) -> int:
         return NODES * (self.size + 2)
@@ -94,10 +95,10 @@ class LineFibreChannel(OneLayerChannel):
 
 
 class RotationChannel(LineFibreChannel):
-    """Tied, rank two, where y fixes the index matrix up to O(2): softmax with M >= 3 tokens, linear activation.
+    """Tied layer of rank two whose output fixes Z up to O(2): softmax with M >= 3 tokens, or linear activation.
 
-    Observed is the matrix U turned so that its first token lies on the positive first axis and its second above it:
-    Z = R(theta) diag(1, +-1) U with theta uniform.
+    The observation U is Z turned so that the first token lies on the positive first axis and the second token above
+    that axis: Z = R(theta) diag(1, +-1) U with theta uniform.
     """
 
     description = "quadrature over the rotations and reflections of two index rows"
@@ -131,10 +132,10 @@ class RotationChannel(LineFibreChannel):
 
 
 class DirectionChannel(LineFibreChannel):
-    """Tied, rank two, softmax of two tokens.
+    """Tied layer of rank two, softmax of two tokens.
 
-    With d = (u_1 - u_2)/sqrt2 = rho e and s = (u_1 + u_2)/sqrt2 the output fixes rho > 0 and sigma = s.e. The direction
-    e is integrated over numerically, the part of s across it is Gaussian.
+    With d = (u_1 - u_2)/sqrt2 = rho e and s = (u_1 + u_2)/sqrt2 the output fixes rho > 0 and sigma = s.e. The integral
+    over the direction e is numerical; the component of s perpendicular to e is Gaussian.
     """
 
     description = "quadrature over the direction in which two tokens differ, two index rows"
@@ -168,11 +169,11 @@ class DirectionChannel(LineFibreChannel):
 
 
 class ScaleChannel(LineFibreChannel):
-    """Untied, rank one: the rows are the keys k and the queries q.
+    """Untied layer of rank one; its rows are the keys k and the queries q.
 
     Softmax: y fixes q_i (k_j - k_i). In a token basis whose last vector is uniform, k = (kappa e, t) with a unit vector
-    e, q = a/kappa; e and a are observed up to their common sign, kappa is any number and t is Gaussian given q.
-    Linear: y fixes q_i k_j, and there is no t. The integral is over log |kappa|, its sign is the branch.
+    e, and q = a/kappa. The output shows e and a up to a common sign; kappa is any number, and t is Gaussian given q.
+    Linear: y fixes q_i k_j, and there is no t. The integral is over log |kappa|; the sign of kappa is the branch.
     """
 
     description = "quadrature over the scale that keys and queries share, one index row each"
@@ -208,7 +209,7 @@ class ScaleChannel(LineFibreChannel):
 
         largest = _norm(k0[:seen]) + _REACH * jnp.sqrt(V[0, 0])
         smallest = _norm(a) / (_norm(q0) + _REACH * jnp.sqrt(V[1, 1]))
-        # What contradicts the prior by more than its reach lies between the two in any order.
+        # For an observation beyond the reach of the prior, smallest > largest: the ends are then exchanged.
         ends = jnp.log(jnp.stack([smallest, largest]))
         across = basis[seen:].T @ basis[seen:]
         rest = jnp.kron(np.diag([1.0, 0.0]) * (V[0, 0] - V[0, 1] ** 2 / V[1, 1]), across)
@@ -218,8 +219,8 @@ class ScaleChannel(LineFibreChannel):
 class HeadsChannel(OneLayerChannel):
     """Tied, rank one, H heads: y fixes u_h = sum_g z^{hg} up to a sign for every head.
 
-    Given the H signs the posterior is Gaussian; it is summed over them. Where V has no entries between heads these
-    are independent of each other, and the sum factorises.
+    Given the H signs the posterior is Gaussian, and the channel sums over the signs. Where V has no entries between
+    heads, the heads are independent and the sum factorises.
     """
 
     description = "summation over the signs of the heads"
@@ -262,7 +263,7 @@ def _inverse(V: Any) -> Any:
 
 
 def _energy(precision: Any, x: Any) -> Any:
-    """Sum over the columns of x (2, m) of x^T precision x."""
+    """Return the sum of x^T precision x over the columns of x (2, m)."""
     return (precision[0, 0] * x[0] ** 2 + 2 * precision[0, 1] * x[0] * x[1] + precision[1, 1] * x[1] ** 2).sum()
 
 

@@ -7,14 +7,14 @@ of z1 (times the two signs):
     Z_out = sum_s int dz1  N(z1, z2; omega, V) / |det A(z1)|,        z2 = A(z1)^{-1} s u.
 
 z2 is even in z1, so that z1 and -z1, and both signs, are taken together on the half plane z1- >= 0. Its cells are
-split, along one side or both, until they resolve the Gaussian, and dropped when a lower bound of its energy over the
-cell (from the Jacobian at its centre and a bound of the second derivative, and from the range of the mixing) says that
-nothing in them matters. So a peak of any width is found: V may be as small as 1e-6. With a weak skip connection z2
-changes on a scale of sqrt(c) around z1- = 0, and hardly along it: there cells are long and narrow. A cell gets a
-Gauss-Legendre rule with as many nodes along either side as its size and its share of the integral ask for.
+split, along one side or both, until they resolve the Gaussian. A cell is dropped when a lower bound of the Gaussian's
+energy over the cell shows that its mass is negligible; the bound comes from the Jacobian at the centre and a bound of
+the second derivative, and from the range of the mixing. The search thus finds a peak of any width: V may be as small as
+1e-6. With a weak skip connection z2 changes on a scale of sqrt(c) across z1- = 0, and hardly along it: cells there are
+long and narrow. A cell gets a Gauss-Legendre rule; its size and its share of the integral determine the nodes per side.
 
-Everything is compiled for single and for double precision: ``real`` is the type of all numbers of a sample, and every
-constant is made one of that type, for a float64 among them would make float64 of the rest.
+All functions are compiled for single and for double precision: ``real`` is the type of all numbers of a sample. Every
+constant is converted to that type, because a float64 constant would turn the other numbers into float64.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from numpy.polynomial import Chebyshev, Polynomial
 
 from .activation_kinds import LINEAR, SOFTMAX
 
-_STACK, _LEAVES = 4096, 2**17
+_STACK, _LEAVES = 4096, 2**17  # largest numbers of cells to examine, and of cells kept
 _BATCH = 64  # cells examined together
 _BUFFER = 256  # nodes evaluated together
 _COARSE = 2  # cells per reach of the prior before any splitting
-_TAIL = 0.12  # cells far down the tail may be larger by this much per unit of energy
+_TAIL = 0.12  # relative increase of the largest cell per unit of energy above the lowest
 _BOX, _LARGEST_BOX = 6.0, 30.0  # half width of the region, in prior standard deviations of z1
-# A sample that needs more cells is far outside the model, or has too long and narrow a ridge (the second layer is known
-# and the skip strength 0.1 or less: some samples of ten thousand), and counts as lost.
+# Most cells per sample. A sample that needs more fails: it is far outside the model, or its ridge is too long and too
+# narrow (second layer known and skip strength 0.1 or less: some samples of ten thousand).
 _MOST_CELLS = 1000000
-# Nodes along a side: so many for a side of no length, and so many more per width of the integrand over the fineness.
-# Gauss-Legendre rules of a Gaussian lose a factor of ten with every node less.
+# Nodes along a side: number for a side of zero length; increase per width of the integrand divided by the fineness;
+# maximum. The error of a Gauss-Legendre rule for a Gaussian grows tenfold with every node less.
 _FIRST_NODES, _NODES_PER_WIDTH, MOST_NODES = 1.5, 4.0, 15
-# What a rough cubature does otherwise: the share that counts of the bound of second derivatives (1/2 is Taylor's, the
-# bound itself is loose by more than three), how many nodes a side has less per unit of energy, and the half width of a
-# cell at most, in units of the local width of the integrand.
+# Settings of the accurate and the rough cubature: factor of the bound of second derivatives (1/2 is Taylor's; the bound
+# itself is loose by more than a factor of three), nodes less per side and unit of energy, and largest half width of a
+# cell in units of the local width of the integrand.
 CAREFUL, ROUGH = (0.15, 0.3, 1.5), (0.05, 0.5, 2.0)
-# Rows of the table of leaves.
+# Columns of the table of leaves.
 _M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
-# The four points +-z1, +-z2 as bits 0 to 3, 2 for +z1 and 1 for +z2: both with z2, both with -z2, all.
+# Masks of the four points +-z1, +-z2; bit number = 2 for +z1, plus 1 for +z2. Both points with z2, both with -z2, all.
 _PLUS, _MINUS, _ALL = 0b1010, 0b0101, 0b1111
-# Cells and nodes that a vector loop takes at once, in single precision.
+# Cells or nodes per vector instruction, in single precision.
 _LANES = 4 if platform.machine() in ("aarch64", "arm64") else 8
 #: Polynomial of r in [-1/2, 1/2] that is 2^r to 3e-9.
 _EXP2 = tuple(map(float, Chebyshev.interpolate(np.exp2, 6, (-0.5, 0.5)).convert(kind=Polynomial).coef))
-_TINY = 1e-30  # instead of zero, where something is divided by it
+_TINY = 1e-30  # lower bound of denominators
 
 
-# The loops over cells and over nodes are written so that the compiler turns them into vector instructions: no
-# branch, no call (hence the inlining), no division that could raise.
+# The loops over cells and over nodes are written so that the compiler turns them into vector instructions: they
+# have no branch, no call (hence the inlining), and no division that could raise.
 _options: dict = {"cache": True, "nogil": True, "error_model": "numpy"}
 _options["fastmath"] = {"nsz", "arcp", "contract", "afn", "reassoc"}  # nan, inf kept
 _compiled = njit(**_options)
@@ -68,9 +68,9 @@ _inlined = njit(forceinline=True, **_options)
 
 @intrinsic
 def _power_of_two(typingctx, n):
-    """2^n of a whole number n that is a float, by its bits: such a loop is turned into vector instructions.
+    """Return 2^n of an integer-valued float n, by its bits: a loop of such calls becomes vector instructions.
 
-    Called with n alone: the first argument is the compiler's.
+    The call passes n only; the compiler adds the first argument.
     """
     width = n.bitwidth
     digits, bias = (23, 127) if width == 32 else (52, 1023)
@@ -85,7 +85,7 @@ def _power_of_two(typingctx, n):
 
 @_inlined
 def _exp(real, x) -> Any:
-    """exp(x), x cut to [-60, 60], to 1e-8 or to rounding, as 2^n 2^r with a polynomial of r in [-1/2, 1/2]."""
+    """Return exp(x), x clipped to [-60, 60], to 1e-8 or to rounding, as 2^n 2^r; a polynomial gives 2^r."""
     y = min(max(x, real(-60)), real(60)) * real(1.4426950408889634)
     n = np.rint(y)
     r = y - n
@@ -96,9 +96,9 @@ def _exp(real, x) -> Any:
 
 @_inlined
 def _mixing(real, c, zm, zp):
-    """K = c + tau and kappa of the softmax layer: A = [[k, 0], [kappa, c+1]] on (minus, plus).
+    """Return k = c + tau and kappa of the softmax layer: A = [[k, 0], [kappa, c+1]] on (minus, plus).
 
-    tau = a + b - 1 and kappa = a - b with the sigmoids a, b of zm^2 +- zm zp.
+    Here tau = a + b - 1 and kappa = a - b, with the sigmoids a, b of zm^2 +- zm zp.
     """
     one = real(1)
     square, cross = zm * zm, zm * zp
@@ -109,7 +109,7 @@ def _mixing(real, c, zm, zp):
 
 @_inlined
 def _second_layer(real, kind, c, zm, zp, um, up):
-    """z2 = A(z1)^{-1} u and 1/det A."""
+    """Return z2 = A(z1)^{-1} u and 1/det A."""
     one = real(1)
     if kind == SOFTMAX:
         k, kappa = _mixing(real, c, zm, zp)
@@ -124,13 +124,13 @@ def _second_layer(real, kind, c, zm, zp, um, up):
 
 @_inlined
 def _smallest(real, x, move):
-    """Lower bound of |x| over a cell on which x moves by at most ``move``."""
+    """Return a lower bound of |x| over a cell on which x changes by at most ``move``."""
     return max(abs(x) - move, real(0))
 
 
 @_inlined
 def _least_mixing(real, zm, zp, hm, hp):
-    """Lower bound of tau over a cell, for any skip: how narrow the strip around z1- = 0 is depends on it.
+    """Return a lower bound of tau over a cell, for any skip; it determines the width of the strip around z1- = 0.
 
     With m = |z1-| and p = |z1+|, tau = (1 - exp(-2 m^2))/(1 + exp(-2 m^2) + exp(m (p - m)) + exp(-m (p + m))).
     """
@@ -143,10 +143,10 @@ def _least_mixing(real, zm, zp, hm, hp):
 
 @_inlined
 def _softmax_slopes(real, c, zm, zp, um, up, hm, hp):
-    """The map z1 -> z2 on a cell: what decides whether to drop it and whether it is fine enough.
+    """Return properties of the map z1 -> z2 on a cell, which decide whether the cell is dropped or split.
 
-    Returns z2 at the centre; by how much it moves along either side of the cell, to first order; a bound of what the
-    second order adds, and the share of it along z1-; the range of |z2-|; and the scales on which the mixing changes.
+    These are z2 at the centre; its first-order change along either side of the cell; a bound of its second-order
+    change, and the share of z1- in that bound; the range of |z2-|; and the scales on which the mixing changes.
     """
     half, one, two, tiny = real(0.5), real(1), real(2), real(_TINY)
     k, kappa = _mixing(real, c, zm, zp)
@@ -189,7 +189,7 @@ def _softmax_slopes(real, c, zm, zp, um, up, hm, hp):
 
 @_inlined
 def _linear_slopes(real, c, zm, zp, um, up, h):
-    """The same for the linear layer A = c + z1 z1^T, in which no direction is special: its cells stay squares."""
+    """Return :func:`_softmax_slopes` for the linear layer A = c + z1 z1^T; it is isotropic, so cells stay squares."""
     one, two = real(1), real(2)
     radius = real(1.41422) * h
     s = one / (c + zm * zm + zp * zp)
@@ -216,7 +216,7 @@ def _energy(real, kind, c, zm, zp, um, up, om, v1, ratio, v2):
 
 @_inlined
 def _mode_guess(kind, c, um, up, zm, zp):
-    """A first-layer index z1 with A(z1) (zm, zp) = u; nan where there is none. The other one is -z1."""
+    """Return a first-layer index z1 with A(z1) (zm, zp) = u, nan where there is none; -z1 is the other solution."""
     if kind == SOFTMAX:
         if zm == 0.0:
             return math.nan, math.nan
@@ -239,7 +239,7 @@ def _mode_guess(kind, c, um, up, zm, zp):
 
 @_inlined
 def _guessed_energy(real, kind, c, um, up, om, v1, ratio, v2):
-    """The lowest energy among guessed modes: a good early value makes the search drop cells sooner."""
+    """Return the lowest energy among guessed modes: with a good early value the search drops cells sooner."""
     best = real(math.inf)
     for s in (real(-1), real(1)):
         gm, gp = _mode_guess(kind, c, s * um, s * up, om[2], om[3])
@@ -254,7 +254,7 @@ def _guessed_energy(real, kind, c, um, up, om, v1, ratio, v2):
 
 @_compiled
 def _add_roots(stack, n, low, high, bottom, top, reach):
-    """Cover a rectangle with squares of about the same size."""
+    """Put squares that cover a rectangle on the stack, and return the number of cells on it."""
     half = 0.5 * reach / _COARSE
     columns = max(math.ceil((high - low) / (2 * half) - 1e-9), 1)
     rows = max(math.ceil((top - bottom) / (2 * half) - 1e-9), 1)
@@ -268,14 +268,14 @@ def _add_roots(stack, n, low, high, bottom, top, reach):
 
 @_compiled
 def _roots(om, reach, stack):
-    """The half plane z1- >= 0 as far as the prior of z1, or of -z1, reaches."""
+    """Put cells on the stack that cover the half plane z1- >= 0 as far as the prior of z1 or of -z1 reaches."""
     sign = 1.0 if om[0] >= 0 else -1.0
     m, p = abs(om[0]), sign * om[1]
     low, high = max(m - reach, 0.0), m + reach
-    none = np.int64(0)  # a bare zero would be compiled for on its own
+    none = np.int64(0)  # for a bare zero the function would be compiled again
     if m >= reach:
         return _add_roots(stack, none, low, high, p - reach, p + reach, reach)
-    if abs(p) >= reach:  # the two do not meet
+    if abs(p) >= reach:  # the two regions do not overlap
         n = _add_roots(stack, none, low, high, p - reach, p + reach, reach)
         return _add_roots(stack, n, 0.0, reach - m, -p - reach, -p + reach, reach)
     return _add_roots(stack, none, low, high, -abs(p) - reach, abs(p) + reach, reach)
@@ -283,10 +283,11 @@ def _roots(om, reach, stack):
 
 @_inlined
 def _examine(real, kind, c, um, up, om, v1, ratio, v2, curved, cells, count):
-    """Per cell: energy at the centre, its lower bound over the cell, how rough the integrand is along either side.
+    """Compute for every cell the energy at its centre, a lower bound over the cell, and the roughness of both sides.
 
-    Both are the lowest of the four points +-z1, +-z2. ``cells`` is flat, rows of _BATCH: zm, zp, half widths along
-    them; then the four results. Roughness is the half width in units of the width of the integrand.
+    Energy and bound are the lowest of the four points +-z1, +-z2. ``cells`` is flat, in rows of _BATCH: zm, zp, the
+    half widths along them, the four results, and the bounds of the four points. Roughness is the half width in units of
+    the width of the integrand.
     """
     zero, one, half, tenth, ten = real(0), real(1), real(0.5), real(0.1), real(10)
     o0, o1, o2, o3 = om
@@ -330,15 +331,15 @@ def _examine(real, kind, c, um, up, om, v1, ratio, v2, curved, cells, count):
 
 @_inlined
 def _filled_up(count):
-    """The next multiple of what a vector loop takes at once: what it leaves over would be done one by one."""
+    """Return ``count`` rounded up to whole vector instructions: a remainder would be computed one by one."""
     return (count + _LANES - 1) // _LANES * _LANES
 
 
 @_inlined
 def _leaves(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cells, leaves):
-    """Fill the table of the cells that matter and need not be split; their number, and the lowest energy seen.
+    """Fill the table of leaves, cells that matter and need no split; return their number and the lowest energy seen.
 
-    Of every one: centre, half widths, roughness, the lower bound of the energy, and that of each of the four points.
+    A leaf has centre, half widths, roughness, the lower bound of the energy, and the bound for each of the four points.
     """
     _, cut, curved, _, largest = demands
     zero, one, two, smallest = real(0), real(1), real(2), real(1e-9)
@@ -384,7 +385,7 @@ def _leaves(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cel
 
 @_inlined
 def _split(stack, n, zm, zp, hm, hp, split_m, split_p, two):
-    """Put the halves of a cell, or its quarters, on the stack; the number of cells on it."""
+    """Put the halves or the quarters of a cell on the stack, and return the number of cells on it."""
     parts_m, parts_p = 2 if split_m else 1, 2 if split_p else 1
     hm, hp = (hm / two if split_m else hm), (hp / two if split_p else hp)
     low_m, low_p = (zm - hm if split_m else zm), (zp - hp if split_p else zp)
@@ -410,7 +411,7 @@ def _second_layer_of(real, kind, c, um, up, nodes, count):
 
 @_inlined
 def _add_about_omega(sums, away, out):
-    """Add moments about another point, omega less ``away``, to ``out``; for those about omega it is zero."""
+    """Add the moments ``sums``, taken about omega - ``away``, to the moments ``out`` about omega."""
     m0 = np.float64(sums[0])
     out[0] += m0
     q = 5
@@ -426,7 +427,7 @@ def _add_about_omega(sums, away, out):
 def _add_one_sign(real, t, s, om, v1, ratio, v2, reference, nodes, count, out):
     """Add the moments of the points t z1, s z2 of the buffer, in units of exp(-reference), to ``out``.
 
-    Returns how many lie so far below the reference that the sum would overflow; then nothing is added.
+    Returns the number of points so far below the reference that the sum would overflow; then nothing is added.
     """
     zero, one, top, low = real(0), real(1), real(40), real(-60)
     o0, o1, o2, o3 = om
@@ -454,10 +455,10 @@ def _add_one_sign(real, t, s, om, v1, ratio, v2, reference, nodes, count, out):
 
 @_compiled
 def _add_two_signs(real, s, om, v1, ratio, v2, reference, nodes, count, out):
-    """The same for the two points +-z1, s z2 together.
+    """Add the moments of the two points +-z1, s z2 together, as :func:`_add_one_sign` does for one point.
 
-    Where both matter omega_1 is within a few standard deviations of zero: moments of z1 may be taken about zero and
-    shifted afterwards. Those of z2 may not: its standard deviation may be much smaller than omega_2.
+    Where both matter, omega_1 is within a few standard deviations of zero: moments of z1 may be taken about zero and
+    shifted afterwards. Moments of z2 may not: its standard deviation may be much smaller than omega_2.
     """
     zero, one, two, high, low = real(0), real(1), real(2), real(40), real(-60)
     o0, o1, o2, o3 = om
@@ -495,9 +496,9 @@ def _add_two_signs(real, s, om, v1, ratio, v2, reference, nodes, count, out):
 
 @_compiled
 def _add_all_signs(real, om, v1, ratio, v2, reference, nodes, count, out):
-    """The same for the four points +-z1, +-z2 together.
+    """Add the moments of the four points +-z1, +-z2 together, as :func:`_add_one_sign` does for one point.
 
-    Where these matter all of omega is within a few standard deviations of zero: moments are taken about zero.
+    Where all four matter, omega is within a few standard deviations of zero: moments are taken about zero.
     """
     zero, one, two, high, low = real(0), real(1), real(2), real(40), real(-60)
     o0, o1, o2, o3 = om
@@ -539,7 +540,7 @@ def _add_all_signs(real, om, v1, ratio, v2, reference, nodes, count, out):
 
 @_compiled
 def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
-    """Add the moments of the nodes in the buffer, in units of exp(-reference), to ``out``; returns the reference."""
+    """Add the moments of the buffered nodes, in units of exp(-reference), to ``out``; return the new reference."""
     one = real(1)
     s = one if signs & _PLUS else -one
     while True:
@@ -552,20 +553,20 @@ def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
             deeper = _add_one_sign(real, t, s, om, v1, ratio, v2, reference, nodes, count, out)
         if deeper == real(0):
             return reference
-        reference -= real(40)  # a deeper peak than any seen so far: change the scale
+        reference -= real(40)  # a peak deeper than all before: change the scale
         out *= math.exp(-40.0)
 
 
 @_inlined
 def _rule_size(rough, depth, fineness, fewer):
-    """Nodes along a side of a cell."""
+    """Return the number of nodes along a side of a cell."""
     count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - fewer * depth
     return int(min(max(math.ceil(count), 1), MOST_NODES))
 
 
 @_inlined
 def _signs_that_matter(leaf, highest):
-    """Of the four points +-z1, +-z2 as bits: one, or two that differ in z1, or all; 0 if none."""
+    """Return the mask of the points +-z1, +-z2 that matter: one, two that differ in z1, all, or 0 for none."""
     signs = 0
     for k in range(4):
         if leaf[_BOUNDS + k] <= highest:
@@ -576,7 +577,7 @@ def _signs_that_matter(leaf, highest):
 
 @_inlined
 def _plan(leaves, found, best, demands, plans):
-    """Of every cell the signs that matter and the numbers of nodes along its sides; a bit for all signs there are."""
+    """Set the mask of signs and the nodes along both sides of every cell; return which masks occur, as bits."""
     fineness, cut, _, fewer, _ = demands
     present = 0
     for i in range(found):
@@ -592,9 +593,9 @@ def _plan(leaves, found, best, demands, plans):
 
 @_inlined
 def _fill(leaves, plans, first, found, signs, rules, nodes):
-    """Fill the buffer with nodes of the cells, from ``first`` on, in which these signs matter.
+    """Fill the buffer with nodes of the cells from ``first`` on whose mask is ``signs``.
 
-    Returns the number of nodes, and the cell with which to go on.
+    Returns the number of nodes, and the next cell.
     """
     count = 0
     for i in range(first, found):
@@ -615,7 +616,7 @@ def _fill(leaves, plans, first, found, signs, rules, nodes):
 
 @_inlined
 def _moments(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, rules, stack, cells, leaves, plans, nodes, out):
-    """Unnormalised 0th, 1st, 2nd moments of Z - omega in ``out`` (15 numbers); returns the log of their scale."""
+    """Write unnormalised 0th, 1st, 2nd moments of Z - omega to ``out`` (15 numbers); return the log of their scale."""
     out[:] = 0.0
     found, best = _leaves(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cells, leaves)
     reference = best
@@ -648,7 +649,7 @@ def _store_posterior(n, scale, out, log_evidence, shift, covariance):
 
 @_inlined
 def _squares_of_row(first, second, aa, ab, bb, v, share):
-    """Of one index with variance v, mean shifts and second moments of its tokens: what estimates |g|^2, and |G|_F^2."""
+    """Return the estimate of E|g|^2, and |G|_F^2, of an index of variance v, from mean shifts and second moments."""
     square = (first * first + second * second) / (v * v)
     a, b, d = ((aa - first * first) / v - 1) / v, (ab - first * second) / (v * v), ((bb - second * second) / v - 1) / v
     return square - share * (a + d + square), a * a + 2 * b * b + d * d
@@ -667,9 +668,9 @@ def _store_squares(n, scale, out, V, shares, log_evidence, squares):
 def _block(
     real, kind, rules, first, last, skip, u, fields, V, shares, demands, log_evidence, shift, covariance, squares
 ):
-    """Samples ``first`` to ``last`` of a batch: their posteriors, or what averages need, if ``squares`` has room.
+    """Compute samples ``first`` to ``last`` of a batch: posteriors, or squared scores if ``squares`` has room.
 
-    ``fields`` are two arrays (n, 4) and the numbers with which both rows of the one and of the other make up omega.
+    ``fields`` are two arrays (n, 4), and four factors with which their rows add up to omega.
     """
     stack = np.empty((4, _STACK), real)
     cells = np.empty(12 * _BATCH, real)
@@ -694,7 +695,7 @@ def _block(
         v2 = real(own[1, 1] - own[0, 1] * own[0, 1] / own[0, 0])
         box, scale = _BOX, 0.0
         out[0] = 0.0
-        while box < _LARGEST_BOX and not out[0] > 0.0:  # an observation that the prior did not expect lies outside
+        while box < _LARGEST_BOX and not out[0] > 0.0:  # larger for an unlikely observation
             reach = box * math.sqrt(v1)
             scale = _moments(
                 real, kind, c, um, up, om, v1, ratio, v2, reach, demands, rules, stack, cells, leaves, plans, nodes, out
@@ -708,7 +709,7 @@ def _block(
             _store_posterior(n, scale, out, log_evidence, shift, covariance)
 
 
-# One function for each kind: a branch on it inside a loop would keep the compiler from vectorising.
+# One function for each activation: a branch on the activation in a loop would prevent vector instructions.
 @_compiled
 def softmax_block(rules, first, last, *given):
     _block(rules.dtype.type, SOFTMAX, rules, first, last, *given)

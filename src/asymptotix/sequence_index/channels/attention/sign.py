@@ -1,4 +1,4 @@
-"""One rank-one layer: the output fixes the index row up to its sign, and everything is known in closed form."""
+"""The channel of one rank-one layer: the output fixes the index row up to its sign; the posterior has a closed form."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..protocol import DEFAULT_ACCURACY, Accuracy, Averager, Averages, Channel, 
 
 
 class SignChannel(Channel):
-    """One rank-one layer: y fixes z up to its sign (M >= 2 tokens; M >= 1 with linear activation).
+    """Channel of one rank-one layer: y fixes z up to its sign (M >= 2 tokens; M >= 1 with linear activation).
 
-    The posterior is two points: E[Z|y] = z tanh(z.omega/V).
+    The posterior consists of two points, and E[Z|y] = z tanh(z.omega/V).
     """
 
     indices = 1
@@ -43,7 +43,7 @@ class SignChannel(Channel):
         return Posterior(log_evidence, (mean - w)[:, None], covariance[:, None, :, None, :])
 
     def curvature_at_zero(self) -> Estimate:
-        """E|z z^T - I|^2 = M(M+1): y reveals z z^T."""
+        """Return E|z z^T - I|^2 = M(M+1): y reveals z z^T."""
         exact = np.array([self.tokens * (self.tokens + 1.0)])
         return Estimate(exact, 0 * exact)
 
@@ -52,7 +52,7 @@ class SignChannel(Channel):
 
 
 class SignAverager(Averager):
-    """The one-layer channel by two-dimensional Gauss-Legendre quadrature: deterministic, about 1e-10.
+    """Averages of :class:`SignChannel` by two-dimensional Gauss-Legendre quadrature, with an error of about 1e-10.
 
     With w = |omega|/sqrt(V) and x the component of z/sqrt(V) along omega, folding x -> -x turns the Gaussian around
     w times sech^2(w x) into exp(-(x^2+w^2)/2)/cosh(w x), smooth for every V.
@@ -73,16 +73,16 @@ class SignAverager(Averager):
         bump = np.sqrt(2 / np.pi) * np.exp(-0.5 * (x**2 + w**2)) / np.cosh(w * x)
         left = (mass * bump * (x**2 + M - 1)).sum()
         moment = np.array([[[(M - left) / v]]])
-        softplus = np.logaddexp(0.0, -2 * w * x) + 0  # the sign that was not drawn
+        softplus = np.logaddexp(0.0, -2 * w * x) + 0  # contribution of the opposite sign
         both = np.exp(-0.5 * (x - w) ** 2) * softplus
         both = both + np.exp(-0.5 * (x + w) ** 2) * np.logaddexp(0.0, 2 * w * x)
         missing = (mass * both).sum() / np.sqrt(2 * np.pi)
         return Averages(moment, self._log_evidence(v, missing), np.full((1, 1), np.nan))
 
     def _field_mass(self, q: float, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""
+        """Return quadrature weights on the grid (w, x); |omega|^2/q is chi-squared with M degrees of freedom."""
         M = self._tokens
-        # w is cut off by its own density at small q and by the bump at small V; scale the grid to the smaller.
+        # The density of w cuts it off at small q, the bump at small V: the grid is scaled to the smaller range.
         scale = min(1.0, np.sqrt(q / v) * (1.0 + 0.1 * M))
         w = scale * self._x
         log_density = (
@@ -95,7 +95,7 @@ class SignAverager(Averager):
         )
 
     def _log_evidence(self, v: float, missing: float) -> np.ndarray:
-        """E log[N(z; omega, v) + N(-z; omega, v)], as a density of z up to its sign."""
+        """Return E log[N(z; omega, v) + N(-z; omega, v)], as a density of z up to its sign."""
         if v >= 1:
             missing = np.log(2.0)
         return np.array([-0.5 * self._tokens * (np.log(2 * np.pi * v) + 1) + missing])

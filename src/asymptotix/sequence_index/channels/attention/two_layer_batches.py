@@ -1,4 +1,4 @@
-"""Batches of samples of two layers through the adaptive cubature, on all cores: posteriors, or what averages need."""
+"""Adaptive cubature of batches of samples of two layers, on all cores: posteriors, or squared scores for averages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..protocol import DEFAULT_ACCURACY, Accuracy
 from . import quadtree
 from .activation_kinds import SOFTMAX
 
-_WORTH_A_THREAD = 256  # samples: of fewer, more than two threads take longer
-# Of skip strength and of the variances of an index: below it is computed in double precision.
+_WORTH_A_THREAD = 256  # least samples per thread: with fewer, more than two threads take longer than two
+# Least skip strength and least variance of an index for single precision.
 _LEAST_SKIP, _LEAST_VARIANCE = 0.03, 1e-5
 
 
@@ -28,7 +28,7 @@ def posterior_moments(
     single: bool | None = None,
     threads: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log Z_out (n,), E[Z|y] - omega (n, 4) and Cov[Z|y] (n, 4, 4) for a batch of samples.
+    """Return log Z_out (n,), E[Z|y] - omega (n, 4) and Cov[Z|y] (n, 4, 4) for a batch of samples.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ def posterior_moments(
     V : array (2, 2) or (n, 2, 2)
         Covariance of (z1, z2) per token.
     accuracy : Accuracy
-        Of nodes and cells.
+        Fineness, cut and roughness of the cubature.
     single : bool, optional
-        In single precision; by default where that adds nothing to the errors.
+        Whether to use single precision; by default where that adds nothing to the errors.
     threads : int, optional
-        By default as many as there are cores.
+        Number of threads, by default the number of cores.
     """
     n = len(u)
     found = np.empty(n), np.empty((n, 4)), np.empty((n, 4, 4))
@@ -65,18 +65,18 @@ def score_squares(
     shares: np.ndarray,
     accuracy: Accuracy,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log Z_out (n,) and, for both indices, what estimates E|g_l|^2, then |G_ll|_F^2 (4, n), at diagonal V (2, 2).
+    """Return log Z_out (n,) and squares (4, n) at diagonal V (2, 2): estimates of E|g_l|^2, then |G_ll|_F^2, l = 1, 2.
 
-    The posteriors in between are never stored: to write them and to make scores of them would take a fifth of the time
-    of the cubature on two cores, and six tenths of it on sixteen.
+    Posteriors are not stored: writing them and computing scores from them would take a fifth of the cubature's time on
+    two cores, and six tenths of it on sixteen.
 
     Parameters
     ----------
     fields : arrays (n, 4), (n, 4), (4,)
-        True indices Z and noise, and by how much: omega_l is the first number of l times Z_l and the other times its
-        noise.
+        True indices Z, noise, and factors (m_1, m_2, m_3, m_4): omega_1 = m_1 Z_1 + m_3 noise_1 and
+        omega_2 = m_2 Z_2 + m_4 noise_2.
     shares : array (2,)
-        Of the estimator -tr G_ll of E|g_l|^2, beside |g_l|^2.
+        Weights of the estimator -tr G_ll of E|g_l|^2; the weights of |g_l|^2 are one minus these.
     """
     n = len(u)
     log_evidence, squares = np.empty(n), np.empty((4, n))
@@ -97,16 +97,16 @@ def _compute(
     single: bool | None = None,
     threads: int | None = None,
 ) -> None:
-    """Fill the arrays of results: log Z_out, shifts and covariances, or log Z_out and squares."""
+    """Fill the arrays of results with log Z_out, shifts and covariances, or with log Z_out and squares."""
     n, arrays = len(u), (u, V.reshape(-1, 2, 2), *fields[:2])
-    u, V, Z, noise = (np.require(x, np.float64, ["C", "W"]) for x in arrays)  # others, read-only ones too, compile anew
+    u, V, Z, noise = (np.require(x, np.float64, ["C", "W"]) for x in arrays)  # other or read-only arrays compile again
     single = _single_is_enough(c, V, accuracy.fineness) if single is None else single
     refinement = quadtree.ROUGH if accuracy.rough else quadtree.CAREFUL
     given = float(c), u, (Z, noise, fields[2]), V, shares, (float(accuracy.fineness), float(accuracy.cut), *refinement)
     block, rules = quadtree.softmax_block if kind == SOFTMAX else quadtree.linear_block, _rules(single)
     threads = min(threads or available_cores(), max(2, n // _WORTH_A_THREAD))
-    # The cost of a sample varies: small parts, so that no thread waits long for the last one; but while one is begun,
-    # for the time of a sample or two, no other thread can begin its own.
+    # The cost of samples varies: parts are small, so that no thread waits long for the last part. But starting a part
+    # takes the time of a sample or two, during which no other thread can start one.
     size = min(max(n // (8 * threads), 64), 256)
 
     def work(first: int) -> None:
@@ -117,7 +117,7 @@ def _compute(
 
 @cache
 def _rules(single: bool) -> np.ndarray:
-    """Nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
+    """Return nodes and weights of the Gauss-Legendre rules of 1, 2, ... nodes, an array (2, n, node)."""
     rules = np.zeros((2, quadtree.MOST_NODES + 1, quadtree.MOST_NODES))
     for n in range(1, quadtree.MOST_NODES + 1):
         rules[0, n, :n], rules[1, n, :n] = np.polynomial.legendre.leggauss(n)
@@ -125,10 +125,10 @@ def _rules(single: bool) -> np.ndarray:
 
 
 def _single_is_enough(c: float, V: Any, fineness: float) -> bool:
-    """Whether single precision, in little more than half the time, adds nothing to the errors of the cubature.
+    """Return whether single precision, in little more than half the time, adds nothing to the errors of the cubature.
 
-    They are 1e-4 and more at this fineness. Rounding moves z2, by 1e-7 of itself over the skip strength, against a
-    standard deviation: 1e-4 of that at the bounds.
+    At a fineness of 2 or more these errors are at least 1e-4. Rounding moves z2 by a relative 1e-7 over the skip
+    strength; at the bounds that is 1e-4 of a standard deviation.
     """
     if fineness < 2 or c < _LEAST_SKIP:
         return False

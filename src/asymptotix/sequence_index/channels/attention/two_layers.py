@@ -1,7 +1,7 @@
-"""Two rank-one layers of two tokens: the channel over two implementations of one integral.
+"""The channel of two rank-one layers of two tokens; its integral has two implementations.
 
 Troiani et al., arXiv:2502.00901, eq. (160), corrected: the matrix that acts on z2 is c I plus the row-stochastic
-attention matrix, and what is printed as 1/V_ll' is an entry of V^{-1}.
+attention matrix, and the printed 1/V_ll' must be replaced by an entry of V^{-1}.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .activation_kinds import LINEAR, SOFTMAX
 from .linear_at_zero import linear_curvature_at_zero
 from .two_layers_at_zero import softmax_curvature_at_zero
 
-#: Of averages that are corrected: a sample takes half the time.
+#: Accuracy of rough posteriors, for averages that are corrected; a sample takes half the time.
 _ROUGH = Accuracy(fineness=3.0, cut=7.0, rough=True)
-#: Cores that are as fast as an accelerator, for work that is not long.
+#: Number of cores from which a CPU is as fast as an accelerator for short computations.
 _MANY_CORES = 8
 
 
 class TwoLayerChannel(Channel):
-    """Two rank-one layers, two tokens, in the rotated token basis.
+    """Channel of two rank-one layers and two tokens, in the rotated token basis.
 
     ``backend`` is "numba" (adaptive cubature on the CPU), "jax" (fixed-shape grid, CPU or GPU) or "auto": numba
-    unless JAX has an accelerator and there are few cores. Arrays that are on an accelerator stay there in any case.
+    unless JAX has an accelerator and there are few cores. Arrays on an accelerator stay there with any backend.
     """
 
     indices = tokens = outputs = 2
@@ -49,7 +49,7 @@ class TwoLayerChannel(Channel):
         self.rough_accuracy = _ROUGH if self.concurrent else None
 
     def in_single_precision(self) -> Self:
-        """The same channel computing in float32 on the JAX path, so that one compiled program serves a whole run."""
+        """Return the channel that computes in float32 on the JAX path: one compiled program then serves a whole run."""
         single = copy.copy(self)
         single._single = True
         return single
@@ -104,11 +104,11 @@ class TwoLayerChannel(Channel):
         return softmax_curvature_at_zero(self.skip)
 
     def draw_indices(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """z1 in polar coordinates, one quadrant; z2- positive.
+        """Return z1 in one quadrant, z2 with positive z2-, and importance weights.
 
         The model is invariant under z1 -> -z1, z2 -> -z2 and the exchange of tokens (both minus parts change
-        sign), so one eighth of the space is enough: Sobol points then fill it eight times as densely. The radius
-        is drawn with density proportional to (1 + s)/2 exp(-s), s = r^2/2, because what decides is |z1|^4.
+        sign), so one eighth of the space is enough, and Sobol points fill it eight times as densely. The radius of
+        z1 is drawn with density (1 + s)/2 exp(-s), s = r^2/2, because |z1|^4 dominates the averages.
         """
         s = -lambertw(-2 * np.exp(-2) * (1 - uniforms[:, 0]), -1).real - 2
         angle = 0.5 * np.pi * uniforms[:, 1]
@@ -119,10 +119,10 @@ class TwoLayerChannel(Channel):
         return Z, 2 / (1 + s)
 
     def draw_nodes(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Coordinates in the order of their share of the variance: z2-, |z1|, angle of z1, then the noise.
+        """Return nodes whose coordinates have the order of their share of the variance: z2-, |z1|, angle of z1, noise.
 
-        The noise of omega_1 is taken in the frame of z1, for it acts mostly through omega_1 . z1. This order
-        and this frame take the error of E|g_1|^2 down by 1.5 to 2.
+        The noise of omega_1 is drawn in the frame of z1, because it acts mostly through omega_1 . z1. This order
+        and this frame reduce the error of E|g_1|^2 by a factor of 1.5 to 2.
         """
         Z, weights = self.draw_indices(uniforms[:, [1, 2, 0, 7]])
         along, across, minus, plus = ndtri(uniforms[:, [3, 6, 4, 5]]).T
@@ -132,18 +132,18 @@ class TwoLayerChannel(Channel):
 
 
 def _cast(x: Any, dtype: Any) -> Any:
-    """Leaves arrays where they are: on the host those of the theory, on the device those of message passing."""
+    """Cast an array on the host (from the theory) or on the device (from message passing), without moving it."""
     return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
 
 
 def cubature_backend(backend: str) -> str:
-    """What "auto" stands for, or the backend itself."""
+    """Return the backend, with "auto" replaced by the fastest one."""
     return fastest_backend() if backend == "auto" else backend
 
 
 def fastest_backend() -> str:
     """Return "numba" where JAX would run on a CPU or there are many cores, else "jax".
 
-    A grid on an accelerator is compiled for six seconds, in which many cores are done with most curves.
+    Compiling the grid for an accelerator takes six seconds; many cores finish most curves in that time.
     """
     return "jax" if jax.default_backend() != "cpu" and available_cores() < _MANY_CORES else "numba"

@@ -4,9 +4,9 @@ At omega = 0, V = I the Jacobian of g_out is G = E[z z^T | y] - I for every laye
 alpha f_l > 1, f_l = E |G_ll|_F^2 (Troiani et al., arXiv:2502.00901, eq. (176)). For a rank-one row f_l <= M(M+1), with
 equality where y reveals z z^T.
 
-y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1. Both are done by the trapezoidal
-rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and u-), at two resolutions for the
-error.
+y fixes u up to its sign, so f_l is an integral over u of squares of integrals over z1. Both integrals use the
+trapezoidal rule in coordinates in which the integrands are smooth and decay (logarithms of z1- and u-); two resolutions
+give the error.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
 @lru_cache(maxsize=256)
 def softmax_curvature_at_zero(skip: float) -> Estimate:
-    """f_1 and f_2 of two softmax layers, two tokens, with the difference between two resolutions as their error."""
+    """Return f_1 and f_2 for two tokens; their error is the difference between two resolutions."""
     coarse, fine = (_curvatures(skip, resolution) for resolution in (0.75, 1.0))
     return Estimate(fine, abs(fine - coarse) + 1e-9 * fine)
 
 
 def _curvatures(skip: float, resolution: float) -> np.ndarray:
-    """Curvatures f of layers 1 and 2 from nodes z1 (inner) and u (outer)."""
+    """Return the curvatures f of layers 1 and 2 from nodes z1 (inner integral) and u (outer integral)."""
     z1, weights = _log_half_plane(skip, resolution)
     mixing = _mixing(z1, skip)
     k, kappa = mixing[:, 0, 0], mixing[:, 1, 0]
@@ -41,7 +41,7 @@ def _curvatures(skip: float, resolution: float) -> np.ndarray:
     far = up / (skip + 1)
 
     def add(row: int) -> None:
-        """Mass, and curvature of both layers times mass, of all outputs with one u-: z2- = u-/k, z2+ = far - near."""
+        """Store mass, and curvatures times mass, over all outputs with one u-; z2- = u-/k and z2+ = far - near."""
         zm = um[row] / k
         near = kappa * zm / (skip + 1)
         density = np.subtract.outer(far, near)
@@ -57,18 +57,18 @@ def _curvatures(skip: float, resolution: float) -> np.ndarray:
 
     with one_blas_thread():
         each_in_parallel(add, range(len(um)), available_cores())
-    # The mass is one up to the tails beyond the grid; dividing by it removes most of what they cost.
+    # The mass is one except for tails beyond the grid; division by it removes most of their error.
     total, *layers = sums.sum(0)
     return np.array(layers) / total
 
 
 def _squared_norm(moments: np.ndarray) -> np.ndarray:
-    """|E[z z^T] - I|_F^2 from E[z-^2], E[z- z+], E[z+^2]."""
+    """Return |E[z z^T] - I|_F^2 from E[z-^2], E[z- z+], E[z+^2]."""
     return (moments[:, 0] - 1) ** 2 + 2 * moments[:, 1] ** 2 + (moments[:, 2] - 1) ** 2
 
 
 def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
-    """A(z1) as matrices (n, 2, 2), read off its action on the two unit vectors."""
+    """Return A(z1) as matrices (n, 2, 2), from its action on the two unit vectors."""
     columns = []
     for unit in np.eye(2):
         Z = np.stack([z1, np.broadcast_to(unit, z1.shape)], 1)
@@ -77,13 +77,13 @@ def _mixing(z1: np.ndarray, skip: float) -> np.ndarray:
 
 
 def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
-    """z1- > 0 on a logarithmic grid (doubled: the integrand is even), z1+ on a linear one."""
+    """Return nodes z1- > 0 on a logarithmic grid (doubled: the integrand is even) and z1+ on a linear grid."""
     step_log, step = 0.14 / resolution, 0.2 / resolution
     lowest = -9.0 if skip >= 0.05 else -13.0
     log_m = np.arange(lowest, 1.75, step_log)
     p = np.arange(-5.6, 5.6001, step)
     m = np.exp(log_m)
-    # What the grid leaves out near zero, a geometric series, is put on its first node.
+    # The first node also carries the weights of omitted nodes near zero, a geometric series.
     weight_m = 2 * m * step_log
     weight_m[0] /= 1 - np.exp(-step_log)
     nodes = np.stack([np.repeat(m, len(p)), np.tile(p, len(m))], 1)
@@ -93,9 +93,9 @@ def _log_half_plane(skip: float, resolution: float) -> NodesAndWeights:
 
 
 def _softmax_outputs(skip: float, resolution: float) -> tuple[NodesAndWeights, NodesAndWeights]:
-    """u- > 0 on a logarithmic grid, u+ > 0 on a linear one; both doubled.
+    """Return nodes u- > 0 on a logarithmic grid and u+ > 0 on a linear grid; both weights are doubled.
 
-    u and -u are one output, and the exchange of the tokens takes u+ to -u+.
+    u and -u are the same output; the exchange of the tokens, up to that sign, maps u+ to -u+.
     """
     step_log = 0.2 / resolution
     log_m = np.arange(-14.0 if skip >= 0.05 else -24.0, np.log(6.5 * (skip + 1)), step_log)

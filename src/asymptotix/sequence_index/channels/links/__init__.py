@@ -1,1 +1,1 @@
-"""Channels of a link of the user's own, one file for every way to compute its posterior."""
+"""Channels of links that users write, one file for every method that computes the posterior."""

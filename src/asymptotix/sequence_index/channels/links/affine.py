@@ -1,4 +1,4 @@
-"""Affine links: the posterior is Gaussian, in closed form, with and without noise."""
+"""The channel of affine links: the posterior is Gaussian, in closed form, with and without noise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .link_kind import LinkKind
 
 
 class LinearChannel(LinkChannel):
-    """y = B z + b + sqrt(noise) N(0, 1), z ~ N(omega, prior).
+    """Channel of y = B z + b + sqrt(noise) N(0, 1) with z ~ N(omega, prior).
 
         E[z|y] - omega = prior B^T S^{-1} (y - b - B omega),   S = B prior B^T + noise,
         Cov[z|y] = prior - prior B^T S^{-1} B prior.
 
-    Only the r independent outputs u^T y matter (u the left singular vectors of B); without noise the others repeat
-    them, with noise they are noise alone.
+    Only the r independent outputs u^T y carry information, with u the left singular vectors of B. Other combinations of
+    the outputs are constant without noise, and noise alone with noise.
     """
 
     description = "the closed form of a Gaussian channel: the link is affine"
@@ -58,7 +58,7 @@ class LinearChannel(LinkChannel):
 
 
 class LinearAverager(OperatorAverager):
-    """Averages of an affine link, in closed form: neither g_out's covariance nor its slope depends on the data.
+    """Averages of an affine link, in closed form: neither the covariance of g_out nor G depends on the data.
 
         G = d g_out/d omega = -H,     E[g g^T] = sum_m H_{.m,.m},     H = B^T S^{-1} B,   S = B (V (x) I_M) B^T + noise.
 
@@ -70,7 +70,7 @@ class LinearAverager(OperatorAverager):
     noise : float
         Variance of the noise on every output.
     unseen : int
-        Number of outputs that are noise alone.
+        Number of combinations of outputs that are noise alone.
     doubt : float
         Upper bound on the probability of indices where the link is not this affine function.
     """
@@ -94,7 +94,7 @@ class LinearAverager(OperatorAverager):
         return np.einsum("imjm->ij", H)[None], np.einsum("aij,bij->ab", basis, image)[None]
 
     def _slope(self, V: np.ndarray) -> tuple[np.ndarray, float]:
-        """H as an array (P, M, P, M), and log det S."""
+        """Return H as an array (P, M, P, M), and log det S."""
         P, M = self._shape
         S = self._B @ np.kron(V, np.eye(M)) @ self._B.T + self._noise * np.eye(len(self._B))
         return (self._B.T @ np.linalg.solve(S, self._B)).reshape(P, M, P, M), float(np.linalg.slogdet(S)[1])

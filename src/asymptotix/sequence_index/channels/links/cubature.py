@@ -1,4 +1,4 @@
-"""Links with Gaussian noise on their outputs, one or two indices: adaptive cubature."""
+"""The channel of links with Gaussian noise and one or two indices: adaptive cubature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WINDOW = 8.5
 
 
 class Cubes(NamedTuple):
-    """Cubes of R^n: centres (m, n), half-widths (m,), and the logarithm of how urgently each should be split (m,)."""
+    """Cubes of R^n: centres (m, n), half-widths (m,), and the logarithms of their priorities for a split (m,)."""
 
     centre: Any
     half: Any
@@ -32,10 +32,10 @@ class Cubes(NamedTuple):
 class CubatureChannel(LinkChannel):
     """Adaptive Gauss-Legendre cubature with a fixed number of cells, so that all samples share one program.
 
-    In whitened coordinates a cube is split in proportion to its prior mass, to the largest likelihood that the values
-    of the link at its corners allow, and to how much the log-likelihood varies in it. ``draws`` is the number of cubes
-    split per level. Samples whose mass lies in cubes that the last level left too coarse are counted, and refused
-    where they are typical.
+    In whitened coordinates the priority of a cube is the product of its prior mass, of the largest likelihood that the
+    values of the link at its corners allow, and of the variation of the log-likelihood in it. ``draws`` is the number
+    of cubes split per level. The effective number of draws of a sample is one over the share of its posterior in cubes
+    that are too coarse after the last level; a batch in which this share is typically large is refused.
     """
 
     def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
@@ -79,17 +79,17 @@ class CubatureChannel(LinkChannel):
         first = self._with_urgency(residual, reach * grid, jnp.full(len(grid), reach / self._grid))
         more = draws * (2**n - 1)
         room = self._levels * more
-        # Cubes that are still to come have no width, hence no weight.
+        # Places for later cubes hold cubes of no width, hence of no weight.
         empty = Cubes(jnp.zeros((room, n)), jnp.zeros(room), jnp.full(room, -jnp.inf))
         cells = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, empty)
 
         def split(level: Any, cells: Cubes) -> Cubes:
-            _, chosen = jax.lax.top_k(cells.urgency.astype(jnp.float32), draws)  # in float64 it would be a full sort
+            _, chosen = jax.lax.top_k(cells.urgency.astype(jnp.float32), draws)  # float64 would need a full sort
             half = cells.half[chosen]
             children = cells.centre[chosen] + halves[:, None] * half[:, None]
             new = self._with_urgency(residual, children.reshape(-1, n), jnp.tile(0.5 * half, 2**n))
 
-            # The first child takes the place of its parent, the others go to the end.
+            # The first child takes the place of its parent; the other children go to the end.
             def placed(old: Any, x: Any) -> Any:
                 return jax.lax.dynamic_update_slice_in_dim(
                     old.at[chosen].set(x[:draws]), x[draws:], len(grid) + level * more, 0
@@ -104,7 +104,7 @@ class CubatureChannel(LinkChannel):
         values = jax.vmap(jax.vmap(residual))(corners)
         low, high = values.min(1), values.max(1)
         missed = jnp.maximum(0.0, jnp.maximum(low, -high))
-        # Between the corners the link may go further; half the variation again is allowed for.
+        # Between the corners the link may exceed its values there; half the variation is allowed for.
         missed = jnp.maximum(0.0, missed - 0.5 * (high - low))
         log_mass = jnp.max(-0.5 * (corners**2).sum(-1), 1) - 0.5 * (missed**2).sum(-1) + self.size * jnp.log(half)
         rough = ((high - low) ** 2).sum(-1) + (2 * half) ** 2

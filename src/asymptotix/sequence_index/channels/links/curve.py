@@ -1,4 +1,4 @@
-"""Two indices, one output, no noise: quadrature along the level curve of the link."""
+"""The channel of links of two indices and one output without noise: quadrature along the level curve."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from ..tools.small_matrices import cholesky, half_log_det, solve_positive
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
+#: Nodes of a chart, and nodes of a line between which its roots are searched.
 _NODES, _LINE_NODES = 384, 128
-#: The same for points that serve all priors, in averages: a posterior mean is good to about 1e-3 of its deviation.
+#: Both numbers for points that serve all priors, in averages: a posterior mean has an error of 1e-3 of its deviation.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80
 _WINDOW = 8.5
-#: Below the standard deviation at which an index counts as known.
+#: Smallest standard deviation of a prior that such points serve; an index counts as known at a larger one.
 _FINEST = 0.9e-3
 _LARGEST_NUMBER_OF_CENTRES = 8
 
 
 class CurveChannel(LinkChannel):
-    """Z_out is the integral of N(z; omega, V)/|grad g| over the arc length of {g = y}.
+    """Channel in which Z_out is the integral of N(z; omega, V)/|grad g| over the arc length of {g = y}.
 
-    The curve is covered twice, by the roots along lines of either index, and a smooth partition of unity decides
-    between the two:
+    Two charts cover the curve, the roots along lines of either index, and a smooth partition of unity weighs them:
 
         Z_out = sum_S int dz_F sum_roots N(z) p_S/|g_S|,      p_S = 1/(1 + r_S^2),   r_S r_F = 1,
         r_S = |g_F|^3 (g_SS^2 + g_F^2)^{1/2} / (|g_S|^3 (g_FF^2 + g_S^2)^{1/2}),
 
-    derivatives in units of the standard deviations. p_S vanishes where a line of S is tangent to the curve, with all
-    that is not smooth there, in proportion to the distance g_S^2/(g_SS g_F) of that place. The nodes of z_F crowd
-    around the critical points of g, in proportion to how close y is to its critical value: there the curve bends
-    sharply.
+    with derivatives in units of the standard deviations. p_S vanishes where a line of S is tangent to the curve and the
+    integrand is not smooth, in proportion to the distance g_S^2/(g_SS g_F) from that place. The nodes of z_F are dense
+    around the critical points of g, the denser the closer y is to the critical value, because the curve bends sharply
+    there.
     """
 
     finest, fields = _FINEST, 8
@@ -56,7 +56,7 @@ class CurveChannel(LinkChannel):
 
     @cached_property
     def _centres(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        with jax.ensure_compile_time_eval():  # asked for while a program is traced
+        with jax.ensure_compile_time_eval():  # called while a program is traced
             return critical_points(self.model)
 
     @property
@@ -75,7 +75,7 @@ class CurveChannel(LinkChannel):
 
         log_weights, t = self._on_curve(y, omega, deviation, nodes, _NODES // _LINE_NODES)
         log_weights -= 0.5 * (t * solve_positive(correlation, t.T).T).sum(1)
-        # As a density of y: N(z) d^2 z in units of the deviations.
+        # Z_out is a density of y: this is N(z) d^2 z in units of the deviations.
         normal = -half_log_det(correlation) - np.log(2 * np.pi)
         return weighted_moments(log_weights + normal, t * deviation)
 
@@ -88,9 +88,9 @@ class CurveChannel(LinkChannel):
     def _on_curve(
         self, y: Any, omega: Any, deviation: Any, nodes: list[tuple[Any, Any]], every: int
     ) -> tuple[Any, Any]:
-        """Log-weights and places t (m, 2) of points omega + deviation t of the curve, from both charts.
+        """Return log-weights and places t (m, 2) of points omega + deviation t of the curve, from both charts.
 
-        Roots are looked for between every so many nodes of the other chart.
+        Roots are searched between nodes of the other chart, ``every`` nodes apart.
         """
         branch, parts = self.model.branch, []
 
@@ -110,7 +110,7 @@ class CurveChannel(LinkChannel):
         return log_weights, t
 
     def _on_line(self, residual: Any, branch: Any, solved: int, line: Any, t: Any, log_step: Any) -> tuple[Any, Any]:
-        """Log-weights and places of the roots along the line of index ``solved`` at the value t of the other one."""
+        """Return log-weights and places of the roots along the line of index ``solved``; the other index is t."""
         free = 1 - solved
 
         def point(s: Any) -> Any:
@@ -131,20 +131,20 @@ class CurveChannel(LinkChannel):
     def _nodes(
         self, y: Any, omega: Any, deviation: Any, far: Any, free: int, count: int, truth: Any = None
     ) -> tuple[Any, Any]:
-        """Nodes t of z_F = omega + deviation t, and the logarithms of their steps.
+        """Return nodes t of z_F = omega + deviation t, and the logarithms of their steps.
 
-        Equal steps of t T_0/T + sum_c asinh((t - t_c)/delta_c), whose inverse is found by bisection and Newton. Where
-        they shall serve all priors, the true index is one more t_c, with the finest width as its delta_c.
+        The nodes are equal steps of t T_0/T + sum_c asinh((t - t_c)/delta_c), inverted by bisection and Newton's
+        method. For nodes that serve all priors, the true index is one more t_c, with the finest width as its delta_c.
         """
         place, value, bend = self._centres[free]
         centre = (place - omega) / deviation
         close = 0.5 * jnp.sqrt(2 * jnp.abs(y[0] - value) / bend) / deviation
         close = jnp.clip(close, 1e-8, 1e3)
         if truth is not None:
-            # And its mirror image, which keeps the symmetry of even links.
+            # The mirror image of the true index keeps the symmetry of even links.
             both = jnp.stack([truth, -truth])
             centre, close = jnp.concatenate([centre, both]), jnp.append(close, jnp.full(2, _FINEST))
-        T = _WINDOW + far  # far: where the curve is nearest to omega
+        T = _WINDOW + far  # far: from omega to the nearest point of the curve
 
         def cumulative(t: Any) -> Any:
             return 6 * t / T + jnp.arcsinh((t[:, None] - centre) / close).sum(1)
@@ -170,9 +170,9 @@ class CurveChannel(LinkChannel):
 
 @double_precision()
 def critical_points(model: ObservedLink) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Per index, its values at critical points of the link, the critical values, and how strongly the link bends there.
+    """Return per index its values at critical points of the link, the critical values, and second derivatives there.
 
-    Newton's method from many starts. Where critical points fill lines, the index along the line is left without.
+    Newton's method starts from many points. If critical points fill lines, the index along the line gets none.
     """
     link = partial(flat_link, model)
     gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
@@ -199,7 +199,7 @@ def _distinct(place: np.ndarray, value: np.ndarray, bend: np.ndarray) -> tuple[n
 
 
 def _pseudo_inverse(H: Any) -> Any:
-    """That of a symmetric matrix (2, 2), from its eigenvalues, the mean of the diagonal plus and minus a radius."""
+    """Return the pseudo-inverse of a symmetric matrix (2, 2); eigenvalues are the diagonal's mean +- a radius."""
     mean = 0.5 * jnp.trace(H)
     apart = H - mean * jnp.eye(2)
     radius = jnp.hypot(apart[0, 0], apart[0, 1])

@@ -1,12 +1,12 @@
-"""Links of any rank: weighted draws on the fibre {g(z) = y}, or on that of indices and noise.
+"""The channels of links of any rank: weighted draws on the fibre {g(z) = y}, or on the fibre of indices and noise.
 
 In whitened coordinates z = omega + L xi the prior is N(0, I) in R^n and phi(xi) = g(z) has a differential J of rank r.
-A chart solves r of the coordinates, S, for given values of the n - r others, F, which are drawn. Several charts are
-used at once, and the balance heuristic gives every root the weight
+A chart draws n - r of the coordinates, F, and solves for the r others, S. Several charts are used at once, and the
+balance heuristic gives every root the weight
 
     1/w = sum_c m_c vol(J[:, S_c]) q_c(xi_{F_c}) / N_n(xi),      vol(B) = sqrt(det B^T B),
 
-with m_c draws from the density q_c in chart c: no chart's own degeneracy shows.
+with m_c draws from the density q_c in chart c: the weights stay finite where one chart degenerates.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
 CHARTS = 4
-#: Draws of each list of a support.
+#: Draws per list of the points that serve all priors (a support).
 _SUPPORT_DRAWS = 256
-#: Indices of a sample up to which it has one: every coordinate is a chart.
+#: Largest number of indices for which there are such points: every coordinate is a chart.
 _LARGEST_SUPPORT = 8
 _PILOTS = 16
 _FARTHEST = 7.0
@@ -39,7 +39,7 @@ _LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Pilots(NamedTuple):
-    """Points of the fibre near prior draws, their weights, and the Gaussian that they suggest as a proposal."""
+    """Points of the fibre near prior draws, their weights, and a Gaussian proposal fitted to them."""
 
     points: Any
     weights: Any
@@ -57,23 +57,23 @@ class Charts(NamedTuple):
 
 
 class FibreChannel(LinkChannel):
-    """Self-normalised importance sampling on the fibre; ``seed`` chooses the list of draws.
+    """Channel by self-normalised importance sampling on the fibre.
 
-    Half of the free coordinates come from the prior, half from a Gaussian around points of the fibre (pilots) that
-    least-change projections of prior draws reach: at small V that is where the posterior is. ``draws`` counts the
-    draws of all charts together. The rms error of g_out falls like draws^-0.75.
+    Half of the free coordinates come from the prior. The other half comes from a Gaussian around points of the fibre
+    (pilots), which are least-change projections of prior draws: at small V the posterior is there. ``draws`` counts
+    the draws of all charts together. The rms error of g_out falls like draws^-0.75.
     """
 
     draws = 256
     stochastic = True
 
     def __init__(self, model: ObservedLink, rank: int, affine: tuple[bool, ...] = ()) -> None:
-        """``affine``: where there is one output, in which coordinates the link is affine."""
+        """``affine`` tells, for a link of one output, in which coordinates the link is affine."""
         super().__init__(model, rank)
         self._affine = affine or (False,) * self.size
         if rank == 1 and affine and self.size <= _LARGEST_SUPPORT:
-            # All roots along a line are found. Where several coordinates are solved some are missed, those near the
-            # truth less often than others: points that crowd around it would pull every posterior there.
+            # With one solved coordinate all roots along a line are found. With several some are missed, less often
+            # near the truth than elsewhere: points that are dense around it would pull every posterior there.
             self.finest, self.fields, self.more_fields = 5e-3, 4, 4
         self.dimension, self.solved = self.size, rank
         self.description = (
@@ -90,7 +90,7 @@ class FibreChannel(LinkChannel):
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))
 
     def whitened(self, omega: Any, root: Any) -> Any:
-        """The link as a function of the whitened coordinates."""
+        """Return the link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
 
     @cached_property
@@ -116,14 +116,14 @@ class FibreChannel(LinkChannel):
 
 
 class NoisyFibreChannel(FibreChannel):
-    """The noise is an unknown too: y = g(z) + sqrt(noise) e is a link without noise of the n + k unknowns (z, e).
+    """Channel of links with noise: y = g(z) + sqrt(noise) e is a link without noise of n + k unknowns (z, e).
 
-    The charts then decide, sample by sample, whether the draws come from the prior (e is solved, the weight is the
-    likelihood) or from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
+    For every sample the charts decide whether draws come from the prior (e is solved, the weight is the likelihood) or
+    from the neighbourhood of the solutions of g(z) = y (z is solved, e is drawn).
     """
 
     def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
-        # In its noise the observation is affine.
+        # The observation is affine in its noise.
         super().__init__(model, kind.outputs, (*kind.affine, *[True] * kind.outputs))
         self.outputs, self.noises = 0.0, kind.outputs
         self.dimension = self.size + kind.outputs
@@ -138,7 +138,7 @@ class NoisyFibreChannel(FibreChannel):
 
 
 def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> SampleMoments:
-    """Moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r)."""
+    """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r)."""
     n, r = shape
     each = max(2, draws // CHARTS)
     keys = jax.random.split(key, 5)
@@ -153,12 +153,12 @@ def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int
 
 
 def find_pilots(phi: Any, y: Any, key: Any, n: int) -> Pilots:
-    """Project prior draws on the fibre; a Gaussian through the successful ones, widened to be safe in its tails."""
+    """Project prior draws on the fibre and fit a Gaussian to the successful ones, widened for safe tails."""
     start = jax.random.normal(key, (_PILOTS, n))
     points, residual = jax.vmap(lambda x: projected(phi, y, x, 10))(start)
     good = (residual < 1e-4 * (1 + (y**2).sum())) & (jnp.abs(points).max(1) < 6)
     square = (points**2).sum(1)
-    # Close to flat weights: the pilots show where the fibre is, not how much each of its parts weighs.
+    # Weights are nearly flat: the pilots show where the fibre is, not the mass of its parts.
     beyond = square - jnp.min(jnp.where(good, square, jnp.inf))
     log_weights = jnp.where(good, -0.15 * jnp.minimum(beyond, 2.0 * n), -jnp.inf)
     enough = good.sum() >= 2
@@ -172,7 +172,7 @@ def find_pilots(phi: Any, y: Any, key: Any, n: int) -> Pilots:
 
 
 def choose_charts(phi: Any, pilots: Pilots, key: Any, r: int) -> Charts:
-    """At random pilots, the r coordinates of largest volume: those whose uncertainty moves the output most."""
+    """Return charts that solve, at random pilots, the r coordinates whose uncertainty moves the output most."""
     n = pilots.points.shape[1]
     chosen = jax.random.choice(key, _PILOTS, (CHARTS,), p=pilots.weights)
     solved = jax.vmap(lambda x: _pivots(jax.jacfwd(phi)(x), r))(pilots.points[chosen])
@@ -184,7 +184,7 @@ def choose_charts(phi: Any, pilots: Pilots, key: Any, r: int) -> Charts:
 
 
 def _pivots(J: Any, r: int) -> Any:
-    """Indices of r columns of large volume, greedily, in increasing order."""
+    """Return the numbers of r columns of large volume, chosen greedily, in increasing order."""
     free = jnp.ones(J.shape[1], bool)
     chosen = []
     for _ in range(r):
@@ -196,7 +196,7 @@ def _pivots(J: Any, r: int) -> Any:
 
 
 def _draw_free(charts: Charts, key: Any, each: int) -> Any:
-    """Free coordinates (charts, each, n - r): half from the prior, half around the pilots."""
+    """Return free coordinates (charts, each, n - r): half from the prior, half around the pilots."""
     d = charts.drawn.shape[1]
     half = each // 2
     first, second = jax.random.split(key)
@@ -208,7 +208,7 @@ def _draw_free(charts: Charts, key: Any, each: int) -> Any:
 
 
 def _solve(phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any, starts: int) -> tuple[Any, Any]:
-    """Roots (charts, each, starts, n) of phi = y in the solved coordinates, and which of them count."""
+    """Return roots (charts, each, starts, n) of phi = y in the solved coordinates, and which of them count."""
     each, r = free.shape[1], charts.solved.shape[1]
     n = r + free.shape[2]
     initial = _starting_points(pilots, charts, key, each, starts)
@@ -229,7 +229,7 @@ def _solve(phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any
 
 
 def _starting_points(pilots: Pilots, charts: Charts, key: Any, each: int, starts: int) -> Any:
-    """Starts (charts, each, starts, r): a grid for one coordinate; else half random, half pilots and mirror images."""
+    """Return starts (charts, each, starts, r): a grid if r = 1; else half random, half pilots and mirror images."""
     r = charts.solved.shape[1]
     first, second = jax.random.split(key)
     if r == 1:
@@ -244,7 +244,7 @@ def _starting_points(pilots: Pilots, charts: Charts, key: Any, each: int, starts
 
 
 def _log_balance(charts: Charts, J: Any, x: Any) -> Any:
-    """Log of sum_c vol(J[:, S_c]) q_c(x_{F_c}) / N_n(x), for one point."""
+    """Return the log of sum_c vol(J[:, S_c]) q_c(x_{F_c}) / N_n(x), for one point."""
     d = charts.drawn.shape[1]
 
     def one(S: Any, F: Any, mean: Any, covariance: Any) -> Any:

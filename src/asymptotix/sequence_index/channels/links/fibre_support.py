@@ -1,17 +1,18 @@
-"""Draws on the fibre of an observation that serve all priors, see :mod:`supported`.
+"""Weighted draws on the fibre of an observation, made once for all priors; see :mod:`supported`.
 
-Free coordinates come from a mixture that does not know the prior: standard normals, and normals of many widths around
-the true indices, in all rows or in one of them. Whatever overlap is reached, some of its components are close to the
-posterior; the balance heuristic over charts and components gives every root the weight
+Free coordinates come from a mixture that does not depend on the prior: standard normals, and normals of many widths
+around the true indices, in all rows or in single rows. At any overlap some components are close to the posterior. The
+balance heuristic over charts and components gives every root the weight
 
     1/w = sum_{c,k} m_{ck} |J_c| q_k(x_{F_c}),
 
-with m_{ck} draws of the free coordinates F_c from the component q_k in chart c, which solves one coordinate along its
-line: for one output, where all roots can be found. Around the truth most draws are in the charts whose coordinates
-move the output most there: of the largest of four that is one, and lines along the others find nothing.
+with m_{ck} draws of the free coordinates F_c from the component q_k in chart c. The link has one output, so that a
+chart solves one coordinate along a line, on which all roots can be found. Around the truth most draws are in the charts
+whose coordinates move the output most there: the maximum of four indices depends on one of them, and lines along the
+others have no root.
 
-Few of the cells of a line hold a root. All cells are looked at in one compiled program, roots and weights are computed
-in others for those that do: arrays there have coordinates first and places last, along which a processor computes.
+Few cells of a line contain a root. One compiled program examines all cells; others compute roots and weights for the
+cells with a root. Their arrays have coordinates first and places last, the axis along which a processor computes.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from ..tools.line_roots import root_between
 from ..tools.random_lists import kronecker_sequence, uniforms_from
 from ..tools.unrolled import unrolled
 
-#: Independent lists: what each leaves out tells the bias of all.
+#: Number of independent lists; leaving out one after the other shows the bias.
 LISTS = 4
-#: Widths of the components around the true indices: of all rows, and of one row with the others free.
+#: Widths of the components around the true indices: in all rows, and in some rows with the others free.
 _WIDTHS, _ROW_WIDTHS = (0.6, 0.3, 0.15, 0.07, 0.03, 0.012), (0.5, 0.2, 0.07)
-#: The width of what is not around the truth, and all others.
+#: The width of coordinates that are not around the truth, and all other widths.
 _ALL_WIDTHS = np.array([1.0, *sorted({*_WIDTHS, *_ROW_WIDTHS})])
-#: Weight of the prior in the mixture, in units of the other components.
+#: Weight of the prior in the mixture, in units of the weight of a component in all rows.
 _PRIOR = 4
-#: By how much less components of single rows weigh where rows are exchangeable, so that mostly none is ahead.
+#: Factor by which components of some rows weigh less where rows are exchangeable: overlaps of rows then rarely differ.
 _EXCHANGEABLE = 3
-#: Steps towards a root, and the relative residual of what is one.
+#: Steps towards a root, and the largest relative residual of a root.
 _STEPS, _CLOSE = 10, 1e-4
-#: Brackets or lines at a time, for few compiled programs.
+#: Brackets or lines per call of a program, always as many, so that few programs are compiled.
 _PIECE = 2048
-#: Points around the truth at which is looked which coordinates move the output, and the share of draws in any chart.
+#: Points around the truth that show which coordinates move the output, and the share of draws divided evenly by chart.
 _LOOKS, _ANY_CHART = 16, 0.2
 
 
 class Brackets(NamedTuple):
-    """Stretches of lines, each to hold one root: points with the solved coordinate at zero (D, r), directions (D, r).
+    """Intervals of lines with one root each: points with the solved coordinate at zero (D, r), directions (D, r).
 
-    Then the ends along the direction, (r,), and which list of which sample each belongs to, (r,).
+    ``lower`` and ``upper`` (r,) are the ends along the direction, ``owner`` (r,) the number of the list.
     """
 
     base: np.ndarray
@@ -71,20 +72,20 @@ class FibreSupport:
     Parameters
     ----------
     phi : callable
-        From R^D to R^1, of the indices and the noise.
+        Function of the indices and the noise, from R^D to R^1.
     rows : array of int
-        Which index row each of the first coordinates belongs to; the noise is the rest.
+        Index row of each of the first coordinates; the other coordinates are the noise.
     affine : sequence of bool
-        Of all D coordinates, whether phi is affine in it.
+        Whether phi is affine in each of the D coordinates.
     exchangeable : bool
-        Every row may take the place of every other.
+        Whether every row may take the place of every other.
     """
 
     def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool], exchangeable: bool = False) -> None:
         self._phi, self._affine = unrolled(phi), affine
         every = _components(rows, len(affine) - len(rows), _EXCHANGEABLE if exchangeable else 1)
         kinds, counts = np.unique(every, axis=0, return_counts=True)
-        # Those around the truth in all rows come first.
+        # Components around the truth in all rows come first.
         order = np.argsort(~(kinds[:, : len(rows)] > 0).all(1), kind="stable")
         self._kinds, self._frequency = kinds[order], counts[order] / counts.sum()
         self._sequence = np.repeat(np.arange(len(kinds)), counts[order])
@@ -94,10 +95,10 @@ class FibreSupport:
         self._weighted = compiled(self._weighted_roots)
 
     def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any, draws: int) -> tuple[np.ndarray, np.ndarray]:
-        """Points (samples, lists, J, D) with phi(x) = y and their log-weights (samples, lists, J), -inf for none.
+        """Return points (samples, lists, J, D) with phi(x) = y and log-weights (samples, lists, J), -inf for none.
 
-        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; so many draws make a list,
-        in all charts together.
+        ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; ``draws`` is the number per
+        list, over all charts.
         """
         shares = np.array(self._shares(truth))
         bases, chart = self._drawn(truth, shares, np.asarray(keys), draws)
@@ -112,9 +113,9 @@ class FibreSupport:
         return _by_list(x, log_weights - np.log(draws), roots.owner, len(y))
 
     def _shares_of_charts(self, truth: Any) -> Any:
-        """Of the draws around a truth (D,) in all rows, the share (widths, D) in every chart.
+        """Return the shares (widths, D) of the charts in draws around a truth (D,) in all rows.
 
-        The part of a coordinate in the variance of the output there, on average.
+        A share follows the mean contribution of the coordinate to the variance of the output there.
         """
         D, kinds = len(truth), self._kinds[: len(_WIDTHS)]
         normals, widths = ndtri((kronecker_sequence(_LOOKS, D) + 0.5) % 1.0), _ALL_WIDTHS[kinds]
@@ -128,9 +129,9 @@ class FibreSupport:
     def _drawn(
         self, truth: np.ndarray, shares: np.ndarray, keys: np.ndarray, draws: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points of the lines (samples, lists, draws, D), zero in the coordinate that is solved, and which one that is.
+        """Return points of the lines (samples, lists, draws, D), zero in the solved coordinate, and its number.
 
-        Without JAX, whose generators take longer to compile than all else.
+        NumPy draws them, because JAX's generators take longer to compile than everything else.
         """
         samples, D = truth.shape
         start = np.ascontiguousarray(keys).view(np.uint64)[:, 0]
@@ -150,7 +151,7 @@ class FibreSupport:
     def _on_chart(
         self, S: int, bases: np.ndarray, chosen: np.ndarray, y: np.ndarray, truth: np.ndarray
     ) -> tuple[Brackets, Brackets]:
-        """Along the chosen of all lines, those of coordinate S: cells with a root, cells that may hide two."""
+        """Return cells with a root, and cells that may hide two, on the ``chosen`` lines along coordinate S."""
         line = _line(truth[:, S])
         line = line[[0, -1]] if self._affine[S] else line  # one root at most
         sample, number, _ = np.nonzero(chosen)
@@ -164,7 +165,7 @@ class FibreSupport:
         return found[0], found[1]
 
     def _flagged_cells(self, along: Any, base: Any, line: Any, y: Any) -> tuple[Any, Any]:
-        """Between places (K, m) of lines: cells (K - 1, m) at whose ends signs differ, and those that turn at zero."""
+        """Return which cells (K - 1, m) between places (K, m) of lines change sign, and which turn towards zero."""
 
         def at(base: Any, s: Any, y: Any) -> tuple[Any, Any]:
             return jax.jvp(lambda s: self._residual(base, along, y, s), (s,), (1.0,))
@@ -175,7 +176,7 @@ class FibreSupport:
         return crossing, turning & ~crossing
 
     def _hidden(self, turning: Brackets, y: np.ndarray) -> tuple[Brackets, Brackets]:
-        """The two halves of cells whose extremum lies beyond zero."""
+        """Return the two halves of the cells whose extremum lies beyond zero."""
         place, hides = _in_pieces(self._extrema, *turning[:4], y[turning.owner // LISTS])
         return turning._replace(upper=place).some(hides), turning._replace(lower=place).some(hides)
 
@@ -187,7 +188,7 @@ class FibreSupport:
     def _weighted_roots(
         self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any, shares: Any
     ) -> tuple[Any, Any]:
-        """Points (D, r) and their log-weights (r,), from the shares of charts (widths, D, r)."""
+        """Return roots (D, r) and their log-weights (r,), from the shares of charts (widths, D, r)."""
 
         def root(base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any, Any]:
             residual = partial(self._residual, base, along, y)
@@ -205,12 +206,12 @@ class FibreSupport:
 
 
 def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
-    """Of every component and coordinate (G, D) the place of its width in the list of them, 0 for what is not narrow.
+    """Return the place in _ALL_WIDTHS of every component's width in every coordinate (G, D); 0 is not narrow.
 
-    ``rows`` says which index row each coordinate belongs to, the noise is the rest; ``weight`` is that of components of
-    all rows, in units of those of single ones.
+    ``rows`` are the index rows of the coordinates, followed by ``noises`` coordinates of noise; ``weight`` is the
+    ratio of the weights of components in all rows and in some rows.
     """
-    # The more rows, the more components there are of single ones, and the fewer points would be near in all of them.
+    # With more rows there are more components in some rows; without this factor fewer points would be near in all.
     share = weight * max(1, rows.max())
     narrow = [(np.ones(len(rows), bool), width) for width in [*_WIDTHS] * share]
     if rows.max() > 0:
@@ -223,12 +224,13 @@ def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
 
 
 def _densities(kinds: np.ndarray, frequency: np.ndarray, x: Any, truth: Any, shares: Any) -> Any:
-    """Of points (D, r), the density of draws of all coordinates but one, those of the chart that solves it, (D, r).
+    """Return for every chart the density (D, r), at points (D, r), of its draws of all coordinates but the solved one.
 
-    ``shares`` (widths, D, r) are those of the charts in the draws of the first components; in the others all are alike.
+    ``shares`` (widths, D, r) are the shares of the charts in draws of the first components; other components divide
+    their draws evenly.
 
-    As products of densities in one dimension, of which there are few: exponentials take longest. Where narrow ones
-    vanish by rounding, that of the prior does not.
+    Densities are products of the few densities in one dimension, because exponentials take longest. Where narrow
+    densities vanish by rounding, the density of the prior does not.
     """
     D = len(x)
     widths = _ALL_WIDTHS[:, None, None]
@@ -243,7 +245,7 @@ def _densities(kinds: np.ndarray, frequency: np.ndarray, x: Any, truth: Any, sha
 
 
 def _line(truth: np.ndarray) -> np.ndarray:
-    """Places (K, m) between which roots are looked for: evenly over the prior, ever closer around the truth (m,)."""
+    """Return places (K, m) between which roots are searched: even over the prior, dense around the truth (m,)."""
     close = np.geomspace(0.01, 1.0, 6)[:, None]
     even = np.repeat(np.linspace(-5.7, 5.7, 25)[:, None], len(truth), 1)
     return np.sort(np.concatenate([even, truth + close, truth - close]), 0)
@@ -254,17 +256,17 @@ def _joined(*parts: Brackets) -> Brackets:
 
 
 def _in_pieces(program: Any, *columns: np.ndarray) -> list[np.ndarray]:
-    """A program applied to columns (..., r), in pieces of one length."""
+    """Return the results of a program for columns (..., r), in pieces of one length."""
     count = columns[0].shape[-1]
     whole = -(-max(count, 1) // _PIECE) * _PIECE
-    # The last one is filled up with zeros, whose results are dropped.
+    # The last piece is filled up with zeros, whose results are dropped.
     filled = [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, whole - count)]) for x in columns]
     parts = [program(*(x[..., at : at + _PIECE] for x in filled)) for at in range(0, whole, _PIECE)]
     return [np.concatenate(part, -1)[..., :count] for part in zip(*parts, strict=True)]
 
 
 def _by_list(x: np.ndarray, log_weights: np.ndarray, owner: np.ndarray, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points (D, r) of lists as (samples, lists, J, D), and their log-weights (samples, lists, J)."""
+    """Arrange points (D, r) by list, (samples, lists, J, D), and their log-weights, (samples, lists, J)."""
     good = np.flatnonzero(np.isfinite(log_weights))
     order = good[np.argsort(owner[good], kind="stable")]
     owner, counts = owner[order], np.bincount(owner[good], minlength=samples * LISTS)
@@ -272,7 +274,7 @@ def _by_list(x: np.ndarray, log_weights: np.ndarray, owner: np.ndarray, samples:
     points = np.zeros((samples * LISTS, max(1, counts.max()), len(x)))
     weights = np.full(points.shape[:2], -np.inf)
     points[owner, place], weights[owner, place] = x[:, order].T, log_weights[order]
-    # One list alone without points has lost some: then so may have the others.
+    # A list without points has lost some; the other lists of the sample may have lost some too.
     weights = weights.reshape(samples, LISTS, -1)
     weights[(counts.reshape(samples, LISTS) == 0).any(1)] = -np.inf
     return points.reshape(samples, LISTS, -1, len(x)), weights

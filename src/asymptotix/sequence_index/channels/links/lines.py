@@ -1,4 +1,4 @@
-"""Discrete outputs of several indices: the prior cut to the region where the link has the observed value.
+"""The channel of discrete outputs of several indices: the prior cut to the region where the link has that value.
 
 One whitened coordinate is integrated exactly along random lines, between the points where the link jumps.
 """
@@ -21,14 +21,14 @@ from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky
 from .link_channel import ROUNDING, LinkChannel
 
-#: Jumps of most links on a line at most, and of those that there is a channel for.
+#: Most jumps per line: of links for which a coarse line suffices, and of links that the channel accepts.
 _FEW_JUMPS, _MOST_JUMPS = 4, 24
-#: Lines on which they are counted, and the share of lines that may have more.
+#: Lines on which jumps are counted, and the share of lines that may have more.
 _LINES, _RARE = 2**10, 0.01
 
 
 class LineChannel(LinkChannel):
-    """Several indices: random lines along every whitened coordinate, exact along each line."""
+    """Channel by random lines along every whitened coordinate, exact along each line."""
 
     draws = 768
     stochastic = True
@@ -54,7 +54,7 @@ class LineChannel(LinkChannel):
         root = cholesky(prior)
         tolerance = ROUNDING * (1 + jnp.abs(y))
         half = kronecker_normals(key, each * n, n - 1).reshape(each, n, n - 1)
-        others = jnp.concatenate([half, -half])  # what is odd in the other coordinates drops out
+        others = jnp.concatenate([half, -half])  # odd functions of the other coordinates cancel
 
         def on_line(axis: int, x: Any) -> tuple[Any, Any, Any]:
             point = jnp.insert(x, axis, 0.0)
@@ -76,7 +76,7 @@ class LineChannel(LinkChannel):
 
 @double_precision()
 def jumps_along_lines(model: ObservedLink) -> int:
-    """How often a link takes and leaves a value along a line through a typical point at which it has that value."""
+    """Return how often a link takes and leaves a value along a line through a typical point with that value."""
     rng = np.random.default_rng(streams.LINK_LINES)
     n = model.indices * model.tokens
     points, directions = rng.standard_normal((_LINES, n)), rng.standard_normal((_LINES, n))

@@ -1,4 +1,4 @@
-"""What the channels of all links share: the link as a function of the vector of all indices, and noise."""
+"""The base class of the channels of links: the link as a function of the vector of all indices, and noise."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..row_symmetry import RowSymmetry, same_outputs
 from ..supported import SupportedPosterior
 from ..tools.recovery_rates import last_recovered
 
-#: Where one posterior holds more than so many numbers at once it costs milliseconds, and nodes are fewer by a factor.
+#: Pairs of a bound and a factor: a posterior that holds more numbers costs milliseconds, and averages take fewer nodes.
 _EXPENSIVE = ((4096, 8), (65536, 16))
-#: Differentials that show which directions are recovered last.
+#: Number of differentials that show which directions are visible, and which are recovered last.
 _DIFFERENTIALS = 2**10
 #: Fraction of the differentials' squared length along a direction below which it counts as rounding.
 _HIDDEN = 1e-13
@@ -71,7 +71,7 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     def symmetry(self) -> RowSymmetry:
         if self.stochastic and self.finest is None:
-            # The scatter of draws anew stands for their bias too: made symmetric, it would be too small for that.
+            # The scatter of independent draws covers their bias too; symmetrised, the scatter would be too small.
             return super().symmetry
         return self.output_symmetry
 
@@ -98,15 +98,15 @@ class LinkChannel(MappedChannel):
         return None if found is None else InOwnUnits(found, self)
 
     def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
-        """Points (lists, J, n) of the fibre of one observation, and their log-weights (lists, J), -inf for none.
+        """Return points (lists, J, n) of the fibre of one observation, and log-weights (lists, J), -inf for none.
 
-        ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points crowd; see :mod:`supported`.
+        ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points are dense; see :mod:`supported`.
         """
         raise NotImplementedError
 
     @functools.cached_property
     def support_program(self) -> Any:
-        """:meth:`support`, compiled, for many samples."""
+        """The compiled program of :meth:`support` for many samples."""
         return compiled(jax.vmap(self.support))
 
     def link(self, z: Any) -> Any:
@@ -153,14 +153,14 @@ class LinkChannel(MappedChannel):
             return super().recovery_bound(frame)
         J = np.einsum("akpm,pi->akim", self._differentials, frame)
         if not (_sizes_along(J)[0] > _HIDDEN).all():
-            return np.inf  # some directions show in jumps only: no number of samples fixes them exactly
+            return np.inf  # some directions are visible in jumps only, and are never recovered exactly
         directions, rank = last_recovered(J, self.outputs)
         return directions / rank
 
     @functools.cached_property
     @double_precision()
     def _differentials(self) -> np.ndarray:
-        """The differentials (m, k, P, M) of the observation at draws of the indices."""
+        """Differentials (m, k, P, M) of the observation at draws of the indices."""
         return self.model.differentials(self._looks).reshape(_DIFFERENTIALS, -1, self.indices, self.tokens)
 
     @functools.cached_property
@@ -201,7 +201,7 @@ class LinkChannel(MappedChannel):
     @functools.cached_property
     @double_precision()
     def observations_on_surface(self) -> bool:
-        """Whether observations are numbers on a surface of fewer dimensions than there are numbers."""
+        """Whether observations lie on a surface, of fewer dimensions than the observation has components."""
         numbers = jax.eval_shape(self.link, jax.ShapeDtypeStruct((self.size,), jnp.float64)).shape[0]
         return self.noises == 0 and 0 < self.outputs <= numbers - 1
 
@@ -209,7 +209,7 @@ class LinkChannel(MappedChannel):
     def log_output_volume(self, observation: Any) -> np.ndarray:
         """Return log |dy / d observation|; zero where the observation is discrete.
 
-        Where observations lie on a surface their tangents are known at the indices only: the mean is returned.
+        For observations on a surface the mean is returned, because their tangents are known at the indices only.
         """
         y = np.asarray(observation, float)
         if self.noises == 0 and self.outputs == 0:
@@ -239,8 +239,8 @@ class LinkChannel(MappedChannel):
     def _mean_log_volume_of(self, row: int) -> float:
         """Return E log |dy / d observation| from one randomisation.
 
-        Half of the draws are wider than the prior, by importance weights: slopes such as those of exp(-exp(5z)) have
-        means that come from far outside.
+        Half of the draws are wider than the prior, with importance weights: the means of slopes such as those of
+        exp(-exp(5z)) come mostly from indices far from zero.
         """
         z = sobol_normals(_VOLUMES, self.size, (streams.OUTPUT_VOLUMES, row))
         z = np.concatenate([z, _WIDER * sobol_normals(_VOLUMES, self.size, (streams.OUTPUT_VOLUMES, 8 + row))])

@@ -1,4 +1,4 @@
-"""What kind of function a link is: affine, discrete, its rank, the coordinates in which it is affine."""
+"""The kind of a link: whether it is affine or discrete, its rank, and the coordinates in which it is affine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _LARGER, _FARTHEST = 2.0, 6.0
 _NEARER = (0.5, 0.2)
 #: Smallest fraction of the draws at which a link must have finite derivatives.
 _MOSTLY = 0.999
-#: Standard deviations of the noise below which a difference of outputs tells nothing: about the square of this number
-#: of an overlap. Larger: weak outputs are lost. Smaller: what rounding leaves of an affine output is not affine.
+#: Size of a difference of outputs, in standard deviations of the noise, below which it is neglected; its effect on an
+#: overlap is about the square of this number. Larger: weak outputs are lost. Smaller: rounding makes an affine output
+#: appear not to be affine.
 _HIDDEN = 1e-6
 #: Units in the last place by which equal values differ through rounding.
 _ULPS = 8
@@ -176,9 +177,9 @@ def _affine_map(
 
 
 def _is_affine_in(model: ObservedLink, i: int, z: np.ndarray, J: np.ndarray, y: np.ndarray, scales: Scales) -> bool:
-    """Whether the link is affine in one coordinate at given values of the others."""
+    """Return whether the link is affine in coordinate ``i`` at given values of the others."""
     moved = z.copy()
-    moved[:, i] = _FARTHEST * np.sin(np.arange(len(z)))  # anywhere
+    moved[:, i] = _FARTHEST * np.sin(np.arange(len(z)))  # any values
     column = model.differentials(moved)[:, :, i]
     predicted = y + J[:, :, i] * (moved - z)[:, i, None]
     bent = np.abs(column - J[:, :, i])

@@ -1,4 +1,4 @@
-"""Discrete outputs of two indices: the Gaussian prior cut to the region where the link has the observed value.
+"""The channel of discrete outputs of two indices: the prior cut to the region where the link has the observed value.
 
 One index is integrated exactly along lines, between the points where the link jumps; the other by quadrature.
 """
@@ -17,19 +17,19 @@ from ..tools.line_intervals import member_intervals, places_on_line
 from ..tools.sample_moments import SampleMoments, weighted_moments
 from .link_channel import ROUNDING, LinkChannel
 
-#: Places at most where the quadrature is split, and how far from zero they count: no prior reaches further.
+#: Most places where the quadrature is split, and their largest distance from zero: no prior reaches further.
 _LARGEST_NUMBER_OF_CUTS, _FARTHEST = 24, 6.5
-#: Intervals of a line at most on which a link has one value.
+#: Most intervals of a line on which a link has the same value.
 _MOST_INTERVALS = 3
 _U, _U_WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
 class PlaneChannel(LinkChannel):
-    """Two indices: exact along lines of one of them, Gauss-Legendre quadrature over the other.
+    """Channel of two indices: exact along lines of one index, Gauss-Legendre quadrature over the other.
 
-    The quadrature is split where the pattern of values along the lines changes (lines of the plane of indices that do
-    not depend on the prior, found once); between them the integrand is smooth, up to square roots at the ends, which
-    the substitution u -> 3 u^2 - 2 u^3 takes away.
+    The quadrature is split where the pattern of values along the lines changes; these places do not depend on the prior
+    and are found once. Between them the integrand is smooth, up to square roots at the ends, which the substitution
+    u -> 3 u^2 - 2 u^3 removes.
     """
 
     _line, _most = places_on_line(193), 2 * _MOST_INTERVALS
@@ -43,7 +43,7 @@ class PlaneChannel(LinkChannel):
 
     @classmethod
     def of(cls, model: ObservedLink) -> PlaneChannel | None:
-        """The channel of a link; None where its values change too often."""
+        """Return the channel of a link; None where its values change too often."""
         cuts = {axis: found for axis in (0, 1) if (found := pattern_changes(model, axis)) is not None}
         free = min(cuts, key=lambda axis: len(cuts[axis]), default=None)
         return None if free is None else cls(model, free, cuts[free])
@@ -81,7 +81,7 @@ class PlaneChannel(LinkChannel):
 
 @double_precision()
 def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
-    """Values of one index at which the sequence of values of the link along the other changes; None if too often."""
+    """Return where, along one index, the link's sequence of values along the other changes; None if too often."""
     other = np.linspace(-9, 9, 601) + 0.00217
 
     def sequences(c: np.ndarray) -> list[np.ndarray]:
@@ -109,5 +109,5 @@ def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
 
 
 def _without_repetitions(row: np.ndarray) -> np.ndarray:
-    """The values of a row (m, k), each once where it follows itself."""
+    """Return the values of a row (m, k) without immediate repetitions."""
     return row[np.append(True, (row[1:] != row[:-1]).any(1))]

@@ -1,4 +1,4 @@
-"""Links of full rank without noise: the output fixes the indices up to a finite set of roots."""
+"""The channel of links of full rank without noise: the output fixes the indices up to a finite set of roots."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from ..tools.sample_moments import SampleMoments, coloured, weighted_moments
 from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
 
+#: Starts, damped steps and undamped steps of the search for roots.
 _STARTS, _STEPS, _POLISH = 48, 20, 3
-#: Distinct roots whose mirror images are tried as they are.
+#: Number of distinct roots whose mirror images are tried without damped steps.
 _MIRRORED = 16
-#: The same for samples of which the first search finds no root, as happens near folds of the link, where undamped
-#: steps halve the distance only.
+#: Starts and steps of a second search, for samples without a root in the first. These occur near folds of the link,
+#: where undamped steps only halve the distance.
 _MORE_STARTS, _MORE_STEPS, _MORE_POLISH = 384, 80, 40
 #: Share of an observed output below which its logarithm is cut off.
 _NEAR_ZERO = 1e-4
 
 
 class RootChannel(LinkChannel):
-    """A sum over the roots of g(z) = y in R^n, of weight N(z; omega, V) / sqrt(det J^T J), J the differential.
+    """Channel that sums over the roots of g(z) = y in R^n with weights N(z; omega, V) / sqrt(det J^T J), J = dg/dz.
 
-    Damped Gauss-Newton from 48 starts around omega, then once more from the mirror images -z of the roots that were
-    found (links with a sign symmetry have roots there, however small V is). Samples without any root are searched again
-    from 384 starts, half of them twice as far out, in outputs and in their logarithms: where an output saturates least
+    Damped Gauss-Newton searches begin at 48 starts around omega, then at the mirror images -z of the roots that were
+    found (links with a sign symmetry have roots there, however small V is). Samples without a root are searched again
+    from 384 starts, half of them twice as far out, in outputs and in their logarithms: where an output saturates, least
     squares of outputs end at points where it saturates less.
     """
 
@@ -90,7 +91,7 @@ class RootChannel(LinkChannel):
         second, found_too = jax.vmap(search)(jnp.where(found[:, None], mirrored(first), first))
         x, ok = jnp.concatenate([first, second]), jnp.concatenate([found, found_too])
         ok &= ~repeated(x, ok)
-        # Where slopes are small, least squares lead away from a root that is there already.
+        # Where slopes are small, damped steps would lead away from a mirror image that is a root.
         some = jnp.argsort(~ok)[:_MIRRORED]
         third, exact = jax.vmap(lambda x: polished(phi, y, x, _POLISH))(mirrored(x[some]))
         x, ok = jnp.concatenate([x, third]), jnp.concatenate([ok, ok[some] & exact])
@@ -101,11 +102,11 @@ class RootChannel(LinkChannel):
 
 
 def _nearly_log(size: Any, outputs: Any) -> Any:
-    """Increasing functions of outputs, logarithms but near zero: in them small ones count as much as others."""
+    """Return functions of outputs that are logarithmic except near zero: small outputs then count like others."""
     return jnp.arcsinh(outputs / (_NEAR_ZERO * size + 1e-150))
 
 
 def _spread(count: int, n: int) -> np.ndarray:
-    """Fixed, evenly spread normals (count, n)."""
+    """Return fixed normals (count, n) from a Sobol sequence."""
     uniforms = sobol_uniforms(1 << (count - 1).bit_length(), n, streams.ROOT_STARTS)[:count]
     return ndtri(np.clip(uniforms, 1e-6, 1 - 1e-6))

@@ -1,9 +1,8 @@
-"""Adaptive quadrature of exp(f) on intervals, with fixed shapes: samples with the widest and the narrowest peaks share
-one compiled program.
+"""Adaptive quadrature of exp(f) on intervals, with arrays of fixed shape: one compiled program serves all samples.
 
-A cell is examined at its ends and its middle. The vertex of the parabola through the three estimates how high f rises
-inside, so that a peak a thousand times narrower than the cell draws the refinement to itself. In every round the cells
-with the most left to resolve are halved; at the end those of largest mass carry a Gauss-Legendre rule each.
+A cell is examined at its ends and its middle. The vertex of the parabola through the three values estimates how high f
+rises inside, so that a peak a thousand times narrower than the cell attracts the refinement. In every round the
+unresolved cells of largest mass are halved; at the end each of the cells of largest mass has a Gauss-Legendre rule.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+#: Initial cells of a branch, rounds, cells halved per round, cells that get a rule, and nodes of the rule.
 _INITIAL, _ROUNDS, _HALVED, _KEPT, _ORDER = 12, 14, 6, 56, 8
-#: f varies by no more than this over a cell on which the rule of order 8 is exact to about 1e-6.
+#: Largest variation of f over a resolved cell: the rule of order 8 is then exact to about 1e-6.
 _RESOLVED = 3.0
-#: Mass below exp(-this) of the largest does not count.
+#: Cells of mass below exp(-this) of the largest are not halved.
 _NEGLIGIBLE = 20.0
 #: Number of nodes that :func:`line_nodes` returns.
 NODES = _KEPT * _ORDER
 
 
 class Intervals(NamedTuple):
-    """Intervals: centre, half-width, branch, and f at the left end, in the middle and at the right end of each."""
+    """Intervals: centre, half-width, branch, and f at the left end, in the middle and at the right end."""
 
     centre: Any
     half: Any
@@ -36,7 +36,7 @@ class Intervals(NamedTuple):
 
 
 def line_nodes(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -> tuple[Any, Any, Any]:
-    """Nodes x_k, branches b_k and log-weights w_k: sum_b int exp(f(x, b)) h(x, b) dx = sum_k exp(w_k) h(x_k, b_k).
+    """Return nodes x_k, branches b_k, log-weights w_k: sum_b int exp(f(x, b)) h(x, b) dx = sum_k exp(w_k) h(x_k, b_k).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def line_nodes(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int)
     branches : int
     """
     cells = _refined(jax.vmap(f), low, high, branches)
-    # Ordering in single precision is enough, here and below, and much faster.
+    # Here and below an ordering in single precision is enough, and much faster.
     _, best = jax.lax.top_k((_height(cells) + jnp.log(cells.half)).astype(jnp.float32), _KEPT)
     nodes, weights = np.polynomial.legendre.leggauss(_ORDER)
     centre, half = cells.centre[best, None], cells.half[best, None]
@@ -63,7 +63,7 @@ def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -
     places = [jnp.tile(low + width * (np.arange(_INITIAL) + shift), branches) for shift in (0.0, 0.5, 1.0)]
     half = jnp.full(len(branch), 0.5 * width)
     first = Intervals(places[1], half, jnp.asarray(branch), *(f(place, branch) for place in places))
-    # Places of cells that are still to come have no width, hence no mass.
+    # Places for later cells have no width, hence no mass.
     room = _ROUNDS * _HALVED
     nothing = jnp.full(room, -jnp.inf)
     empty = Intervals(jnp.zeros(room), jnp.zeros(room), jnp.zeros(room, first.branch.dtype), nothing, nothing, nothing)
@@ -82,7 +82,7 @@ def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -
 
 
 def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: Any, place: Any) -> Intervals:
-    """Put the left half of each chosen cell in its place and the right half at the end, where it is ``worth`` it."""
+    """Put the left halves of the chosen cells in place and the right halves at the end, where they are ``worth`` it."""
     old = jax.tree.map(lambda x: x[chosen], cells)
     half = 0.5 * old.half
     first, second = f(old.centre - half, old.branch), f(old.centre + half, old.branch)
@@ -98,7 +98,7 @@ def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: 
 
 
 def _height(cells: Intervals) -> Any:
-    """How high f rises in a cell, by the parabola through its three values."""
+    """Return how high f rises in a cell, by the parabola through its three values."""
     bend, slope = 0.5 * (cells.left + cells.right) - cells.middle, 0.5 * (cells.right - cells.left)
     inside = (bend < 0) & (abs(slope) < -2 * bend)
     vertex = cells.middle - slope**2 / (4 * jnp.where(inside, bend, -1.0))
@@ -107,7 +107,7 @@ def _height(cells: Intervals) -> Any:
 
 
 def _urgency(cells: Intervals) -> Any:
-    """Log-mass of the cells that are to be halved; minus infinity for those that are resolved or do not count."""
+    """Return the log-mass of cells to be halved, -inf for cells that are resolved or of negligible mass."""
     height = _height(cells)
     variation = height - jnp.minimum(cells.middle, jnp.minimum(cells.left, cells.right))
     mass = height + jnp.log(cells.half)

@@ -1,4 +1,4 @@
-"""The part of a line on which something holds, as intervals with the moments of a standard normal on each."""
+"""Intervals of a line on which a condition holds, with the moments of a standard normal on each interval."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BISECTIONS = 44
 
 
 def places_on_line(count: int) -> np.ndarray:
-    """Points on a line in standard deviations: dense around the mean, out to 40."""
+    """Return points on a line in standard deviations: dense around the mean, up to 40."""
     return 4 * np.sinh(np.linspace(-1, 1, count) * np.arcsinh(10))
 
 
 def first_places(flags: Any, order: np.ndarray, most: int) -> tuple[Any, Any]:
-    """Places (most,) of the flags that are set, those of least ``order`` first, and which of them exist.
+    """Return the places (most,) of the flags that are set, of least ``order`` first, and which of them exist.
 
-    One maximum after the other: sorts and cumulative sums take many times as long.
+    Maxima are taken one after the other, because sorts and cumulative sums take many times as long.
     """
     rank = np.empty(len(order), np.int32)
     rank[np.argsort(order, kind="stable")] = np.arange(len(order), 0, -1)
@@ -35,16 +35,16 @@ def first_places(flags: Any, order: np.ndarray, most: int) -> tuple[Any, Any]:
 
 
 def sorted_few(x: Any) -> Any:
-    """The entries of a short vector in increasing order, by counting."""
+    """Return the entries of a short vector in increasing order, by counting."""
     before = (x[None] < x[:, None]) | ((x[None] == x[:, None]) & np.tri(len(x), k=-1, dtype=bool))
     at = before.sum(1)[:, None] == np.arange(len(x))
     return jnp.where(at, x[:, None], -jnp.inf).max(0)
 
 
 def member_intervals(member: Any, nodes: np.ndarray, most: int) -> tuple[Any, Any, Any]:
-    """Log-mass, mean and variance of N(0, 1) on each of the ``most`` + 1 intervals where ``member(s)`` holds.
+    """Return log-mass, mean and variance of N(0, 1) on each of ``most`` + 1 intervals where ``member(s)`` holds.
 
-    The ends are found on the grid ``nodes`` and by bisection; intervals where it does not hold have log-mass -inf.
+    The grid ``nodes`` and bisection give the ends; intervals on which ``member`` is false have log-mass -inf.
     """
     flags = jax.vmap(member)(jnp.asarray(nodes))
     central = np.minimum(np.abs(nodes[1:]), np.abs(nodes[:-1]))

@@ -11,17 +11,17 @@ import numpy as np
 from .line_intervals import first_places
 from .root_finding import monotone_root
 
-#: Roots along a line, extrema that may hide two more, and steps towards each of them.
+#: Most roots along a line, most extrema that may hide two more roots, and steps towards each of them.
 _MOST_ROOTS, _MOST_EXTREMA, _STEPS = 6, 2, 18
-#: Changes of branch along a line, and bisections to the last digit of each.
+#: Most changes of branch along a line, and bisections of each, to the last digit.
 _MOST_CHANGES, _HALVINGS = 4, 50
 
 
 def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tuple[Any, Any]:
-    """Roots of a function of one variable between the increasing points ``line``, and which of them exist.
+    """Return roots of a function of one variable between increasing points ``line``, and which of them exist.
 
-    A cell in which the slope changes its sign and the function does not is split at its extremum: two roots may hide
-    in it. Where there are more than there is room for, those in the middle of the line are found.
+    A cell in which the slope changes its sign and the function does not is split at its extremum, because two roots may
+    hide in it. If a line has more roots than there is room for, the roots nearest to its middle are found.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tu
     affine : bool
         Whether the function is affine.
     branch : callable, optional
-        Numbers that identify the branch of the function at a point. Where the branch changes the function may jump,
-        and a change of its sign there is no root.
+        Returns numbers that identify the branch of the function at a point. Where the branch changes the function may
+        jump; a change of its sign there is no root.
     """
     if affine:
         value, slope = jax.value_and_grad(residual)(0.0)
@@ -52,7 +52,7 @@ def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tu
 
 
 def _with_changes(branch: Any, line: Any) -> tuple[Any, Any]:
-    """The points of a line and those on both sides of changes of branch, in order, and which cells have one branch."""
+    """Return the points of a line and of both sides of changes of branch, and which cells have one branch."""
 
     def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
         a, b = ends
@@ -71,7 +71,7 @@ def _with_changes(branch: Any, line: Any) -> tuple[Any, Any]:
 
 
 def root_between(function: Any, a: Any, b: Any, steps: int) -> Any:
-    """A root in [a, b], given that the function has different signs at its ends."""
+    """Return a root in [a, b] of a function with different signs at a and b."""
     sign = jnp.sign(function(b) - function(a))
 
     def increasing(s: Any) -> tuple[Any, Any]:

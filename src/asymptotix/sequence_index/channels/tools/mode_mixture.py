@@ -1,10 +1,10 @@
 """Gaussians around the modes of exp(-|x|^2/2 - |f(x)|^2/2), as a proposal for draws.
 
-Gauss-Newton steps lead from given points to modes m_k; there the precision is H_k = I + f'^T f' = C_k C_k^T, and
+Gauss-Newton steps lead from given points to modes m_k. The precision at a mode is H_k = I + f'^T f' = C_k C_k^T, and
 
     q(x) = mean_k N(x; m_k, (wider^2 H_k^{-1})).
 
-Where f is close to linear this is the density itself; elsewhere it must be mixed with something broad.
+Where f is nearly linear, q approximates the density itself; elsewhere q must be mixed with a broad proposal.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from .small_matrices import cholesky, solve_positive
 
 #: Factor by which the Gaussians are wider than the quadratic approximation.
 WIDER = 1.2
+#: Largest length of a Gauss-Newton step.
 _LONGEST = 1.5
 
 
 class Mixture(NamedTuple):
-    """Centres (K, d) and Cholesky factors (K, d, d) of the precisions, the widening included."""
+    """Centres (K, d) and Cholesky factors (K, d, d) of the precisions, which include the widening."""
 
     centres: Any
     factors: Any
 
     def draw(self, normals: list[Any]) -> list[Any]:
-        """Points, coordinate by coordinate, from standard normals (a list of d arrays): the parts take turns."""
+        """Return draws, a list of d coordinates, from standard normals, a list of d arrays; components take turns."""
         d, parts = len(normals), len(self.centres)
         part = np.arange(len(normals[0])) % parts
         C, m = self.factors[part], self.centres[part]
@@ -42,7 +43,7 @@ class Mixture(NamedTuple):
         return [x[i] + m[:, i] for i in range(d)]
 
     def log_ratio(self, x: list[Any]) -> Any:
-        """Log q(x) - log N(x; 0, I) of points given coordinate by coordinate."""
+        """Return log q(x) - log N(x; 0, I) of points, given as a list of coordinates."""
         d, C = len(x), self.factors[..., None]
         away = [x[i] - self.centres[:, i, None] for i in range(d)]
         square = sum((sum((C[:, j, i] * away[j] for j in range(i, d)), 0.0) ** 2 for i in range(d)), 0.0)
@@ -52,7 +53,7 @@ class Mixture(NamedTuple):
 
 
 def log_sum(terms: list[Any]) -> Any:
-    """Log of the sum of exponentials of a list of arrays."""
+    """Return the log of the sum of exponentials of a list of arrays."""
     top = terms[0]
     for term in terms[1:]:
         top = jnp.maximum(top, term)
@@ -60,12 +61,12 @@ def log_sum(terms: list[Any]) -> Any:
 
 
 def modes(residual: Callable[[Any, Any], Any], points: Any, choices: Any, steps: int) -> Mixture:
-    """The mixture around the modes that are reached from points (K, d).
+    """Return the mixture around the modes that are reached from points (K, d).
 
     Parameters
     ----------
     residual : callable
-        f: a point (d,) and its choice -> array (k,).
+        f, a function of a point (d,) and its choice that returns an array (k,).
     choices : array (K,)
         Second argument of f, one per point.
     """

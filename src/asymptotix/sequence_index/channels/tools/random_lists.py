@@ -1,4 +1,4 @@
-"""Evenly spread random normals inside a compiled program."""
+"""Random normals that fill space evenly, inside a compiled program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def kronecker_normals(key: Any, count: int, dim: int) -> Any:
-    """Standard normals (count, dim): the additive sequence k a mod 1, shifted by a random vector.
+    """Return standard normals (count, dim) from the additive sequence k a mod 1, shifted by a random vector.
 
-    Every point is exactly normal over the random shift, so averages are unbiased; lists of different keys are
+    Over the random shift every point is exactly normal, so that averages are unbiased. Lists of different keys are
     independent.
     """
     if dim == 0:
@@ -25,9 +25,9 @@ def kronecker_normals(key: Any, count: int, dim: int) -> Any:
 
 
 def kronecker_sequence(count: int, dim: int) -> np.ndarray:
-    """The points k a (count, dim), not yet mod 1, of which any number are evenly spread.
+    """Return the points k a (count, dim), before mod 1; any number of them fills space evenly.
 
-    a_j = phi^-j with phi the root of phi^{dim+1} = phi + 1.
+    Here a_j = phi^-j, with phi the root of phi^{dim+1} = phi + 1.
     """
     phi = 2.0
     for _ in range(64):
@@ -36,11 +36,11 @@ def kronecker_sequence(count: int, dim: int) -> np.ndarray:
 
 
 def random_rotations(normals: Any) -> Any:
-    """Matrices (..., M, M) drawn uniformly from the orthogonal group O(M): Gram-Schmidt on the rows of normals."""
+    """Return uniform draws (..., M, M) from the orthogonal group O(M), by Gram-Schmidt on rows of normals."""
     rows: list[Any] = []
     for i in range(normals.shape[-1]):
         row = normals[..., i, :]
-        for _ in range(2):  # the second pass removes what rounding left of the first
+        for _ in range(2):  # the second pass removes rounding errors of the first
             for other in rows:
                 row = row - (row * other).sum(-1, keepdims=True) * other
         rows.append(row / jnp.sqrt((row * row).sum(-1, keepdims=True)))
@@ -48,15 +48,15 @@ def random_rotations(normals: Any) -> Any:
 
 
 def starts(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """Of samples with numbers (n,), where each begins in the sequence of :func:`uniforms_from`, (n,) unsigned."""
+    """Return where samples with numbers (n,) begin in the sequence of :func:`uniforms_from`, (n,) unsigned."""
     own = np.asarray(numbers, np.uint64) + (np.uint64(seed) << np.uint64(40))
     return _scattered(_scattered(own * _STEP + _STEP) ^ _STEP)
 
 
 def uniforms_from(start: Any, count: int) -> Any:
-    """Uniform numbers (..., count) in the open unit interval, of arrays or inside a program in double precision.
+    """Return uniform numbers (..., count) in the open unit interval, for NumPy or for JAX in double precision.
 
-    The sequence SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter, whose bits are scattered. JAX's own
+    The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a counter with scattered bits: JAX's own
     generators take longer to compile than a channel.
     """
     bits = _scattered(start[..., None] + np.arange(1, count + 1, dtype=np.uint64) * _STEP)
@@ -64,7 +64,7 @@ def uniforms_from(start: Any, count: int) -> Any:
 
 
 def normals_from(uniforms: Any) -> Any:
-    """As many standard normals as there are uniform numbers (2 m,), two from two (Box and Muller)."""
+    """Return standard normals (2 m,) from uniform numbers (2 m,), by the method of Box and Muller."""
     size, angle = jnp.split(uniforms, 2)
     radius = jnp.sqrt(-2 * jnp.log(size))
     return jnp.concatenate([radius * jnp.cos(2 * np.pi * angle), radius * jnp.sin(2 * np.pi * angle)])

@@ -1,4 +1,4 @@
-"""Roots of phi(x) = y by steps of fixed number, so that all samples share one compiled program."""
+"""Roots of phi(x) = y by a fixed number of steps, so that all samples share one compiled program."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from .small_matrices import least_squares, solve_positive
 
+#: Largest relative residual of a root, and distance below which two roots are the same.
 _RESIDUAL, _SAME = 2e-6, 1e-4
-#: Least slope, beside the size of outputs, at which their rounding leaves a root where it is.
+#: Least slope, relative to the size of outputs, at which their rounding does not move a root.
 _KNOWN = 1e-12
 
 
@@ -39,12 +40,12 @@ def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any
 
 
 def gauss_newton(phi: Any, y: Any, x: Any, steps: int, polish: int) -> tuple[Any, Any]:
-    """The point that :func:`least_residual` leads to, :func:`polished`, and whether it is a root of phi(x) = y."""
+    """Return the :func:`polished` point of :func:`least_residual`, and whether it is a root of phi(x) = y."""
     return polished(phi, y, least_residual(phi, y, x, steps), polish)
 
 
 def least_residual(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -> Any:
-    """Damped least squares (Levenberg-Marquardt) for phi(x) = y."""
+    """Return the end of damped least squares (Levenberg-Marquardt) for phi(x) = y."""
 
     def damped(state: tuple[Any, Any, Any], _: Any) -> tuple[tuple[Any, Any, Any], None]:
         x, damping, best = state
@@ -63,13 +64,13 @@ def least_residual(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -
 
 
 def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
-    """Undamped steps that stay close to x, and whether they end at a root of phi(x) = y.
+    """Return the end of undamped steps that stay close to x, and whether it is a root of phi(x) = y.
 
-    There every residual is small beside its own output, up to the rounding of y to single precision, or beside the
-    slope of that output; so is the last step, for near a fold of phi points that are no roots have small residuals too;
-    and slopes are large enough for rounding to leave the root where it is. Where an output saturates it is small and
-    as precise as others. Beside a number of order one its residual would be small wherever it saturates even more, at
-    points that would have nearly all the weight: a root weighs more the smaller its slopes are.
+    A root meets three conditions. Every residual is small relative to its own output, up to the rounding of y to single
+    precision, or to the slope of that output. The last step is small: near a fold of phi, points that are no roots have
+    small residuals too. Slopes are so large that rounding does not move the root. An output that saturates is small and
+    has the same relative precision as others. Relative to a number of order one its residual would be small wherever it
+    saturates more; such points would have nearly all the weight, because a root has more weight the smaller its slopes.
     """
 
     def undamped(x: Any, _: Any) -> tuple[Any, tuple[Any, Any, Any]]:
@@ -86,14 +87,14 @@ def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
 
 
 def repeated(x: Any, ok: Any) -> Any:
-    """Which of the points x (m, n) repeat an earlier one among those that are ``ok``."""
+    """Return which of the points x (m, n) repeat an earlier point that is ``ok``."""
     distance = jnp.abs(x[:, None] - x[None]).max(-1)
     earlier = np.tri(len(x), k=-1, dtype=bool)
     return ((distance < _SAME * (1 + jnp.abs(x).max(-1)[:, None])) & ok[None] & earlier).any(1)
 
 
 def projected(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -> tuple[Any, Any]:
-    """The point near x with phi(x) = y that least-change Gauss-Newton steps lead to, and the squared residual there."""
+    """Return the point near x with phi(x) = y, by least-change Gauss-Newton steps, and its squared residual."""
 
     def step(state: tuple[Any, Any, Any], _: Any) -> tuple[tuple[Any, Any, Any], None]:
         x, damping, best = state

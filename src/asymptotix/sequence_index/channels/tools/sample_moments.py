@@ -1,4 +1,4 @@
-"""Moments of weighted draws: of one list, of several lists together, and in other coordinates."""
+"""Moments of weighted draws: of one list, of several lists together, and after a linear map."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 
 class SampleMoments(NamedTuple):
-    """log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n) and the effective number of draws of one sample.
+    """Moments of one sample: log Z_out, E[z|y] - omega (n,), Cov[z|y] (n, n), effective number of draws.
 
-    With a leading axis where a program returns those of several independent lists of draws.
+    Programs with several independent lists of draws return moments with a leading axis of lists.
     """
 
     log_evidence: Any
@@ -21,7 +21,7 @@ class SampleMoments(NamedTuple):
 
 
 def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> SampleMoments:
-    """Moments of weighted points x (m, n), infinite log-weights allowed; ``extra`` (m, n): own variances of points."""
+    """Return moments of weighted points x (m, n); log-weights may be -inf, ``extra`` (m, n) are variances of points."""
     top = jnp.max(log_weights)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
     total = weights.sum()
@@ -36,16 +36,16 @@ def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> SampleMomen
 
 
 def coloured(found: SampleMoments, root: Any) -> SampleMoments:
-    """Moments of root @ x from those of x."""
+    """Return the moments of root @ x from the moments of x."""
     covariance = root @ found.covariance @ root.T
     return found._replace(shift=root @ found.shift, covariance=covariance)
 
 
 def merged(found: SampleMoments) -> SampleMoments:
-    """Moments (rows, ...) from those of K independent lists each, (rows, K, ...).
+    """Return moments (rows, ...) from the moments of K independent lists each, (rows, K, ...).
 
-    A covariance about the mean of the draws is too small by the variance of that mean, which the scatter of the lists
-    tells: it is added. With one list it is not known.
+    A covariance about the mean of the draws is too small by the variance of that mean. The scatter of the lists gives
+    this variance, and it is added. With one list it is unknown.
     """
     log_evidence, mean, covariance, effective = (np.asarray(x) for x in found)
     K = log_evidence.shape[1]
@@ -64,7 +64,7 @@ def merged(found: SampleMoments) -> SampleMoments:
         together = np.where(total > 0, total**2 / squares, 0.0)
     centre = np.einsum("rk,rki->ri", share, mean)
     away = mean - centre[:, None]
-    # Between the lists the scatter belongs to the covariance; as that of their mean it is missing from it.
+    # The first term is the covariance between lists, the second the missing variance of their mean.
     between = share + share**2 * K / (K - 1)
     spread = np.einsum("rk,rki,rkj->rij", between, away, away)
     return SampleMoments(evidence, centre, np.einsum("rk,rkij->rij", share, covariance) + spread, together)

@@ -1,8 +1,8 @@
 """Cholesky factors of small matrices without LAPACK, for programs that are mapped over many samples.
 
-Tiny ones are unrolled: they fuse with what is around them, where library calls do not. And XLA's calls of LAPACK on
-batches hand parts of a batch to the threads of the pool that they run on themselves: as many of them at once as there
-are cores, in one program or in two, wait for one another for ever.
+Loops over tiny matrices are unrolled, because they then fuse with the surrounding operations; library calls do not. A
+LAPACK call of XLA on a batch also hands parts of the batch to the thread pool on which it runs itself: as many such
+calls at once as there are cores, in one program or in several, wait for one another for ever.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: Beyond this size the unrolled loops take longer to compile than they save.
+#: Largest size with unrolled loops. Beyond it they take longer to compile than they save.
 _UNROLLED = 6
 
 
 def cholesky(A: Any) -> Any:
-    """Lower Cholesky factor of a symmetric positive matrix; next to nothing on the diagonal where it is singular."""
+    """Return the lower Cholesky factor of a symmetric positive matrix; tiny diagonal entries where it is singular."""
     n = A.shape[-1]
     if n > _UNROLLED:
         return _factor_by_columns(A)
@@ -28,7 +28,7 @@ def cholesky(A: Any) -> Any:
 
 
 def solve_lower(L: Any, b: Any) -> Any:
-    """X with L x = b, L (n, n) lower triangular, b (n, ...)."""
+    """Return x with L x = b, L (n, n) lower triangular, b (n, ...)."""
     n = L.shape[-1]
     if n > _UNROLLED:
         none = jnp.zeros(b.shape, jnp.result_type(L, b))
@@ -37,7 +37,7 @@ def solve_lower(L: Any, b: Any) -> Any:
 
 
 def solve_positive(A: Any, b: Any) -> Any:
-    """X with A x = b, A (n, n) symmetric and positive, b (n, ...)."""
+    """Return x with A x = b, A (n, n) symmetric and positive, b (n, ...)."""
     n = A.shape[-1]
     if n > _UNROLLED:
         L = _factor_by_columns(A)
@@ -50,10 +50,10 @@ def solve_positive(A: Any, b: Any) -> Any:
 
 
 def least_squares(A: Any, b: Any) -> tuple[Any, Any]:
-    """X that minimises |A x - b|, A (k, n), and how far A is from a singular matrix: the smallest length of a column
-    without its projection on those before it.
+    """Return x that minimises |A x - b|, A (k, n), and how far A is from a singular matrix.
 
-    By orthogonal columns: A^T A has twice the digits of A, of which nothing is left where A is nearly singular.
+    That distance is the smallest length of a column without its projection on earlier columns. The method makes columns
+    orthogonal: A^T A has the squared condition number of A, and loses all digits where A is nearly singular.
     """
     n = A.shape[1]
 
@@ -81,7 +81,7 @@ def _unrolled(first: int, end: int, step: Callable[[Any, Any], Any], state: Any)
 
 
 def half_log_det(A: Any) -> Any:
-    """Half the log-determinant of a symmetric positive matrix; very negative where it is singular."""
+    """Return half the log-determinant of a symmetric positive matrix; very negative where it is singular."""
     if len(A) > _UNROLLED:
         return jnp.log(jnp.diagonal(_factor_by_columns(A))).sum()
     L = _factor(A)

@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
-#: Where the density has fallen by exp(-38) from its largest value in the interval, it is cut off.
+#: The interval is cut where the log density is this much below its maximum in the interval.
 _CUT = 38.0
 
 
 def truncated_normal(lower: Any, upper: Any) -> tuple[Any, Any, Any]:
-    """Log-mass, mean and variance of N(0, 1) in [lower, upper] (broadcast, infinities allowed).
+    """Return log-mass, mean and variance of N(0, 1) in [lower, upper] (broadcast, infinities allowed).
 
-    By Gauss-Legendre quadrature around the most likely point: differences of distribution functions lose all digits in
-    the tail. An empty interval has log-mass -inf, mean at its end and variance zero. Relative errors below 1e-13.
+    The method is Gauss-Legendre quadrature around the most likely point, because differences of distribution functions
+    lose all digits in the tail. An empty interval has log-mass -inf, mean at its end and variance zero. Relative errors
+    are below 1e-13.
     """
     nearest = jnp.clip(0.0, lower, upper)
     reach = jnp.sqrt(nearest**2 + 2 * _CUT)

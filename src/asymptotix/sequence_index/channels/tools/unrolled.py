@@ -1,7 +1,7 @@
-"""Functions of few numbers without the loops of their sums and maxima.
+"""Unrolled sums and maxima in functions of small arrays.
 
-Mapped over many points, a sum over the three entries of each is a loop of three steps inside the loop over the points,
-and takes ten times as long as two additions of whole columns.
+In a function that is mapped over many points, the sum of the three entries of a point is a loop of three steps inside
+the loop over points, and takes ten times as long as two additions of whole columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CALLS = ("jit", "pjit")
 
 
 def unrolled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same function of one array, inside compiled programs; itself where it contains loops or own derivatives."""
+    """Return a function of one array with unrolled sums; the function itself if it has loops or custom derivatives."""
 
     def evaluated(x: Any) -> Any:
         closed = jax.make_jaxpr(function)(x)
@@ -29,7 +29,7 @@ def unrolled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _is_plain(jaxpr: Any) -> bool:
-    """Whether all of it are operations on arrays, and calls of such."""
+    """Return whether a program consists of operations on arrays, and calls of such programs."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in _CALLS:
             if not _is_plain(equation.params["jaxpr"].jaxpr):

@@ -1,1 +1,1 @@
-"""Fast posteriors of links with one output: integrals along those edges of a grid that meet the level set."""
+"""Fast posteriors of links with one output: integrals along the edges of a grid that meet the level set."""

@@ -5,9 +5,9 @@ average is an integral over omega and y,
 
     E[f] = int domega N(omega; 0, q) int dy Z_out(y, omega) f(y, omega),
 
-where f is made of the moments of z under the integrand of Z_out. The noise makes everything smooth in y on its own
-scale, and the prior in omega: sums over even grids converge faster than any power. Along z an interval of a
-Gauss-Legendre rule is no longer than a standard deviation of the prior and of the likelihood.
+where f depends on the moments of z under the integrand of Z_out. The integrand is smooth in y on the scale of the noise
+and in omega on the scale of the prior, so that sums over even grids converge faster than any power of the step. Along
+z an interval of a Gauss-Legendre rule is no longer than a standard deviation of the prior and of the likelihood.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from ....models.observed_link import ObservedLink, flat_link
 from ...protocol import Averages, OperatorAverager
 from .pieces import pieces
 
-#: Largest |z| of a node, of one that decides which outputs are asked, and points of a piece that show how steep it is.
+#: Largest |z| of a node, largest |z| of nodes that set the range of outputs, and first probes of the slope per piece.
 _FARTHEST, _LIKELY, _PROBES = 7.0, 6.0, 128
-#: Standard deviations of the noise by which the link may move between two of these, and by which it may bend there; and
-#: how close they are at least.
+#: Largest change of the link between two probes, and its largest deviation from a straight line there, in standard
+#: deviations of the noise; and the least distance of probes.
 _STEEP, _BENT, _CLOSEST = 0.5, 5e-4, 1e-8
-#: Nodes of an interval, and its greatest length.
+#: Nodes of an interval, and its largest length.
 _ORDER, _LENGTH = 5, 0.25
-#: Steps of y and of omega, in standard deviations of the noise and of omega given z: between two roots a posterior
-#: changes its mind on a scale that is several times smaller.
+#: Steps of y and of omega, in standard deviations of the noise and of omega given z. Between two roots a posterior
+#: moves from one to the other on a scale that is several times smaller than these deviations.
 STEPS = 0.3, 0.2
-#: Standard deviations of the noise beyond the values of the link up to which there are outputs.
+#: Range of outputs beyond the values of the link, in standard deviations of the noise.
 _BEYOND = 6.0
-#: Outputs and nodes at most, and their product: what is looked at for one average. Outputs that are less likely than
-#: the last number, against the likeliest one, are left out.
+#: Most outputs, most nodes and the largest product of both for one average; and the density of an output, relative to
+#: the largest, below which the output is left out.
 _MOST_OUTPUTS, _MOST_NODES, _MOST_PAIRS, _RARE = 2**15, 2**17, 2**28, 1e-11
-#: Variances of the outputs of the link that the noise may be at most: the covariance of a posterior hardly differs from
-#: that of its prior beyond, by less than quadrature tells.
+#: Largest variance of the noise, in units of the variance of the link. Beyond it the covariances of posterior and prior
+#: differ by less than the error of the quadrature.
 _MUCH_NOISE = 1e4
-#: Part of the prior that may be out of reach.
+#: Largest mass of the prior beyond the nodes.
 _LOST = 1e-9
-#: Outputs that are summed at once.
+#: Outputs per task of a thread.
 _PART = 32
 
 
 class NoisyAverager(OperatorAverager):
-    """Averages at one overlap.
+    """Averages of a link of one index with noise.
 
     Parameters
     ----------
     model : ObservedLink
-        Of one index, one token, one output and noise.
+        Model of one index, one token and one output, with noise.
     steps : tuple
-        Those of outputs and of omega, see ``STEPS``.
+        Steps of outputs and of omega, see ``STEPS``.
     order : int
         Nodes of an interval of z.
 
     Raises
     ------
     NotImplementedError
-        Where the link takes too many nodes: it is too steep for its noise, or has too many pieces; or where it
-        overflows, or the noise hides it.
+        If the link needs too many nodes (too steep for its noise, or too many pieces), if it overflows, or if the
+        noise hides it.
     """
 
-    #: Seen against steps of half the size and twice the nodes of an interval, for 1-q from 1 to 1e-3.
+    #: Measured against half the steps and twice the nodes of an interval, for 1-q from 1 to 1e-3.
     accuracy = 1e-5
 
     def __init__(self, model: ObservedLink, steps: tuple[float, float] = STEPS, order: int = _ORDER) -> None:
@@ -90,7 +90,7 @@ class NoisyAverager(OperatorAverager):
         return np.full((1, 1, 1), moment), np.full((1, 1, 1), curvature)
 
     def _means(self, v: float) -> np.ndarray:
-        """E[g^2], E[G^2] and E[log Z_out]."""
+        """Return E[g^2], E[G^2] and E[log Z_out]."""
         last = self._last
         if last is not None and last[0] == v:
             return last[1]
@@ -100,7 +100,7 @@ class NoisyAverager(OperatorAverager):
         return found
 
     def _sums(self, y: np.ndarray, v: float) -> np.ndarray:
-        """Of every output its density and that times g^2, G^2 and log Z_out, (m, 4)."""
+        """Return the density of every output, and the density times g^2, G^2 and log Z_out, (m, 4)."""
         from .noisy_kernel import sums
 
         nodes, found = self._nodes(float(2.0 ** np.floor(np.log2(v)))), np.zeros((len(y), 4))
@@ -113,7 +113,7 @@ class NoisyAverager(OperatorAverager):
         return found
 
     def _nodes_for(self, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Nodes, their weights and the link there, for variances from ``least`` on."""
+        """Return nodes, their weights and the link there, for variances of at least ``least``."""
         edges = np.concatenate([_divided(z, values, self._noise, least) for z, values in self._probes])
         x, rule = np.polynomial.legendre.leggauss(self._order)
         middle, half = edges.mean(1)[:, None], 0.5 * np.diff(edges, axis=1)
@@ -122,13 +122,13 @@ class NoisyAverager(OperatorAverager):
 
     @functools.cached_property
     def _probes(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Places of every piece, and the link there, between which it does not move by much."""
+        """Places of every piece, so close that the link changes little between them, and its values there."""
         found, scale, model = [], np.sqrt(self._noise), self._model
         for a, b in self._ends:
             z = np.linspace(a, b, _PROBES)
             values = self._values(z)
             cells = np.arange(len(z) - 1)
-            while len(cells):  # those that are new: halved where the link moves or bends by too much
+            while len(cells):  # new cells are halved where the link changes or bends too much
                 middle = 0.5 * (z[cells] + z[cells + 1])
                 between, low, high = self._values(middle), values[cells], values[cells + 1]
                 rough = (abs(high - low) > _STEEP * scale) | (abs(between - 0.5 * (low + high)) > _BENT * scale)
@@ -143,7 +143,7 @@ class NoisyAverager(OperatorAverager):
         return found
 
     def _likely_outputs(self, z: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """An even grid of the outputs that are likely enough."""
+        """Return an even grid of the outputs that are likely enough."""
         mass = weights * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
         likely, scale, model = values[abs(z) < _LIKELY], np.sqrt(self._noise), self._model
         if not mass.sum() > 1 - _LOST or not np.isfinite(values).all():
@@ -160,17 +160,17 @@ class NoisyAverager(OperatorAverager):
 
     @double_precision()
     def _values(self, z: np.ndarray) -> np.ndarray:
-        """The link at places (m,); compiled for powers of two."""
+        """Return the link at places (m,), padded to a power of two for few compiled programs."""
         padded = np.zeros(max(256, 2 ** int(np.ceil(np.log2(len(z))))))
         padded[: len(z)] = z
         return np.asarray(self._link(padded), float)[: len(z)]
 
 
 def _divided(z: np.ndarray, values: np.ndarray, noise: float, least: float) -> np.ndarray:
-    """Intervals (m, 2) on each of which the link moves by at most a standard deviation of the noise.
+    """Return intervals (m, 2) on each of which the link changes by at most a standard deviation of the noise.
 
-    Nor is one longer than two cells where these were halved: beside a steep place a link may bend on a smaller scale
-    than that on which it moves.
+    Where cells were halved, an interval is at most two cells long: near a steep place a link may bend on a smaller
+    scale than the scale on which it changes.
     """
     widths, moves = np.diff(z), np.minimum(abs(np.diff(values)) / np.sqrt(noise), 1.0)
     halved = widths < 0.75 * widths.max()

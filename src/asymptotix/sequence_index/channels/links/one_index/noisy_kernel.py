@@ -1,4 +1,4 @@
-"""The sums over omega and z behind :mod:`.noisy_averager`, compiled with numba."""
+"""The sums over omega and z of :mod:`.noisy_averager`, compiled with numba."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sums(
     step: float,
     found: np.ndarray,
 ) -> None:
-    """Sums over omega, for every output, of its density and of that times g^2, G^2 and log Z_out.
+    """Write, for every output, the sums over omega of its density, and of the density times g^2, G^2 and log Z_out.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ def sums(
     z, weights, values : arrays (J,)
         Nodes in ascending order, their weights and the link there.
     step : float
-        That of omega, in standard deviations of omega given z.
+        Step of omega, in standard deviations of omega given z.
     found : array (m, 4)
-        Where the sums are written.
+        The sums; written.
     """
     places, near, terms, ratios = np.empty(len(z)), np.empty(len(z)), np.empty(len(z)), np.empty(len(z))
     wide, scale = _CUT * math.sqrt(noise), 1 / math.sqrt(2 * math.pi * noise)
@@ -52,10 +52,10 @@ def sums(
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
-    """Sum over omega, for one output.
+    """Add the terms of every omega, for one output.
 
-    From one omega to the next the Gaussian of a place is multiplied by a ratio, and that by a constant: it takes an
-    exponential only where a place comes into sight.
+    From one omega to the next the Gaussian of a place is multiplied by a ratio, and the ratio by a constant: an
+    exponential is computed only when a place enters the window.
     """
     spread, window = math.sqrt(q * v), _CUT * math.sqrt(v)
     if spread < 1e-7:  # at zero overlap omega is zero
@@ -74,7 +74,7 @@ def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
         if first == len(places):
             return
         beyond = max(beyond, first)
-        if places[first] > omega + window:  # between two roots nothing is seen
+        if places[first] > omega + window:  # no place in the window, between two roots
             k = max(k + 1, math.ceil((places[first] - window) / h))
             continue
         while beyond < len(places) and places[beyond] <= omega + window:
@@ -98,7 +98,7 @@ def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _add(mass, shift, square, v, weight, found) -> None:
-    """One omega: its score, the slope of that, and the density of the output."""
+    """Add the terms of one omega, from the density of the output, the score and the slope of the score."""
     evidence = mass / math.sqrt(2 * math.pi * v)
     g, G = shift / v, (square - shift * shift) / (v * v) - 1 / v
     weight *= evidence

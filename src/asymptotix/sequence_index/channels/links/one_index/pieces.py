@@ -19,20 +19,20 @@ _REACHES = (40.0, 9.0)
 _LARGEST_NUMBER_OF_PIECES = 512
 #: Distance of grid points for |z| < 12. Larger: narrower pieces are missed. Smaller: more evaluations.
 _STEP = 0.002
-#: Numbers of places to which calls are padded: few programs are compiled.
+#: Numbers of places to which calls are padded, so that few programs are compiled.
 _SIZES = (256, 2**14, 2**18)
 #: Number of bisections from _STEP to neighbouring floats.
 _BISECTIONS = 60
 
 #: Distances from the end of a constant piece at which slopes are compared, the nearer half and the farther half.
-#: Several of either, because rounding makes single slopes zero.
+#: Either half has several distances, because rounding makes single slopes zero.
 _BESIDE = np.array([1.0, 1.5, 2.0, 3.0, 1e3, 1.5e3, 2e3, 3e3]) * 1e-11
-#: Slope beside the end, relative to the middle of the neighbour, above which the end is a kink; and growth of the slope
+#: Slope near the end, relative to the middle of the neighbour, above which the end is a kink; and growth of the slope
 #: over three decades of distance above which the slope is a power of the distance.
 _FADED, _POWER = 1e-9, 30.0
 #: Largest difference between the change of an output over a cell of the grid and the integral of its slope, in units.
 _EXCESS = 1e-5
-#: Number of parts into which a cell with a larger one is cut, how often, and how many such cells there may be at most.
+#: Number of parts into which a cell with a larger difference is cut, most repetitions, and most such cells.
 _PARTS, _LEVELS, _MOST_CELLS = 16, 9, 2**14
 #: Function of places (m,) that returns values (m, k) and slopes (m, k) of the link.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -95,7 +95,7 @@ def pieces(model: ObservedLink) -> Pieces:
 def _cuts(model: ObservedLink, reach: float, evaluate: Evaluate) -> np.ndarray:
     """Return the ends of the pieces, ascending, on the part of the line where the link is finite."""
     far = np.geomspace(12, 40, 240)
-    # Off the round numbers, where links have their kinks and jumps.
+    # The grid avoids round numbers, at which links have kinks and jumps.
     grid = np.concatenate([-far[::-1], np.arange(-12, 12, _STEP), far]) + 0.00123456
     grid = np.unique(grid[abs(grid) <= reach])
     value, derivative = evaluate(grid)
@@ -112,7 +112,7 @@ def _cuts(model: ObservedLink, reach: float, evaluate: Evaluate) -> np.ndarray:
 
 def _classified(model: ObservedLink, cuts: np.ndarray, evaluate: Evaluate) -> Pieces:
     ends = np.stack([cuts[:-1], cuts[1:]], 1)
-    # A jump lies between two neighbouring floats: stay off it by more than its width.
+    # A jump lies between two neighbouring floats: the ends keep a larger distance from it.
     width = np.diff(ends, axis=1)
     ends = ends + np.array([1.0, -1.0]) * np.minimum(1e-14 * (1 + np.abs(ends)), 0.1 * width)
     value, derivative = evaluate(ends.mean(1))
@@ -126,8 +126,8 @@ def _classified(model: ObservedLink, cuts: np.ndarray, evaluate: Evaluate) -> Pi
 def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.ndarray:
     """Return which constant pieces share their branches with a piece that is not constant.
 
-    On indices with the same branches the link is one analytic function, which is constant everywhere or nowhere. Where
-    the program does not tell its branches, the ends of the pieces do.
+    On indices with the same branches the link is one analytic function, which is constant everywhere or nowhere. If
+    the branches of the program are unknown, the ends of the pieces decide.
     """
     if model.analytic:
         return constant
@@ -141,9 +141,9 @@ def _saturated(model: ObservedLink, ends: np.ndarray, constant: np.ndarray, eval
 def _fades(ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.ndarray:
     """Return which pieces (K,) have an end at which the slope of a moving neighbour has decayed to its rounding.
 
-    At a kink the slope beside the end is finite, or grows like a power of the distance: over three decades of it a
-    thousandfold. Where the slope of an analytic function rounds to zero it is the same at all these distances. The
-    first and the last piece have one neighbour only.
+    At a kink the slope near the end is finite, or grows like a power of the distance: a thousandfold over three decades
+    of distance. Where the slope of an analytic function rounds to zero, it is equal at all these distances. The first
+    and the last piece have one neighbour only.
     """
     fades = np.zeros(len(ends), bool)
     for k in np.flatnonzero(constant):
@@ -167,7 +167,7 @@ def _joined(found: Pieces) -> Pieces:
 
 
 def _turns(grid: np.ndarray, derivative: np.ndarray, evaluate: Evaluate) -> np.ndarray:
-    """Where an output changes between rising, falling and constant."""
+    """Return the places where an output changes between rising, falling and constant."""
     kind = np.sign(derivative)
     cells = np.flatnonzero((kind[1:] != kind[:-1]).any(1))
     left = kind[cells]

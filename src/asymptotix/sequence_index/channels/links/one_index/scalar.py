@@ -1,4 +1,4 @@
-"""One index, one token, no noise: the link is cut once into monotone and constant pieces."""
+"""The channel of links of one index without noise: the link is cut once into monotone and constant pieces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOST = 1e-9
 
 
 class ScalarChannel(LinkChannel):
-    """The posterior is a sum over the roots of g(z) = y, of weight N(z; omega, V)/|g'(z)|.
+    """Channel that sums over the roots of g(z) = y with weights N(z; omega, V)/|g'(z)|.
 
     Where y is a value that g takes on an interval, the interval has positive probability and the roots have none: the
     posterior is then a Gaussian cut to such intervals, and Z_out a probability instead of a density.
@@ -76,7 +76,7 @@ class ScalarChannel(LinkChannel):
             z, log_slope, inside, close = jax.vmap(partial(self._root, y))(
                 self._pieces.ends[~flat], self._pieces.component[~flat]
             )
-            # Rounding may carry y past an extremum; only then is what is close to a root taken for one.
+            # Rounding may move y past an extremum; only then does a point close to a root count as a root.
             found = jnp.where(inside.any(), inside, close)
             t = (z - omega[0]) / scale
             log_density = -0.5 * t**2 - 0.5 * np.log(2 * np.pi) - jnp.log(scale) - log_slope
@@ -94,7 +94,7 @@ class ScalarChannel(LinkChannel):
 
     @property
     def volume_error(self) -> float:
-        # The density of an output is over the slope, which is not known where it rounds to zero.
+        # The density of an output is divided by the slope, which is unknown where it rounds to zero.
         return float(np.inf) if self._hidden > _LOST else super().volume_error
 
     def _refuse_lost_observations(self) -> None:
@@ -134,7 +134,7 @@ class ScalarChannel(LinkChannel):
         return compiled(jax.vmap(one))
 
     def _root(self, y: Any, ends: Any, component: Any) -> tuple[Any, Any, Any, Any]:
-        """The root of the piece, log |g'| there, whether there is one, and whether there nearly is one."""
+        """Return the root of the piece, log |g'| there, whether a root exists, and whether one nearly exists."""
 
         def residual(z: Any) -> tuple[Any, Any]:
             value, slope = jax.jvp(self.link, (z[None],), (jnp.ones(1),))
@@ -174,12 +174,12 @@ def _around_extrema(found: Pieces) -> np.ndarray:
 
 
 def _mass(ends: np.ndarray) -> float:
-    """Probability of intervals (K, 2) under N(0, 1)."""
+    """Return the probability of intervals (K, 2) under N(0, 1)."""
     from scipy.special import ndtr
 
     return float((ndtr(ends[:, 1]) - ndtr(ends[:, 0])).sum())
 
 
 def _mean_rank(found: Pieces) -> float:
-    """Probability, under N(0, 1), of the pieces on which the link is not constant."""
+    """Return the probability, under N(0, 1), of the pieces on which the link is not constant."""
     return round(_mass(found.ends[~found.flat]), 12)

@@ -22,32 +22,32 @@ from .pieces import Pieces
 
 #: Largest |z| of a node, and of a root.
 _FARTHEST, _FARTHEST_ROOT = 7.0, 11.0
-#: Nodes per interval of z, of a short one and of others, its greatest length, and nodes of the noise.
+#: Nodes of a short interval of z and of other intervals, length of a short one, largest length, and nodes of the noise.
 _FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
-#: Distances from where the number of roots changes at which intervals end: there roots are close to each other.
+#: Intervals end at these distances from places where the number of roots changes: roots are close together there.
 _AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
 _BISECTIONS = 60
 #: Largest relative difference of values that are equal up to rounding.
 _SAME = 2e-15
-#: Intervals at most: the numbers that are held at once grow with the cube of theirs.
+#: Most intervals: memory grows with the cube of their number.
 MOST = 32
 
-#: Of places (m,): the values and the slopes of the link there.
+#: Function of places (m,) that returns values and slopes of the link there.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class ScalarAverager(OperatorAverager):
-    """Averages at one overlap.
+    """Averages of a link of one index without noise.
 
     Parameters
     ----------
     cut : Pieces
         Intervals, ascending, on each of which the link is strictly monotone or constant.
     evaluate : callable
-        The link and its slope.
+        Returns the link and its slope.
     """
 
-    #: Seen against three times as many nodes, for 1-q from 0.5 to 1e-5.
+    #: Measured against three times as many nodes, for 1-q from 0.5 to 1e-5.
     accuracy = 2e-5
 
     def __init__(self, cut: Pieces, evaluate: Evaluate) -> None:
@@ -62,7 +62,7 @@ class ScalarAverager(OperatorAverager):
         self._roots, self._log_weights = self._roots[good], self._log_weights[good]
         self._z = np.concatenate([z_moving[good], z[on_flat]])
         self._weights = np.concatenate([weights[~on_flat][good], weights[on_flat]])
-        #: Whether all of the prior is there, and not beyond where the link overflows.
+        #: Whether the nodes cover the whole prior; False where the link overflows.
         self.whole = bool(self._weights.sum() > 1 - 1e-9)
         x, noise_weights = np.polynomial.legendre.leggauss(_NOISES)
         self._noise = _FARTHEST * x
@@ -84,7 +84,7 @@ class ScalarAverager(OperatorAverager):
 
     @double_precision()
     def _posterior(self, v: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Score, its slope and log Z_out, (nodes of z, nodes of the noise)."""
+        """Return score, its slope and log Z_out, arrays (nodes of z, nodes of the noise)."""
         q = max(1 - v, 0.0)
         omega = q * self._z[:, None] + np.sqrt(q * v) * self._noise
         moving = len(self._roots)
@@ -137,7 +137,7 @@ def _weighted_roots(
     slope = np.abs(evaluate(roots.ravel())[1]).reshape(roots.shape)
     with np.errstate(divide="ignore"):
         log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
-    # Where the node's slope rounds to zero the weight of the node exceeds those of all other roots.
+    # Where the node's slope rounds to zero the node has more weight than all other roots.
     lost = own & saturated & (slope == 0)
     log_weights = np.where(lost.any(1, keepdims=True), np.where(lost, 0.0, -np.inf), log_weights)
     return roots, log_weights
@@ -160,7 +160,7 @@ def _cut_to(intervals: Any, counts: Any, omega: Any, v: Any) -> tuple[Any, Any, 
 
 @jax.jit
 def _sums(roots: Any, log_weights: Any, omega: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Log mass, mean shift and variance of the posteriors on roots (K, m) for fields (m, noises)."""
+    """Return log mass, mean shift and variance of the posteriors on roots (K, m) for fields (m, noises)."""
     away = roots[:, :, None] - omega
     log_terms = log_weights[:, :, None] - away**2 / (2 * v)
     top = log_terms.max(0)
@@ -171,9 +171,9 @@ def _sums(roots: Any, log_weights: Any, omega: Any, v: Any) -> tuple[Any, Any, A
 
 
 def _nodes(ends: np.ndarray, flat: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of z and their weights under N(0, 1): between all places where the number of roots changes.
+    """Return nodes of z and weights under N(0, 1), in intervals between the places where the number of roots changes.
 
-    There the integrand has square roots, which the substitution u -> u^2 (3 - 2u) takes away.
+    At these places the integrand has square roots, which the substitution u -> u^2 (3 - 2u) removes.
     """
     critical = np.unique(np.round(evaluate(ends.ravel())[0], 12))
     same, exists = _roots(critical, ends[~flat], evaluate)
@@ -191,7 +191,7 @@ def _nodes(ends: np.ndarray, flat: np.ndarray, evaluate: Evaluate) -> tuple[np.n
 
 
 def _rule(a: np.ndarray, b: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes in intervals from a to b, and their weights."""
+    """Return nodes in intervals from a to b, and their weights."""
     x, weights = np.polynomial.legendre.leggauss(order)
     u, width = 0.5 * (x + 1), (b - a)[:, None]
     z = (a[:, None] + width * u**2 * (3 - 2 * u)).ravel()
@@ -199,7 +199,7 @@ def _rule(a: np.ndarray, b: np.ndarray, order: int) -> tuple[np.ndarray, np.ndar
 
 
 def _roots(y: np.ndarray, ends: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
-    """The place (m, K) in every interval where the link is y (m,), and which of them exist."""
+    """Return the places (m, K), one per interval, where the link is y (m,), and which of them exist."""
     a, b = (np.broadcast_to(ends[:, side], (len(y), len(ends))).copy() for side in (0, 1))
     low, high = (evaluate(ends[:, side])[0] for side in (0, 1))
     rising = high > low
