@@ -16,7 +16,7 @@ from ._version import __version__ as __version__
 
 
 def _homes() -> dict[str, str]:
-    """Public name -> module that holds it, from the table in ``__init__.pyi``."""
+    """Return the module of every public name, from the table in ``__init__.pyi``."""
     table = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in table.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names}
@@ -27,12 +27,12 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: `import asymptotix` itself does not wait for JAX."""
+    """Import a public name when it is first used, so that `import asymptotix` itself does not load JAX."""
     if name not in _HOME:
         raise AttributeError(f"module 'asymptotix' has no attribute {name!r}")
     home = f"{__name__}.{_HOME[name]}".rstrip(".")
     contents = vars(import_module(home))
-    # A name is that of something in its home, or of a module there.
+    # A public name is an attribute of its home, or a module in it.
     value = contents[name] if name in contents else import_module(f"{home}.{name}")
     globals()[name] = value
     return value

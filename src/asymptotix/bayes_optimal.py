@@ -1,4 +1,4 @@
-"""Bayes-optimal learning: one name over several theories; this file alone asks which of them a model has."""
+"""Bayes-optimal learning: one problem class for several theories. Only this file chooses the theory of a model."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class Theory(Protocol):
-    """What a theory of Bayes-optimal learning does for the verbs; each method is that of :class:`Problem`."""
+    """Methods of a theory of Bayes-optimal learning, each with the meaning that it has for :class:`Problem`."""
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray: ...
 
-    # It may have check_fixed too; then solve_points takes ``fixed``.
+    # A theory may also have check_fixed; its solve_points then takes ``fixed``.
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]: ...
 
-    def threshold_names(self) -> Sequence[str]: ...  # may be missing, and ``which`` below with it
+    def threshold_names(self) -> Sequence[str]: ...  # optional; without it threshold_values takes no ``which``
 
     def threshold_values(
         self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None
@@ -46,7 +46,7 @@ class Theory(Protocol):
 
     def index_labels(self) -> Sequence[str]: ...
 
-    def observables(self) -> Mapping[str, Observable]: ...  # may be missing
+    def observables(self) -> Mapping[str, Observable]: ...  # optional
 
 
 @dataclass(frozen=True)
@@ -56,34 +56,34 @@ class BayesOptimal(Problem):
     Parameters
     ----------
     model : DeepAttention, InfiniteDepthAttention, SequenceIndex, MultiIndex or AttentionIndex
-        Or any model with a method ``bayes_optimal_theory()`` that returns a class; called with this problem, it gives
-        the theory to which the verbs are handed on.
+        Or any model with a method ``bayes_optimal_theory()`` that returns a class. An instance of this class, created
+        with this problem as its argument, is the theory that the verbs use.
     side_information : float
         Overlap l in [0, 1) of side information S = sqrt(l) W + sqrt(1-l) noise about the teacher's weights.
 
     Notes
     -----
-    What a result holds; ``result.overlap.attrs``, say, has the definition in full, and ``<name>_err`` is the numerical
-    error of ``<name>``. With D the dimension, P rows W of the weights, g the output and n = alpha D samples, of all
-    models but AttentionIndex:
+    ``<name>_err`` is the numerical error of ``<name>``; full definitions are in the attributes of a result, for example
+    ``result.overlap.attrs``. For all models except AttentionIndex, with D the dimension, P rows W of the weights, g the
+    output and n = alpha D samples:
 
-    - ``overlap(index, index_other)``: Q = E[W W*^T]/D with the teacher W*; 0 is nothing, the identity all, and the
-      diagonal is a squared cosine.
+    - ``overlap(index, index_other)``: Q = E[W W*^T]/D with the teacher W*; 0 if nothing is learned, the identity if
+      everything is. Its diagonal is a squared cosine.
     - ``test_error``: squared error, summed over outputs, of the posterior mean of g on fresh data; ``plugin_error``:
-      that of g at the posterior mean of the weights.
+      this error for g at the posterior mean of the weights.
     - ``estimation_error``: |W*^T W* - E[W^T W]|_F^2/D^2 = P - |Q|_F^2.
     - ``free_entropy``: log evidence per dimension; of several fixed points the largest counts; inf at exact recovery.
-    - Of message passing also ``variance(index)``, that of the posterior in the run, and ``empirical_variance(index)``,
-      by the data's own precision; ``eigenvalue(index)``, ``eigenvalue_gap(index)`` and ``spectral_overlap(index)`` of
-      the spectral start. Those of SGD are listed there.
+    - Message passing adds ``variance(index)``, the posterior variance in the run; ``empirical_variance(index)``, this
+      variance by the precision measured in the data; and ``eigenvalue(index)``, ``eigenvalue_gap(index)`` and
+      ``spectral_overlap(index)`` of the spectral start. The observables of SGD are listed in its docstring.
 
-    Of an AttentionIndex, with n = alpha d^2 samples, S_0 the target and S its posterior mean:
+    For an AttentionIndex, with n = alpha d^2 samples, S_0 the target and S its posterior mean:
 
     - ``q``: Tr(S^2)/d; ``estimation_error``: |S - S_0|_F^2/d; ``test_error``: squared error of the mean label.
-    - ``qhat``: the posterior is that of S_0 seen through noise of variance 1/qhat.
+    - ``qhat``: precision of the field; the posterior is that of S_0 observed with noise of variance 1/qhat.
 
     Thresholds are listed in :func:`thresholds`. The equations, each with the function that computes it, are in
-    docs/theory/sequence_index.md, those of an AttentionIndex in docs/theory/attention_index.md.
+    docs/theory/sequence_index.md, and for an AttentionIndex in docs/theory/attention_index.md.
 
     Examples
     --------
@@ -99,23 +99,23 @@ class BayesOptimal(Problem):
     side_information: float = 0.0
 
     def __post_init__(self) -> None:
-        theory_of(self.model)  # a model without one is refused before anything else
+        theory_of(self.model)  # raises first if the model has no theory
         side = float(checks.probability("side_information", self.side_information))
         object.__setattr__(self, "side_information", side)
-        _ = self.theory  # what is not covered is said now, not when a verb is called
+        _ = self.theory  # raises here, and not in a verb, if the theory does not cover the problem
 
     @cached_property
     def theory(self) -> Any:
-        """The theory of this model, a :class:`Theory`; what else it has, such as a channel, is its own."""
+        """The :class:`Theory` of this model; it may have further attributes, such as a channel."""
         return theory_of(self.model)(self)
 
     @property
     def readouts(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What can be called on results of this model."""
+        """Names of the methods that results of this model offer."""
         return getattr(self.theory, "readouts", ())
 
     def outliers(self, result: Result) -> xr.Dataset:
-        """What the spikes of an AttentionIndex's target have become; see :meth:`RiskMinimization.outliers`."""
+        """Return the outliers of the spikes of an AttentionIndex's target; see :meth:`RiskMinimization.outliers`."""
         return self.theory.outliers(result)
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
@@ -163,10 +163,10 @@ class BayesOptimal(Problem):
 
 
 def theory_of(model: Any) -> Callable[[BayesOptimal], Theory]:
-    """The class of the theory of a model; TypeError where it has none."""
+    """Return the class of a model's theory; raise a TypeError if the model has none."""
     if hasattr(model, "bayes_optimal_theory"):
         return model.bayes_optimal_theory()
-    # Imported here, the lighter theory first: what a model does not need is not loaded.
+    # Imports are local, the lighter theory first, so that a model loads only what it needs.
     from .attention_index.model import AttentionIndex
 
     if isinstance(model, AttentionIndex):

@@ -1,4 +1,4 @@
-"""The main jobs, end to end: a figure of each theory at a size of about a minute, with pictures, data and verdicts."""
+"""The demonstration: a figure of each theory at a size of about a minute, with pictures, data and verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .figures.making.registry import named
 from .figures.making.reproduction import Reproduction
 
-#: Figures and how they are made smaller than ``reproduce`` makes them.
+#: Figures, and the settings that make them smaller than ``reproduce`` does.
 MINUTES: dict[str, dict[str, Any]] = {
     "deep/fig1-left": {
         "alphas": (0.1, 0.16, 0.2, 0.24, 0.3, 0.45, 0.65, 0.71, 0.75, 0.8, 0.87, 0.98, 1.02, 1.3),
@@ -40,7 +40,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 def main(out: Path, quick: bool = False) -> None:
-    """Make the figures into ``out`` and print what they say."""
+    """Make the figures in the folder ``out`` and print their summaries."""
     for name, settings in (QUICK if quick else MINUTES).items():
         print(f"{name} ...", flush=True)
         folder = out / name
@@ -53,7 +53,7 @@ def main(out: Path, quick: bool = False) -> None:
 
 
 def summary(made: Reproduction) -> str:
-    """What a figure says, as lines for a terminal."""
+    """Return the claims and agreements of a figure, as lines for a terminal."""
     signs: Mapping[bool | None, str] = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}
     lines = [f"{made.shows} ({made.source})", "", "  Published, and found:"]
     for claim in made.findings.claims:

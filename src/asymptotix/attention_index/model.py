@@ -1,6 +1,6 @@
 """Attention-indexed data: a teacher's attention matrix on Gaussian tokens.
 
-Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The trace that is subtracted is of S_0 itself.
+Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The subtracted trace is the trace of S_0 itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .targets.target import Target
 ACTIVATIONS = ("softmax", "hardmax", "linear")
 OUTPUTS = ("label", "sequence")
 CENTRINGS = ("trace", "empirical")
-#: Nodes of the coarsest average that any number comes from.
+#: Number of nodes of the coarsest average in use, for the estimate of memory.
 FEWEST_NODES = 2**12
-#: Of Q_0 in one direction, up to which the pre-activation counts as Gaussian.
+#: Largest share of Q_0 in one direction at which the pre-activation counts as Gaussian.
 LARGEST_SHARE = 0.1
 
 
@@ -31,8 +31,9 @@ class AttentionIndex(Specification):
 
         h_ab(S) = (x_a^T S x_b - delta_ab Tr S) / sqrt(d),      R = h(S_0) + sqrt(noise) xi / sqrt(2 - delta_ab),
 
-    xi symmetric with entries N(0, 1): the noise has the profile of the signal, variance ``noise`` on the diagonal and
-    noise/2 off it. The label is y = sigma(target_beta R), sigma acting on rows; n = alpha d^2 samples are seen.
+    xi symmetric with entries N(0, 1). As for the signal, the variance of the noise on the diagonal, ``noise``, is twice
+    the variance off the diagonal. The label is y = sigma(target_beta R), sigma acting on rows; the data are
+    n = alpha d^2 samples.
 
     Parameters
     ----------
@@ -41,17 +42,17 @@ class AttentionIndex(Specification):
     target : Target
         Law of the eigenvalues of S_0: MarchenkoPastur, Atoms, PowerLaw, RankedPowerLaw, Empirical, or Spiked.
     noise : float
-        Delta >= 0.
+        Variance Delta >= 0 of the noise on the diagonal of the pre-activation.
     beta : float
         Inverse temperature of the learner's softmax.
     target_beta : float, optional
-        Inverse temperature of the target's; by default equal to ``beta``.
+        Inverse temperature of the target's softmax; by default equal to ``beta``.
     activation : "softmax", "hardmax" or "linear"
         sigma; "linear" observes R itself.
     output : "label" or "sequence"
-        Observe y, or y x. The same in the limit, since x x^T / d -> I; at d = 60 they differ by one or two percent.
+        Observe y, or y x. Both agree in the limit, since x x^T / d -> I; at d = 60 they differ by one or two percent.
     centring : "trace" or "empirical"
-        Subtract Tr S, or the mean of x x^T over the training set in its place. The same in the limit.
+        Centre h with Tr S, or with the mean of x x^T over the training set. Both agree in the limit.
 
     Examples
     --------
@@ -99,14 +100,14 @@ class AttentionIndex(Specification):
             )
 
     def refuse_too_many_tokens(self) -> None:
-        """Raise a MemoryError with the estimate where averages over T x T outputs do not fit: they grow as T^4."""
+        """Raise a MemoryError with an estimate if averages over T x T outputs do not fit; their memory grows as T^4."""
         T, N = self.tokens, self.visible_directions
-        # the map from N coordinates to T^2 logits, and coordinates, outputs and points at the fewest nodes in use
+        # the map from N coordinates to T^2 logits, and coordinates, outputs and points at FEWEST_NODES nodes
         needed = 8 * (2 * T * T * N + FEWEST_NODES * (6 * N + 2 * T * T))
         refuse_beyond_memory(needed, f"an average over the outputs of {T} tokens", "fewer tokens")
 
     def remark_on_spikes(self) -> str:
-        """Words on test errors where one direction carries much of the signal; none where all is well."""
+        """Return a remark on test errors if one direction carries much of the signal; otherwise an empty string."""
         target = self.target
         if not len(target.spikes) or self.activation == "linear" or not target.spike_weight:
             return ""
@@ -125,7 +126,7 @@ class AttentionIndex(Specification):
 
     @property
     def beta_ratio(self) -> float:
-        """beta_0/beta: an S that fits the target's pre-activation is this much of S_0."""
+        """beta_0/beta, the multiple of S_0 that gives the target's noiseless output."""
         return self.teacher_beta / self.beta
 
     @property
@@ -135,12 +136,12 @@ class AttentionIndex(Specification):
 
     @property
     def visible_directions(self) -> int:
-        """Number N of directions that the output depends on: a softmax does not see a shift of all entries."""
+        """Number N of directions that the output depends on; a softmax ignores an equal shift of all entries."""
         return self.pairs if self.activation == "linear" else self.pairs - 1
 
     @property
     def visible(self) -> int:
-        """The same as :attr:`visible_directions`."""
+        """Alias of :attr:`visible_directions`."""
         return self.visible_directions
 
     @property

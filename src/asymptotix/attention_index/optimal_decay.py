@@ -1,6 +1,6 @@
-"""The weight decay at which training generalises best: the start of its search, and the limit of no decay.
+"""Search for the weight decay at which training generalises best.
 
-With noise and few directions above the noise, the best cut eps is the edge 2 delta of the noise in the field. Hence
+With noise, and few directions above the noise, the best cut eps is the edge 2 delta of the noise in the field. Hence
 sqrt(width_ratio) weight_decay = sqrt(qhat) for any channel. The search of :func:`optimum` starts at this decay.
 
 Equation sc-decay of docs/theory/scaling.md.
@@ -22,20 +22,20 @@ from .risk import RiskMinimization
 from .theory.vanishing_weight_decay import recovers_exactly
 
 OBSERVABLES = ("test_error", "excess_error", "estimation_error")
-#: Steps of the fixed point weight_decay = sqrt(qhat), and the change at which it is close enough to start from.
+#: Most iterations towards the fixed point weight_decay = sqrt(qhat), and the factor of change at which they end.
 _STARTS, _CLOSE = 8, 1.1
 #: Factor between successive decays in the search for a bracket.
 _FACTOR = 3.0
-#: Decays below this share of the start count as vanishing where the error still falls towards zero.
+#: Smallest decay of the search over its start. If the error still falls there, the best decay counts as zero.
 _VANISHING = 1e-7
-#: Share of the start below which a minimum that cannot be told from its surroundings is one at zero.
+#: Share of the start. A flat minimum below it, with an error of one or more in log decay, counts as one at zero.
 _SMALL = 1e-3
 
 
 class OptimalDecay(Optimum):
-    """The best weight decay, an :class:`~asymptotix.core.gradient.Optimum`: ``at`` is the decay, with ``at_error``.
+    """The best weight decay: an :class:`~asymptotix.core.gradient.Optimum` with the decay ``at`` and ``at_error``.
 
-    The decay is zero where the error decreases all the way to vanishing decay.
+    The decay is zero if the error decreases all the way to vanishing decay.
     """
 
     observable: str
@@ -85,9 +85,9 @@ def optimal_weight_decay(
     observable : "test_error", "excess_error" or "estimation_error"
         The error that is minimised. The first two have the same minimiser.
     tolerance : float
-        Relative tolerance of the decay. Where it is not met the status is "inaccurate", with a warning.
+        Relative tolerance of the decay. If it is not met, the status is "inaccurate", with a warning.
     progress
-        As for :func:`solve`.
+        See :func:`solve`.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
             continue
         if factorized:
             better = float(np.sqrt(qhat / problem.width_ratio))
-        else:  # a full matrix: shrinkage Q_0/(Q_0 + delta^2)
+        else:  # the best shrinkage of a full matrix is Q_0/(Q_0 + delta^2)
             better = qhat / (4 * mhat * model.signal)
         if max(better / decay, decay / better) < _CLOSE:
             return better
@@ -161,7 +161,7 @@ def _start(problem: RiskMinimization, alpha: float, say: Say) -> float:
 
 
 def _at_zero(problem: RiskMinimization, alpha: float, observable: str, words: str, lowest: float = 0.0) -> OptimalDecay:
-    """Return the limit of vanishing decay, or the smallest decay of the search where the theory has no such limit."""
+    """Return the limit of vanishing decay, or the smallest decay of the search if the theory has no such limit."""
     covered = problem.loss == "squared" and problem.penalty is None
     decay = 0.0 if covered else lowest
     outcome = _outcome(problem, alpha, decay)

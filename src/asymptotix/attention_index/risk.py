@@ -1,7 +1,7 @@
 """Regularised training of single-head attention: the problem that the verbs act on.
 
-Boncoraglio et al., arXiv:2509.24914, eq. (2), and eq. (20) with the factor d that its penalty lacks; S = W W^T / sqrt(m
-d) is that of eq. (1).
+Boncoraglio et al., arXiv:2509.24914, eq. (2), and eq. (20) with the factor d that its penalty lacks. Eq. (1) defines
+S = W W^T / sqrt(m d).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from .spectra.learned import LearnedSpectrum
     from .theory.training_theory import Starts, TrainingTheory
 
-#: Largest alpha: beyond it the noise of the field is below the rounding of the spectrum.
+#: Largest alpha; above it the noise of the field is below the rounding errors of the spectrum.
 MOST_SAMPLES = 1e12
-#: Which follow from counting, and which from the field along alpha.
+#: Thresholds with equations of their own, and thresholds found by following the field along alpha.
 COUNTING_THRESHOLDS = ("interpolation", "exact_recovery")
 OUTLIER_THRESHOLDS = ("outlier", "outlier_until", "outlier_again")
 PARAMETERIZATIONS = ("factorized", "full")
@@ -66,57 +66,58 @@ class RiskMinimization(Problem):
     weight_decay : float
         lambda >= 0; zero is the limit 0+.
     width_ratio : float
-        m/d of the factorised learner. Where it exceeds the learned ``rank`` it counts through sqrt(width_ratio)
-        weight_decay only. A narrower learner keeps the largest eigenvalues: a heuristic, as the status says.
+        m/d of the factorised learner. Above the learned ``rank`` only the product sqrt(width_ratio) weight_decay
+        matters. A narrower learner keeps the largest eigenvalues: a heuristic, which the status mentions.
     parameterization : "factorized" or "full"
     loss : "squared", "cross_entropy" or callable
         Squared error |y - A|_F^2 of the attention matrix, cross entropy -sum y log A, or a JAX function loss(y, h) of
         the target's output and the learner's pre-activation, both T x T.
     penalty : callable, optional
-        A convex JAX function r(t): the penalty is d weight_decay Tr r(S) in the place of the norms above, on positive
-        semi-definite S ("factorized") or on all symmetric ones ("full").
+        A convex JAX function r(t). The penalty d weight_decay Tr r(S) replaces the norms above, on positive
+        semi-definite S ("factorized") or on all symmetric S ("full").
 
     Notes
     -----
-    *What a result holds*; ``result.rank.attrs``, say, has the definition in full, and ``<name>_err`` is the numerical
-    error of ``<name>``. S_0 is the target, Q_0 = Tr(S_0^2)/d.
+    *Contents of a result*. S_0 is the target, Q_0 = Tr(S_0^2)/d. ``<name>_err`` is the numerical error of ``<name>``;
+    full definitions are in the attributes, for example ``result.rank.attrs``.
 
-    - ``test_error``: E|y - A|_F^2 on fresh data, noise included; ``train_error``: the same per training sample.
-      With another loss both are that loss, and of two losses they cannot be compared; ``estimation_error`` can.
-    - ``excess_error``: test_error minus that of the best multiple of S_0, see :func:`population_optimum`.
+    - ``test_error``: E|y - A|_F^2 on fresh data, noise included; ``train_error``: this error per training sample.
+      For another loss both are values of that loss. Between losses only ``estimation_error`` can be compared.
+    - ``excess_error``: test_error minus its value for the best multiple of S_0, see :func:`population_optimum`.
     - ``train_loss``: L/d^2, penalty included. ``estimation_error``: |S - S_0|_F^2/d = Q_0 - 2m + q.
     - ``rank``: share of the eigenvalues of S that are not zero (in an experiment: beyond 0.01).
-    - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; their conjugate fields ``mhat``, ``Sigmahat``,
-      ``qhat``.
+    - ``m``: Tr(S S_0)/d; ``q``: Tr(S^2)/d; ``Sigma``: the response; ``mhat``, ``Sigmahat``, ``qhat``: their conjugate
+      fields.
     - ``delta``, ``eps``, ``scale``: the eigenvalues of S are scale (x - eps)_+, x from the target's law convolved with
       a semicircle of variance delta^2.
     - ``potential``: Phi, equal to train_loss at a fixed point. ``replicon``: below 1 replica symmetry is stable.
       ``jump_weight``: share of the data on which the proximal map jumps; above 1e-3 the numbers are unproven.
 
-    Where the target is :class:`Spiked`, ``result.outliers()`` is what its single eigenvalues have become, a dataset
-    over ``spike`` (docs/theory/outliers.md); ``result.spectrum()`` is the law of the others at one point.
+    For a :class:`Spiked` target, ``result.outliers()`` describes the outliers of its spikes, as a dataset over
+    ``spike`` (docs/theory/outliers.md); ``result.spectrum()`` is the law of the other eigenvalues of S at one point.
 
-    Thresholds are listed in :func:`thresholds`, what experiments add in :class:`Adam` and :class:`MatrixAMP`.
+    Thresholds are listed in :func:`thresholds`; observables of experiments in :class:`Adam` and :class:`MatrixAMP`.
 
-    *Starts* of :func:`solve`. "uninformed": S is a thousandth of S_0 in size, with a cosine of a thousandth between the
-    two; "informed": S is S_0 but for a cosine of 0.999. Where the loss is not convex either tries the other one too; if
-    they lead to two branches, that of lower training loss is reported, being that of the minimiser, and the status says
-    so. "continued": from a learner that knows two thirds of the target at the largest alpha, each point from the one
-    above it; this, and a start given as (m, q, Sigma), follow one branch whether or not it is the lowest. A point does
-    not depend on the others of a call, unless it is continued.
+    *Starts* of :func:`solve`. "uninformed": S has a thousandth of the size of S_0, and a cosine of 0.001 with it.
+    "informed": S has the size of S_0, and a cosine of 0.999 with it. If the loss is not convex, each of these two also
+    tries the other one. If they lead to two branches, the branch of lower training loss is reported, because it
+    contains the minimiser, and the status says so. "continued": the largest alpha starts from a learner that knows two
+    thirds of the target, and each other point from the next larger alpha. "continued", and a start given as
+    (m, q, Sigma), follow one branch even if it is not the lowest. Except for "continued", the points of a call do not
+    depend on one another.
 
     *Tolerance* of :func:`solve`. The tolerance bounds the numerical errors of test_error, train_error, train_loss,
     estimation_error and rank, relative to the number or to its natural size, whichever is larger. The natural size is
     Q_0 for estimation_error; one for the rank and for the built-in losses of a softmax; Q_0' for the linear channel;
-    and for a loss of your own its change between h = 0 and an h as large as the target's. Where the tolerance is not
-    met more nodes are used. Where they do not suffice, or an error exceeds its number, the status is "inaccurate". It
-    is "not valid" for a replicon of one or more, and for jumps of the proximal map on a thousandth of the data. For a
+    and for a loss of your own its change between h = 0 and an h as large as the target's. If the tolerance is not met,
+    more nodes are used. If they do not suffice, or if an error exceeds its number, the status is "inaccurate". The
+    status is "not valid" for a replicon of one or more, or if the proximal map jumps on a thousandth of the data. For a
     learner narrower than its rank the status says "narrow: heuristic".
 
-    *Units*. Results do not depend on units. These changes leave the problem the same: loss and weight_decay times c;
-    penalty times c and weight_decay over c; eigenvalues of the target times s, noise times s^2, both temperatures over
-    s and weight_decay over s ("factorized") or s^2 ("full"); for "factorized", beta and weight_decay times c, which
-    gives S over c.
+    *Units*. Results do not depend on units. Each of these changes leaves the problem the same: loss and weight_decay
+    times c; penalty times c and weight_decay over c; eigenvalues of the target times s, noise times s^2, beta and
+    target_beta over s, and weight_decay over s ("factorized") or s^2 ("full"). For "factorized", beta and weight_decay
+    times c divide S by c.
 
     The equations, each with the function that computes it, are in docs/theory/attention_index.md.
 
@@ -169,7 +170,7 @@ class RiskMinimization(Problem):
         self._try_functions()
 
     def _try_functions(self) -> None:
-        """What the user wrote is tried now, not when a verb is called."""
+        """Try the user's functions now, so that they fail here and not in a verb."""
         if not callable(self.loss) and self.penalty is None:
             return
         from .loss.own_functions import try_loss, try_penalty
@@ -186,19 +187,19 @@ class RiskMinimization(Problem):
 
     @cached_property
     def theory(self) -> TrainingTheory:
-        """What solves the equations for this description; keeps its quadrature nodes between calls."""
+        """The solver of the equations of this problem; it keeps its quadrature nodes between calls."""
         from .theory.training_theory import TrainingTheory
 
         return TrainingTheory(self)
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """Loss or penalty at fixed points, as a target and a learner give them: what a file knows them by."""
+        """Return the loss or penalty at fixed points typical of targets and learners: its fingerprint in a file."""
         T = self.model.tokens
         found = self._own_at(field, fixed_points(16) if field == "penalty" else fixed_points(2, 8, T, T))
         return None if found is None else condensed(found)
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return values of the loss or penalty at many fixed points in units of the target, some of them far out."""
+        """Return the loss or penalty at many fixed points in units of the target, some of them large."""
         T = self.model.tokens
         points = far_points(SAMPLE_LENGTH) if field == "penalty" else fixed_points(2, SAMPLE_LENGTH, T, T)
         if field == "loss":
@@ -207,7 +208,7 @@ class RiskMinimization(Problem):
         return None if found is None else condensed(found, SAMPLE_LENGTH)
 
     def function_scale(self, field: str) -> float:
-        """Return the size of eigenvalues, or of pre-activations, of the target, a power of two."""
+        """Return a power of two near the size of the target's eigenvalues (penalty) or pre-activations (loss)."""
         size = self.model.signal if field == "penalty" else 0.0
         return float(2.0 ** np.round(0.5 * np.log2(size or self.model.noisy_signal)))
 
@@ -219,7 +220,7 @@ class RiskMinimization(Problem):
             return program_digest(function, *([()] if field == "penalty" else [(T, T), (T, T)]))
 
     def _own_at(self, field: str, points: np.ndarray) -> np.ndarray | None:
-        """Return the user's penalty at t (n,), or loss at logits (2, n, T, T); None for built-in functions."""
+        """Return the user's penalty at t (n,), or the loss at logits (2, n, T, T); None for built-in functions."""
         import jax
 
         function = self.function(field)
@@ -266,7 +267,7 @@ class RiskMinimization(Problem):
     def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
         asked = self.threshold_names() if which is None else which
         if not set(asked) & set(OUTLIER_THRESHOLDS):
-            return self.theory.thresholds(tolerance).only(which)  # neither takes any time
+            return self.theory.thresholds(tolerance).only(which)  # all of them: they take no time
         from .outliers.training_visibility import training_windows
 
         outliers = training_windows(self.theory, tolerance)
@@ -282,7 +283,7 @@ class RiskMinimization(Problem):
     def gradient(
         self, observable: str, field: str, *, alpha: float, tolerance: float, say: Say = quietly
     ) -> Derivative:
-        """Value and derivative of an observable with respect to a numeric field or to alpha, and their status."""
+        """Return an observable, its derivative with respect to a numeric field or alpha, and the status."""
         from .theory.implicit_derivatives import value_and_derivative
 
         at = alpha if field == "alpha" else self._differentiable(field)
@@ -300,7 +301,7 @@ class RiskMinimization(Problem):
         )
 
     def _differentiable(self, field: str) -> float:
-        """The value of a numeric field with respect to which a derivative exists."""
+        """Return the value of a numeric field; raise a ValueError if there is no derivative with respect to it."""
         fields = numeric_fields(self)
         accepted = [name for name in fields if name not in INTEGER_FIELDS]
         if field not in accepted:
@@ -313,19 +314,19 @@ class RiskMinimization(Problem):
         return float(value)
 
     def outliers(self, result: Result) -> xr.Dataset:
-        """What the spikes of the target have become, at every point of a theory or in every run of an experiment.
+        """Return the outliers of the target's spikes, at every point of a theory or in every run of an experiment.
 
-        Over ``spike``, beside the dimensions of the result: ``theta``; of a theory ``location`` (eigenvalue of the
-        field), ``eigenvalue`` (of S), ``singular_value``, ``overlap`` (squared, of the directions), ``detached``,
-        ``visible`` and errors; of an experiment the learned ``eigenvalue``, ``singular_value`` and ``overlap`` of the
-        eigenvector that overlaps most.
+        The dataset has the dimensions of the result and ``spike``, and the variable ``theta``. A theory adds
+        ``location`` (eigenvalue of the field), ``eigenvalue`` (of S), ``singular_value``, ``overlap`` (squared, of the
+        directions), ``detached``, ``visible`` and errors. An experiment adds ``eigenvalue``, ``singular_value`` and
+        ``overlap`` of the learned eigenvector that overlaps most with the spike.
         """
         from .outliers.training_outliers import outliers_of_training
 
         return outliers_of_training(self, result)
 
     def spectrum(self, result: Result) -> LearnedSpectrum:
-        """Law of the learned eigenvalues and singular values at one point of a theory result."""
+        """Return the law of the learned eigenvalues and singular values at one point of a theory result."""
         from .spectra.learned import LearnedSpectrum
 
         ds = result.ds

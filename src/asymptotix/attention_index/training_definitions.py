@@ -1,7 +1,7 @@
-"""What the numbers of single-head attention mean: training and Bayes-optimal learning, Adam and matrix message passing.
+"""Definitions of the observables of single-head attention: training, Bayes-optimal learning, Adam, message passing.
 
-Boncoraglio et al., arXiv:2509.24914. Every entry is as it is computed: where the print has another formula, ours is the
-corrected one. S_0 is the target, S the learned matrix, d the dimension, Q_0 = Tr(S_0^2)/d.
+Boncoraglio et al., arXiv:2509.24914. Every formula is the one that is computed: where the paper prints another formula,
+ours is corrected. S_0 is the target, S the learned matrix, d the dimension, Q_0 = Tr(S_0^2)/d.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..core.definitions.observable import Observable, Table, table
 _PAPER = "Boncoraglio et al., arXiv:2509.24914"
 _BAYES = "Boncoraglio, Troiani, Erba, Zdeborova, Bayes optimal learning of attention-indexed models, 2025"
 
-#: Of both estimators.
+#: Observables of both training and Bayes-optimal learning.
 _SHARED = (
     Observable(
         "alpha", "sample ratio",
@@ -95,7 +95,7 @@ _SHARED = (
     ),
 )  # fmt: skip
 
-#: Of :class:`RiskMinimization`.
+#: Observables of :class:`RiskMinimization`.
 TRAINING_DEFINITIONS: Table = table(
     *_SHARED,
     Observable(
@@ -208,7 +208,7 @@ TRAINING_DEFINITIONS: Table = table(
     Observable("loss_trace", "training loss", "L/d^2 before every step."),
 )  # fmt: skip
 
-#: Of :class:`BayesOptimal` with an :class:`AttentionIndex`.
+#: Observables of :class:`BayesOptimal` with an :class:`AttentionIndex`.
 BAYES_DEFINITIONS: Table = table(
     *_SHARED,
     Observable("side_information", "side information", "None for this model."),

@@ -1,7 +1,8 @@
-"""The order parameter of trained weights, and what an order parameter says of single heads.
+"""The order parameter of given weights, and scores of single heads computed from an order parameter.
 
-Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights, and section 4.2 (head pruning) for the
-score, which has no number. Where the print is read in two ways, "both" is its formula and "either" its released code.
+Tiberi et al., arXiv:2405.15926, eq. (13) for the order parameter of weights; section 4.2 (head pruning) for the score,
+whose formula has no number. Where that formula and the released code differ, rule "both" is the formula, "either" the
+code.
 
 Equations ap-meaning, ap-score of docs/theory/attention_paths.md.
 """
@@ -26,12 +27,12 @@ RULES = ("both", "either")
 
 
 def path_heads(heads: Sequence[int]) -> np.ndarray:
-    """Head of every layer on every path, (paths, layers); the first layer's head is the slowest index."""
+    """Return the head of every path in every layer, (paths, layers); the first layer's head is the slowest index."""
     return np.stack([index.ravel() for index in np.indices(heads)], axis=1)
 
 
 def path_names(heads: Sequence[int]) -> list[str]:
-    """What every path is called: its heads from the first layer to the last, counted from one, as in "1-3".
+    """Return the name of every path: its heads from the first layer to the last, counted from one, as in "1-3".
 
     >>> path_names((2, 2))
     ['1-1', '1-2', '2-1', '2-2']
@@ -40,10 +41,10 @@ def path_names(heads: Sequence[int]) -> list[str]:
 
 
 def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize: bool = True) -> np.ndarray:
-    """Score of every head, (..., layers, largest number of heads), nan where a layer has fewer.
+    """Return the score of every head, (..., layers, largest number of heads); nan where a layer has fewer heads.
 
-    The sum of |U^{pi pi'}| over pairs of paths that "both" pass through the head, or of which "either" does; U has
-    shape (..., paths, paths).
+    The score is the sum of |U^{pi pi'}| over the pairs of paths of which both (rule "both") or at least one ("either")
+    pass through the head. U has shape (..., paths, paths).
     """
     checks.one_of("rule", rule, RULES)
     checks.one_of("normalize", normalize, (True, False))
@@ -58,7 +59,7 @@ def scores(U: np.ndarray, heads: tuple[int, ...], rule: str = "both", normalize:
         found[..., layer, :count] = block
     if not normalize:
         return found
-    # Nothing to divide by where U is zero, and a point that failed (nan) stays nan.
+    # Where U is zero there is nothing to divide by. A failed point (nan) stays nan.
     peak = np.fmax.reduce(found, axis=(-2, -1), keepdims=True)
     return found / np.where(peak == 0, 1.0, peak)
 
@@ -69,18 +70,18 @@ def head_scores(
     normalize: bool = True,
     heads: Sequence[int] | AttentionPaths | None = None,
 ) -> xr.DataArray:
-    """Importance of every head by the order parameter of a solved, sampled or trained network.
+    """Return the importance of every head in a solved, sampled or trained network, from its order parameter U.
 
-    The score of a head is the sum of |U^{pi pi'}| over pairs of paths through it. With several outputs
-    |U^{(pi c)(pi' c')}| is summed over the outputs too.
+    The score of a head is the sum of |U^{pi pi'}| over pairs of paths through it. With several outputs,
+    |U^{(pi c)(pi' c')}| is also summed over the outputs.
 
     Parameters
     ----------
     order_parameter : Result or array
-        Result of a PathPosterior problem; its other dimensions (width, ...) are kept, and runs are scored one by one
-        by their own mean. Or an order parameter itself, (paths, paths) or (paths, outputs, paths, outputs).
+        Result of a PathPosterior problem: its other dimensions (width, ...) are kept, and each run is scored by its
+        own mean U. Or the array U itself, (paths, paths) or (paths, outputs, paths, outputs).
     rule : "both" or "either"
-        Which pairs of paths count: those of which both members pass through the head, or at least one does.
+        Pairs of paths that count: both paths pass through the head, or at least one of them does.
     normalize : bool
         Divide by the largest score.
     heads : sequence of int or AttentionPaths, optional
@@ -89,9 +90,9 @@ def head_scores(
     Returns
     -------
     DataArray (..., layer, head)
-        With coordinates ``layer`` and ``head``, both counted from one: ``scores.sel(layer=1, head=2)``. nan for heads
-        that a layer does not have. :func:`prune` takes that head as "layer 1 head 2", or as the pair of
-        positions from 0, (0, 1).
+        The coordinates ``layer`` and ``head`` count from one: ``scores.sel(layer=1, head=2)``. Heads that a layer does
+        not have are nan. :func:`prune` names the same head "layer 1 head 2", or by its positions counted from zero,
+        (0, 1).
 
     Examples
     --------
@@ -113,19 +114,19 @@ def head_scores(
 
 
 def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> np.ndarray:
-    """Order parameter of given weights, such as those of a trained network: U^{pi pi'} = Veff^pi . Veff^pi' / N_1.
+    """Return the order parameter U^{pi pi'} = Veff^pi . Veff^pi' / N_1 of given weights, such as trained ones.
 
-    Under the posterior its mean is what the theory's order parameter describes.
+    The theory's order parameter describes the mean of this matrix under the posterior.
 
     Parameters
     ----------
     weights : Weights
-        V^{l,h} has outputs as rows, (heads, width out, width in): one ``torch.nn.Linear.weight`` per head, which is
-        stored as (out, in), stacks to it as it is.
+        The rows of V^{l,h} are outputs, (heads, width out, width in). ``torch.nn.Linear.weight`` is stored in this
+        order, (out, in): stack one per head, without transposing.
     scaling : "order one" or "fan_in"
-        How large the entries are: W of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
-        training. For the latter U^{pi pi'} = E^pi . E^pi' with E^pi = a^T w^{L,h_L} ... w^{1,h_1} and no further
-        factor. The 1/sqrt(H_l) of the sums over heads belongs to the network in both, not to the weights.
+        Size of the entries: W of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in training. For w,
+        U^{pi pi'} = E^pi . E^pi' with E^pi = a^T w^{L,h_L} ... w^{1,h_1} and no further factor. With both scalings the
+        factor 1/sqrt(H_l) of a sum over heads belongs to the network, not to the weights.
 
     Returns
     -------
@@ -153,7 +154,7 @@ def empirical_order_parameter(weights: Weights, scaling: str = "order one") -> n
 
 
 def _of_result(result: Result, heads: Sequence[int] | AttentionPaths | None) -> tuple[xr.DataArray, tuple[int, ...]]:
-    """|U| summed over outputs, paths last, and the heads of the result's network."""
+    """Return |U| summed over the outputs, with the paths last, and the numbers of heads of the result's network."""
     U, counts = found_order_parameter(result), network_of(result).heads
     if heads is not None and _counts(heads) != counts:
         raise ValueError(f"heads must be those of the result's network, {counts}, or left out, got {heads!r}")
@@ -161,7 +162,7 @@ def _of_result(result: Result, heads: Sequence[int] | AttentionPaths | None) -> 
 
 
 def network_of(result: Result) -> AttentionPaths:
-    """The network of a result of a PathPosterior problem, or an error that says whose result it is."""
+    """Return the network of the result of a PathPosterior problem; any other problem is a TypeError that names it."""
     network = getattr(result.problem, "network", None)
     if not isinstance(network, AttentionPaths):
         raise TypeError(f"result must be that of a PathPosterior problem, got one of {type(result.problem).__name__}")
@@ -169,7 +170,7 @@ def network_of(result: Result) -> AttentionPaths:
 
 
 def found_order_parameter(result: Result) -> xr.DataArray:
-    """The order parameter of a result of a PathPosterior problem, or an error that says why there is none."""
+    """Return the order parameter of a PathPosterior result; if it has none, raise an error that quotes the status."""
     if "order_parameter" in result.ds:
         return result.ds["order_parameter"]
     network_of(result)
@@ -199,5 +200,5 @@ def _counts(heads: Any) -> tuple[int, ...]:
 
 def _summed(U: xr.DataArray) -> xr.DataArray:
     outputs = [dim for dim in ("output", "output_other") if dim in U.dims]
-    # A failed point is nan and must not count as zero.
+    # A failed point is nan; a sum that skips nan would turn it into zero.
     return abs(U).sum(outputs, skipna=False).transpose(..., "path", "path_other")

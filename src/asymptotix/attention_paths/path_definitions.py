@@ -1,6 +1,6 @@
-"""What the numbers of attention paths mean: of theory and of the chains that sample the same posterior.
+"""Definitions of the observables of attention paths, for the theory and for chains that sample the same posterior.
 
-Tiberi et al., arXiv:2405.15926, with the corrections that the modules of this theory state.
+Tiberi et al., arXiv:2405.15926, with the corrections stated in the modules of this theory.
 """
 
 from __future__ import annotations

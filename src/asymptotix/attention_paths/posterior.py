@@ -1,7 +1,7 @@
-"""Bayesian value weights at finite width: the problem that the verbs act on.
+"""The problem of Bayesian value weights at finite width, for ``solve``, ``simulate`` and the readouts of a result.
 
 Tiberi et al., arXiv:2405.15926: the posterior is eq. (8), or (19), and the order parameter minimises the action of
-eq. (11), in full eqs. (32) to (34). Unequal widths, heads, variances and several outputs are beyond the print.
+eq. (11), in full eqs. (32) to (34). Unequal widths, heads, variances and several outputs go beyond the paper.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .theory.action import Action, checked_ratios, checked_variances, required_b
 from .theory.order_parameter import OrderParameter, minimise
 from .theory.single_path import SinglePath
 
-#: Gradient of the action at which the search for its minimum ends, unless the tolerance asks for a smaller one.
+#: Scaled gradient of the action below which the search for its minimum ends; a smaller tolerance replaces it.
 _GRADIENT = 1e-8
 
 
@@ -45,34 +45,34 @@ class PathPosterior(Problem):
     """Posterior of the value weights of a deep attention network with fixed attention, at finite width N.
 
     p(weights) is proportional to exp(-|f(X) - Y|^2/(2 temperature) - |weights|^2/(2 prior_variance)). At large N and
-    number P of examples with P/N fixed it is described by a matrix U over pairs of attention paths, the minimiser
-    of an action, which weighs the paths' kernels. ``width=inf`` is the Gaussian-process limit, U = s2^{L+1} I.
+    large number P of examples, with P/N fixed, a matrix U over pairs of attention paths describes the posterior. U
+    minimises an action and weights the paths' kernels. ``width=inf`` is the Gaussian-process limit, U = s2^{L+1} I.
 
     Parameters
     ----------
     network : AttentionPaths
     inputs : array (examples, tokens, features) or AttendedInputs
     labels : array (examples,) or (examples, outputs)
-        Two classes are -1 and +1. The prior of the outputs has mean zero and the sign of an output is its class, so two
-        values that are not opposite numbers are refused. Three or more values are numbers to be fitted.
+        Labels of two classes are -1 and +1. The outputs have prior mean zero and their sign is the class, so two values
+        that are not opposite numbers are refused. Three or more values are fitted as numbers.
         With an axis for outputs, C readouts share the network below them and U acts on pairs (path, output).
     temperature : float
     prior_variance : float or tuple of float
-        One variance of all weights, or L + 2 of them: projection, value matrices of layers 1..L, readout.
+        One variance for all weights, or L + 2 variances: projection, value matrices of layers 1..L, readout.
     width_ratios : tuple of float, optional
         (r_1, ..., r_L, r_a): at width N the value matrices of layer l read from N_l = r_l N neurons and the readout
-        from N_a = r_a N. All one by default.
+        from N_a = r_a N. By default all ratios are one.
 
     Notes
     -----
-    *What a result holds*; ``result.action.attrs``, say, has the definition in full. ``order_parameter(path,
-    path_other)``: U, the mean scalar product of two paths' effective weights over N, the first layer's head slowest
-    along ``path``. ``action``: S(U), per width: the posterior of U is exp(-N S/2) at leading order. ``gradient_norm``:
-    see below. ``<name>_err`` is the numerical error of ``<name>``. What chains add is listed in :class:`NUTS`.
+    *Contents of a result*; full definitions are in the attributes, such as ``result.action.attrs``.
+    ``order_parameter(path, path_other)``: U, the mean scalar product of two paths' effective weights divided by N; the
+    first layer's head is slowest along ``path``. ``action``: S(U), per width; the posterior of U is exp(-N S/2) at
+    leading order. ``<name>_err``: the numerical error of ``<name>``. :class:`NUTS` lists what chains add.
 
     A point of :func:`solve` is converged where ``order_parameter_err`` is at most ``tolerance`` times the largest entry
-    of U. ``gradient_norm`` is the gradient of the action at the end of the search, max |U^1/2 (dS/dU) U^1/2|: the
-    search goes on until it is below 1e-8, or below ``tolerance`` where that is smaller, or until rounding stops it.
+    of U. ``gradient_norm`` is the gradient of the action where the search ended, max |U^1/2 (dS/dU) U^1/2|. The search
+    ends when this gradient is below 1e-8 (below ``tolerance`` if that is smaller), or when rounding stops it.
 
     The equations, each with the function that computes it, are in docs/theory/attention_paths.md.
 
@@ -134,9 +134,9 @@ class PathPosterior(Problem):
         return checked_variances(self.prior_variance, self.network.layers)
 
     def widths(self, width: float) -> tuple[float, ...]:
-        """N_1, ..., N_L, N_a: the widths that the layers and the readout read from."""
+        """Return N_1, ..., N_L, N_a: the widths that the layers and the readout read from."""
         ratios = checked_ratios(self.width_ratios, self.network.layers)
-        # 0.7 * 10 is to be 7, which double precision misses by its last digit.
+        # Rounded, because a product such as 0.07 * 100 misses its integer in the last digit of double precision.
         return tuple(round(r * float(width), 9) if math.isfinite(width) else math.inf for r in ratios)
 
     @cached_property
@@ -157,7 +157,7 @@ class PathPosterior(Problem):
         return PATH_DEFINITIONS
 
     def path_labels(self) -> Sequence[str]:
-        """What the paths are called: by their heads, "1-3" passes head 1 of layer 1 and head 3 of layer 2."""
+        """Return the names of the paths: path "1-3" passes head 1 of layer 1 and head 3 of layer 2."""
         return path_names(self.network.heads)
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
@@ -169,7 +169,7 @@ class PathPosterior(Problem):
     def solve_points(
         self, points: Sequence[Mapping[str, float]], *, start: str | ArrayLike, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """From wide to narrow, each width starting from the one before."""
+        """Solve from the widest to the narrowest width; each search starts at the last converged minimum."""
         first = self._first(start)
         widths = np.array([point["width"] for point in points], float)
         if notes := [note for width in widths if (note := self._narrow(width))]:
@@ -192,7 +192,7 @@ class PathPosterior(Problem):
             yield int(position), Outcome(values, status, words="; ".join(filter(None, (words, self._narrow(width)))))
 
     def _first(self, start: str | ArrayLike) -> np.ndarray | None:
-        """Where the search at the widest finite width starts: None is the Gaussian-process limit."""
+        """Return the U at which the search at the widest finite width starts; None is the Gaussian-process limit."""
         if isinstance(start, str):
             if start != "uninformed":
                 raise ValueError(
@@ -203,7 +203,7 @@ class PathPosterior(Problem):
         return checks.array_of_shape("start", start, shape).reshape(math.isqrt(math.prod(shape)), -1)
 
     def _search(self, tolerance: float) -> Callable[[float, np.ndarray | None], OrderParameter]:
-        """The minimiser as a function of the width and of an order parameter to start from."""
+        """Return the minimiser as a function of the width and of the order parameter to start from."""
         data, settings = (self.attended, self.labels), (self.temperature, self.prior_variance)
         if self.network.paths == 1 and self.outputs == 1:
             single = SinglePath(*data, self.network.layers, *settings, self.width_ratios)
@@ -212,7 +212,7 @@ class PathPosterior(Problem):
         return lambda width, before: minimise(action.at_width(width), start=before, tolerance=tolerance)
 
     def _narrow(self, width: float) -> str:
-        """What is wrong with a layer whose width is below the size of its order parameter, or nothing."""
+        """Return a warning about the first layer whose width is below the size of its order parameter, or ""."""
         heads = self.network.heads
         sizes = [math.prod(heads[layer:]) * self.outputs for layer in range(len(heads) + 1)]
         for layer, (N, size) in enumerate(zip(self.widths(width), sizes, strict=True)):
@@ -227,7 +227,7 @@ class PathPosterior(Problem):
                 )
         return ""
 
-    # -- what a result can be asked ----------------------------------------------------------------------------
+    # -- readouts of a result ----------------------------------------------------------------------------------
 
     def predict(
         self,
@@ -235,19 +235,19 @@ class PathPosterior(Problem):
         inputs: Inputs,
         without: Heads | None = None,
     ) -> tuple[xr.DataArray, xr.DataArray]:
-        """Mean and variance of the output at new inputs, for every point of the result.
+        """Return mean and variance of the output at new inputs, for every point of the result.
 
-        Of a sampled result both are averages over the draws of one chain, of the order parameter, given which the rest
-        is exact, or of the weights. Of all chains together the mean is ``mean.mean("seed")``, and the variance
-        ``variance.mean("seed") + mean.var("seed")``.
+        For a sampled result, both are averages over the draws of one chain: draws of the order parameter, given which
+        the output is exactly Gaussian, or draws of the weights. Over all chains the mean is ``mean.mean("seed")`` and
+        the variance is ``variance.mean("seed") + mean.var("seed")``.
 
         Parameters
         ----------
         inputs : array (examples, tokens, features) or AttendedInputs
-        without : sequence of pairs (layer, head), or of words such as "layer 1 head 2", optional
-            Heads taken out after learning, without learning anew: mean and variance are those of the remaining paths'
-            share of f, f = sum over all paths, under the posterior of the whole network. Pairs count from 0, words from
-            one, as in :func:`prune`: "layer 1 head 2" is (0, 1).
+        without : sequence of pairs (layer, head), or of strings such as "layer 1 head 2", optional
+            Heads taken out after learning, without fitting anew: f is a sum over paths, and mean and variance are those
+            of the remaining paths' part of f, under the posterior of the whole network. Pairs count from zero, strings
+            from one, as in :func:`prune`: "layer 1 head 2" is (0, 1).
 
         Returns
         -------
@@ -262,41 +262,41 @@ class PathPosterior(Problem):
         labels: np.ndarray,
         without: Heads | None = None,
     ) -> xr.Dataset:
-        """Accuracy, mean squared error of the mean and mean variance, for every point of the result.
+        """Return accuracy, squared error of the mean prediction and mean variance, for every point of the result.
 
-        A prediction is right where it has the label's sign, or with two outputs or more where its largest output is
-        the label's largest. If two classes were learned, ``labels`` must be these. `without` as for `predict`.
+        A prediction is correct where it has the label's sign; with two or more outputs, where the same output is the
+        largest in both. If two classes were learned, ``labels`` may hold only these. ``without``: see `predict`.
         """
         return posterior_readouts.evaluate(self, result, inputs, labels, without)
 
     def alignment(self, result: Result, count: int = 30) -> xr.DataArray:
-        """Overlap of the labels with the leading eigenvectors of the kernel, for every point of the result.
+        """Return the overlap of the labels with the kernel's leading eigenvectors, for every point of the result.
 
-        |e_r . Y| / sqrt(P C): labels of +-1 along one eigenvector have overlap 1. With several outputs the kernel and
-        its eigenvectors are those of all (example, output) together.
+        The overlap |e_r . Y| / sqrt(P C) is 1 for labels of +-1 along one eigenvector. With several outputs, the
+        eigenvectors e_r are those of the kernel over all pairs (example, output).
         """
         return posterior_readouts.alignment(self, result, count)
 
     def kernel(self, result: Result) -> xr.DataArray:
-        """The kernel K between the training examples, for every point of the result.
+        """Return the kernel K between the training examples, for every point of the result.
 
-        K = (s_0/d) sum U^{pi pi'} C_{pi pi'} over pairs of the d paths, with C the kernel of a pair; of draws, at their
-        mean order parameter.
+        K = (s_0/d) sum U^{pi pi'} C_{pi pi'} over pairs of the d paths, with C the kernel of a pair. For a sampled
+        result, U is the mean of the draws.
         """
         return posterior_readouts.kernel(self, result)
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Those of a grid's dimensions that are fields of this problem."""
+        """Return the dimensions of a grid that are fields of this problem."""
         own = numeric_fields(self)
         return [dim for dim in dims if dim in own]
 
     def at(self, fields: Mapping[str, float]) -> Self:
-        """The problem with other values of some fields."""
+        """Return the problem with other values of some fields."""
         return with_fields(self, **fields) if fields else self
 
 
 def _judged(found: OrderParameter, tolerance: float) -> tuple[Status, str]:
-    """Whether the order parameter is as exact as was asked for, and the sentence."""
+    """Return the status of a solved point and its sentence: does the error of U meet the tolerance?"""
     if not (np.isfinite(found.U).all() and np.isfinite(found.action)):
         return Status.FAILED, "failed: the action is not finite, width or temperature are beyond what numbers hold"
     if found.status is Status.NOT_CONVERGED and found.gradient_norm > _GRADIENT:

@@ -1,7 +1,7 @@
-"""What a result of a path posterior can be asked: predictions at new inputs, their quality, and the kernel's alignment.
+"""Readouts of a path posterior's result: predictions at new inputs, their quality, the kernel and its alignment.
 
 Tiberi et al., arXiv:2405.15926, eqs. (9) and (30) for the predictions, sections 3.2 and 4.1 for kernel-task alignment.
-Every point of a result, of its grid and of its seeds, has a predictor of its own.
+Every point of a result (of its grid and of its seeds) has its own predictor.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .predictors.draws_average import DrawsPredictor
 from .predictors.gaussian_process import NoPrediction, Predictor
 from .pruning import Heads, remaining_paths
 
-#: Attended inputs of test examples that are held at a time, in bytes.
+#: Size, in bytes, of the attended inputs of test examples that are in memory at a time.
 _CHUNK_BYTES = 2**28
 
 AnyPredictor = Predictor | DrawsPredictor | NoPrediction
 
 
 class LearnedPosterior(Protocol):
-    """What a result was learned from, as far as predictions need it."""
+    """The part of a problem that predictions need: network, training data and prior."""
 
     @property
     def network(self) -> AttentionPaths: ...
@@ -55,18 +55,18 @@ class LearnedPosterior(Protocol):
     def dimensions(self) -> Mapping[str, tuple[str, ...]]: ...
 
     def swept(self, dims: Iterable[str]) -> list[str]:
-        """Those of a grid's dimensions that are fields of this problem."""
+        """Return the dimensions of a grid that are fields of this problem."""
         ...
 
     def at(self, fields: Mapping[str, float]) -> Self:
-        """The same with other values of these fields."""
+        """Return the problem with other values of these fields."""
         ...
 
 
 def predict(
     problem: LearnedPosterior, result: Result, inputs: Inputs, without: Heads | None
 ) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean and variance of the output at new inputs; see :meth:`PathPosterior.predict`."""
+    """Return mean and variance of the output at new inputs; see :meth:`PathPosterior.predict`."""
     removed = ~remaining_paths(problem.network.heads, () if without is None else without, "without")
     features, given = np.shape(tokens_of(problem.inputs))[-1], np.shape(tokens_of(inputs))
     if given[-1] != features:
@@ -80,7 +80,7 @@ def predict(
                 attended[id(network)] = network.attended(chunk)
                 attended[id(network)][:, removed] = 0.0
         parts.append([predictor(attended[id(network)]) for network, predictor in predictors])
-    # By point of the result, then by chunk.
+    # The first index is the point of the result, the second one the chunk.
     points = list(zip(*parts, strict=True))
     dims = ("example", "output")[: problem.labels.ndim]
     means = [np.concatenate([part.mean for part in point]) for point in points]
@@ -95,7 +95,7 @@ def evaluate(
     labels: np.ndarray,
     without: Heads | None,
 ) -> xr.Dataset:
-    """Accuracy, squared error and variance of the predictions; see :meth:`PathPosterior.evaluate`."""
+    """Return accuracy, squared error and variance of the predictions; see :meth:`PathPosterior.evaluate`."""
     labels = labels_of_examples(labels, len(tokens_of(inputs)))
     outputs = problem.labels.shape[1:]
     if labels.shape[1:] != outputs:
@@ -111,7 +111,7 @@ def evaluate(
         right = np.sign(mean) == np.sign(target)
     return xr.Dataset(
         {
-            # What is nan, of a point that failed, must not be left out.
+            # A failed point is nan and must stay nan, so means do not skip nan.
             "accuracy": right.where(mean.notnull()).mean(over, skipna=False),
             "test_error": ((mean - target) ** 2).mean(over, skipna=False),
             "variance": variance.mean(over, skipna=False),
@@ -120,21 +120,21 @@ def evaluate(
 
 
 def alignment(problem: LearnedPosterior, result: Result, count: int) -> xr.DataArray:
-    """Overlap of the labels with the kernel's eigenvectors; see :meth:`PathPosterior.alignment`."""
+    """Return the overlap of the labels with the kernel's eigenvectors; see :meth:`PathPosterior.alignment`."""
     count = checks.integer("count", count, 1)
     rows = [predictor.alignment(count) for _, predictor in _predictors(problem, result)]
     return _labelled(problem, result, rows, ("component",))
 
 
 def kernel(problem: LearnedPosterior, result: Result) -> xr.DataArray:
-    """The kernel between the training examples; see :meth:`PathPosterior.kernel`."""
+    """Return the kernel between the training examples; see :meth:`PathPosterior.kernel`."""
     rows = [predictor.kernel for _, predictor in _predictors(problem, result)]
     dims = ("output", "example")[-problem.labels.ndim :]
     return _labelled(problem, result, rows, (*dims, *(f"{dim}_other" for dim in dims)))
 
 
 def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[AttentionPaths, AnyPredictor]]:
-    """Network and predictor of every point of the result, in the order of `_labelled`."""
+    """Yield network and predictor of every point of the result, in the order that `_labelled` expects."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
     swept = problem.swept(grid)
@@ -146,7 +146,7 @@ def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[Att
         if key not in known:
             known[key] = problem.at(fields)
         own = known[key]
-        # Points that differ in temperature, say, have one network and so one set of attended inputs.
+        # Points that differ only in, for example, the temperature share the network and its attended inputs.
         xi = problem.attended if own.network is problem.network else own.attended
         yield own.network, _predictor(own, xi, result, U.values[place], position)
 
@@ -154,7 +154,7 @@ def _predictors(problem: LearnedPosterior, result: Result) -> Iterator[tuple[Att
 def _predictor(
     problem: LearnedPosterior, xi: np.ndarray, result: Result, U: np.ndarray, position: Mapping[str, int]
 ) -> AnyPredictor:
-    """What predicts from an order parameter, or from the draws of one where there are some."""
+    """Return the predictor of one point: from its draws if the result has draws, otherwise from U."""
     if not np.isfinite(U).all():
         return NoPrediction(problem.labels)
     temperature, s_0 = problem.temperature, problem.prior_variances[0]
@@ -167,7 +167,7 @@ def _predictor(
 
 
 def _draws(problem: LearnedPosterior, result: Result, name: str, position: Mapping[str, int]) -> np.ndarray | None:
-    """Draws of one point, those left out that an interrupted run lacks; None of a result that has none."""
+    """Return the finite draws of one point (an interrupted run lacks the others); None if the result has no draws."""
     if name not in result.ds:
         return None
     order = ("draw", *problem.dimensions()["order_parameter"], "feature")
@@ -180,13 +180,13 @@ def _order_parameter(problem: LearnedPosterior, result: Result) -> xr.DataArray:
 
 
 def _grid(problem: LearnedPosterior, U: xr.DataArray) -> dict[str, int]:
-    """Dimensions of the result besides those of the order parameter itself, and their lengths."""
+    """Return the dimensions of the result, without those of a single order parameter, and their lengths."""
     own = problem.dimensions()["order_parameter"]
     return {str(dim): length for dim, length in U.sizes.items() if dim not in own}
 
 
 def _labelled(problem: LearnedPosterior, result: Result, rows: list[np.ndarray], dims: tuple[str, ...]) -> xr.DataArray:
-    """One row per point of the result, with the result's own dimensions and coordinates before those of a row."""
+    """Stack one row per point of the result; the result's dimensions and coordinates come before those of a row."""
     U = _order_parameter(problem, result)
     grid = _grid(problem, U)
     values = np.stack(rows).reshape(*grid.values(), *rows[0].shape)

@@ -1,4 +1,4 @@
-"""Networks, data and results without some of their heads.
+"""Pruning: networks, data and results without some of their heads.
 
 Tiberi et al., arXiv:2405.15926, section 4.2 (head pruning): heads are left out of a trained network without retraining.
 """
@@ -21,45 +21,46 @@ from .network.path_network import AttentionPaths
 from .network.weights import Weights, checked_weights
 from .training.trained_paths import TrainedPaths
 
-#: Heads as pairs (layer, head), both from 0, or in words, which count from one: "layer 1 head 2" is (0, 1).
+#: Heads as pairs (layer, head) counted from zero, or as strings counted from one: "layer 1 head 2" is (0, 1).
 Heads = Iterable[tuple[int, int] | str]
 Prunable = TypeVar("Prunable", AttentionPaths, AttendedInputs, Weights, TrainedPaths, Result)
 
-#: What a result says of the whole network: its search, its chains, and its weights, fitted together with what is cut.
+#: Variables that hold for the whole network only: search, chains, and weights that were fitted with the pruned heads.
 _OF_THE_WHOLE = ("action", "gradient_norm", "chain_state", "path_weights_draws")
 
 
 def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
     """Leave heads out.
 
-    A network, its data and its weights lose the heads: what is left is a network of its own, which divides the sum of
-    layer l by the square root of the heads that remain, as in the published experiment. With ``rescale=False`` the
-    values of weights and of trained networks are multiplied by sqrt(heads that remain / heads that were), so that the
-    output is the one that the whole network has when the outputs of these heads are zero. A result keeps its network.
-    The paths through the named heads lose their rows and columns of the order parameter, so that predictions are those
-    of the kernel
+    A network, its data and its weights lose the heads. The smaller network divides the sum of layer l by the square
+    root of the number of remaining heads, as in the published experiment. With ``rescale=False`` the values of weights
+    and of trained networks are multiplied by sqrt(remaining heads / heads before): then the output is that of the whole
+    network with the outputs of these heads set to zero.
+
+    A result keeps its network, and the rows and columns of its order parameter that belong to paths through the named
+    heads become zero. Predictions then have the kernel
 
         K(x, x') = (s_0 / d) sum over the remaining pi, pi' of U^{pi pi'} C_{pi pi'}(x, x')
 
     with the prefactor of all d paths and the order parameter learned by all of them: the projection is fitted anew to
-    the labels. To take heads out of a trained network and fit nothing anew, ask the whole result for
-    ``predict(inputs, without=heads)`` or ``evaluate(inputs, labels, without=heads)``.
+    the labels. To take heads out of a trained network without fitting anything anew, call
+    ``predict(inputs, without=heads)`` or ``evaluate(inputs, labels, without=heads)`` on the unpruned result.
 
     Parameters
     ----------
     whole : AttentionPaths, AttendedInputs, Weights, TrainedPaths or Result
-        A network that does not compute its own attention is left with fewer heads per layer, and expects data pruned
-        alike. A result is one of a PathPosterior problem, solved or sampled.
-    heads : sequence of pairs (layer, head), or of words such as "layer 1 head 2"
-        What to leave out. In a pair both are positions and count from 0; in words both count from one, as in the
-        labels of results and in :func:`head_scores`: "layer 1 head 2" is (0, 1). A layer must keep one head at least.
+        The object to prune. A network without ``query_key`` expects data that were pruned of the same heads. A result
+        is that of a PathPosterior problem, solved or sampled.
+    heads : sequence of pairs (layer, head), or of strings such as "layer 1 head 2"
+        Heads to leave out. Pairs are positions and count from zero. Strings count from one, as the labels of results
+        and :func:`head_scores` do: "layer 1 head 2" is (0, 1). A layer must keep at least one head.
     rescale : bool
-        Whether the sum of a layer is divided by the heads that remain; False is for Weights and TrainedPaths.
+        Divide the sum of a layer by the square root of the remaining heads; False only for Weights and TrainedPaths.
 
     Returns
     -------
-    The same kind as ``whole``
-        A result and a trained network record the pairs in ``settings["pruned"]``, from 0 as in the whole network.
+    Object of the type of ``whole``
+        A result and a trained network list the pruned pairs in ``settings["pruned"]``, counted in the whole network.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def prune(whole: Prunable, heads: Heads, *, rescale: bool = True) -> Prunable:
 
 
 def remaining_heads(counts: Sequence[int], heads: Heads, name: str = "heads") -> list[np.ndarray]:
-    """Which heads of every layer stay, one boolean array (H_l,) per layer; ``name`` is that of ``heads`` in errors."""
+    """Return one boolean array (H_l,) per layer that marks its remaining heads; ``name`` is the argument in errors."""
     kept = [np.ones(H, bool) for H in counts]
     for layer, head in _pairs(name, heads):
         got = f"got the pair {(layer, head)}, in words 'layer {layer + 1} head {head + 1}'"
@@ -118,7 +119,7 @@ def remaining_heads(counts: Sequence[int], heads: Heads, name: str = "heads") ->
 
 
 def remaining_paths(counts: Sequence[int], heads: Heads, name: str = "heads") -> np.ndarray:
-    """Which paths pass through none of the named heads, (paths,)."""
+    """Return a boolean array (paths,) that marks the paths through none of the named heads."""
     kept = remaining_heads(counts, heads, name)
     return np.all([keep[h] for keep, h in zip(kept, path_heads(counts).T, strict=True)], axis=0)
 
@@ -137,7 +138,7 @@ def _result(result: Result, heads: Heads) -> Result:
     ds = result.ds.drop_vars(_OF_THE_WHOLE, errors="ignore")
     for dim in ("path", "path_other"):
         on = xr.DataArray(kept, dims=dim)
-        # What is nan (a failed point, a draw that an interrupted run lacks) stays so.
+        # A failed point, or a draw that an interrupted run lacks, is nan and stays nan.
         ds = ds.assign({name: x.where(on | x.isnull(), 0.0) for name, x in ds.data_vars.items() if dim in x.dims})
     return Result(
         ds,

@@ -1,25 +1,25 @@
-"""Random streams of attention paths: what is drawn from which seed."""
+"""Random streams of attention paths: the numbers that seed each generator."""
 
 from __future__ import annotations
 
 
 def chain_entropy(seed: int, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """Of one chain of the sampler: its start and its key, from its seed and all widths N_1..N_L, N_a.
+    """Return the entropy of a sampler chain's start and key: the chain's seed and all widths N_1..N_L, N_a.
 
-    The space that is sampled, the temperature and the data are not part of it: chains of one seed start alike.
+    Chains of one seed start alike: the sampled space, the temperature and the data do not enter.
     """
     return (seed, *widths)
 
 
-#: What one seed of training is used for.
+#: Labels of the two streams of one training seed.
 _START, _BATCHES = 0, 1
 
 
 def training_start(seed: int) -> tuple[int, ...]:
-    """Of the weights before the first step of training."""
+    """Return the entropy of the weights before the first training step."""
     return (seed, _START)
 
 
 def training_batches(seed: int) -> tuple[int, ...]:
-    """Of the batches of training: their key, with which the number of the step is folded."""
+    """Return the entropy of the training batches' key; the number of the step is folded into that key."""
     return (seed, _BATCHES)

@@ -1,6 +1,6 @@
-"""The command line: a problem described in TOML does what the same problem does in Python.
+"""The command line: the verbs of Python for problems described in TOML.
 
-It reads, calls the verbs and prints.
+It reads a problem, calls a verb and prints the result.
 """
 
 from ..core.words import format_number

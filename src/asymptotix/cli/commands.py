@@ -1,4 +1,4 @@
-"""The commands. JAX and the theories are imported only when one needs them, so that help appears at once."""
+"""The commands. JAX and the theories are imported only when a command needs them, so that help appears at once."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and smaller sizes.")] = False,
     debug: Debug = False,
 ) -> None:
-    """All theories against their experiments: tables and pictures."""
+    """Compare each theory with its experiment: tables and pictures."""
     with clear_messages(context, debug):
         importlib.import_module("asymptotix.demo").main(out=out, quick=quick)
 
@@ -149,7 +149,7 @@ def solve(
     allow_imports: AllowImports = False,
     debug: Debug = False,
 ) -> None:
-    """The exact learning curve, at the controls of the section [solve]."""
+    """Compute the exact learning curve at the controls of the section [solve]."""
     with clear_messages(context, debug):
         problem, section = read_problem(file, "solve", allow_imports=allow_imports)
         from ..core import verbs
@@ -166,7 +166,7 @@ def simulate(
     allow_imports: AllowImports = False,
     debug: Debug = False,
 ) -> None:
-    """The finite-size algorithm, as the section [simulate] says."""
+    """Run the finite-size algorithm of the section [simulate]."""
     with clear_messages(context, debug):
         problem, section = read_problem(file, "simulate", allow_imports=allow_imports)
         from ..core import verbs
@@ -187,7 +187,7 @@ def thresholds(
     allow_imports: AllowImports = False,
     debug: Debug = False,
 ) -> None:
-    """The phase transitions, over the grids of the section [thresholds] if there is one."""
+    """Compute the phase transitions, over the grids of the section [thresholds] if there is one."""
     with clear_messages(context, debug):
         problem, section = read_problem(file, "thresholds", allow_imports=allow_imports)
         from ..core import verbs
@@ -204,7 +204,7 @@ def reproduce(
     everything: Annotated[bool, typer.Option("--all", help="All that is missing, and a gallery.")] = False,
     debug: Debug = False,
 ) -> None:
-    """The papers' figures, computed anew: picture, data, and a record of what agrees; without a name, the list."""
+    """Reproduce a figure of a paper: picture, data, and a record of what agrees; without a name, list the figures."""
     with clear_messages(context, debug):
         if name and everything:
             raise ValueError(f"give a figure or --all, not both; got {name!r} and --all")
@@ -227,7 +227,7 @@ def compare(
     experiment: Annotated[Path, typer.Argument(metavar="RUNS.nc", help="Written by `asymptotix simulate --out`.")],
     debug: Debug = False,
 ) -> None:
-    """Theory against experiment: a line for every observable and point, with the distance in errors."""
+    """Compare theory and experiment: a line for every observable and point, with the distance in errors."""
     with clear_messages(context, debug):
         from ..core.compare import compare
         from ..core.result import load
@@ -243,7 +243,7 @@ def plot(
     out: Annotated[Path, typer.Option(metavar="FILE.png", help="Where to; the suffix says the format.")],
     debug: Debug = False,
 ) -> None:
-    """A picture of one variable: theory as lines, runs as points, thresholds as marks."""
+    """Draw one variable: theory as lines, runs as points, thresholds as marks."""
     with clear_messages(context, debug):
         _check_folder(out)
         import matplotlib
@@ -261,7 +261,7 @@ def plot(
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse an output path before the work rather than after it."""
+    """Refuse an unusable output path before the work rather than after it."""
     if not out.parent.is_dir():
         raise FileNotFoundError(f"--out {out}: there is no folder {out.parent}")
     if out.is_dir():
@@ -269,13 +269,13 @@ def _check_folder(out: Path) -> None:
 
 
 def _finish(out: Path | None, work: Callable[[Path | None], Result]) -> None:
-    """Do the work, which keeps what is finished in the file it is given, write the result and print it."""
+    """Do the work, which saves finished points in the file that it gets; then write the result and print it."""
     if out is not None:
         _check_folder(out)
         if out.suffix not in (".nc", ".csv"):
             raise ValueError(f"--out must end in .nc (netCDF) or .csv (a table), got {out}")
     result = work(out if out is not None and out.suffix == ".nc" else None)
-    try:  # neither a closed pipe nor a full disk may lose the numbers
+    try:  # written before a closed pipe can stop the printing, and printed even if the disk is full
         if out is not None and result.begun:
             _write(result, out)
     finally:

@@ -1,4 +1,4 @@
-"""The commands about data sets: which there are, getting them, and whether those on the disk are right."""
+"""The commands for data sets: list them, get them, and check the files on the disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ To = Annotated[
 
 @data_app.command("list")
 def list_sets(context: typer.Context, debug: Debug = False) -> None:
-    """The data sets: what they hold, how large they are, whose they are."""
+    """List the data sets: content, size, licence and citation."""
     with clear_messages(context, debug):
         from ..tasks.stored.catalogue import DATA_SETS
         from ..tasks.stored.download import download_directory
@@ -47,7 +47,7 @@ def list_sets(context: typer.Context, debug: Debug = False) -> None:
 
 @data_app.command("get")
 def get_sets(context: typer.Context, names: Names, to: To = None, debug: Debug = False) -> None:
-    """Download data sets, and check them. What is there and right is kept."""
+    """Download data sets and check them. Files that are already correct are kept."""
     with clear_messages(context, debug):
         from ..tasks.stored.catalogue import stored_set
         from ..tasks.stored.download import get
@@ -61,7 +61,7 @@ def get_sets(context: typer.Context, names: Names, to: To = None, debug: Debug =
 
 @data_app.command("check")
 def check_sets(context: typer.Context, to: To = None, debug: Debug = False) -> None:
-    """Whether what is on the disk is what was published; exit code 1 where something is damaged."""
+    """Compare the files on the disk with the published ones; exit code 1 if something is damaged."""
     with clear_messages(context, debug):
         from ..tasks.stored.catalogue import DATA_SETS
 
@@ -73,12 +73,12 @@ def check_sets(context: typer.Context, to: To = None, debug: Debug = False) -> N
 
 
 def _state(one: StoredSet, directory: Path | None) -> tuple[bool, str]:
-    """Whether a data set is damaged, and how it is in words."""
+    """Return whether a data set is damaged, and a description of its state."""
     from ..tasks.stored.locate import stored_file
     from ..tasks.stored.omniglot import omniglot_sources, read_omniglot
 
     try:
-        if one.name == "omniglot":  # in whichever form it is there
+        if one.name == "omniglot":  # stored in one of several forms
             read_omniglot(directory)
             paths = omniglot_sources(directory)[1]
         else:

@@ -1,4 +1,4 @@
-"""What a command says when something goes wrong: a sentence, not a traceback."""
+"""Error messages of the commands: a sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @contextmanager
 def clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
-    """Warnings in one line each; an expected error as one sentence and exit code 2, unless debugging."""
+    """Print warnings in one line each, and an expected error as one sentence with exit code 2, unless debugging."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda text, *_, **__: print(f"Warning: {_one_line(text)}", file=sys.stderr)
         try:
@@ -36,14 +36,14 @@ def clear_messages(context: typer.Context, debug: bool) -> Iterator[None]:
 
 
 def exit_code_of_interrupt() -> int:
-    """As shells count: 128 and the number of the signal, 130 for Ctrl-C and 143 for SIGTERM."""
+    """Return the exit code of an interrupt as in shells: 128 plus its number, 130 for Ctrl-C and 143 for SIGTERM."""
     from ..numerics import interrupts
 
     return 128 + (interrupts.last_signal() or signal.SIGINT)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """XLA says so in an error of its own class, which is that of all its errors."""
+    """Return whether memory ran out. XLA raises one class for all its errors, so that the message decides."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error))
 
 

@@ -1,4 +1,4 @@
-"""Problems described in TOML: reading them, the arrays and the functions that they name."""
+"""Reading problems described in TOML, with the arrays and the functions that they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..core.problem import Problem
 
-#: How a function is named.
+#: Pattern of the name of a function, ``module:function``.
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SECTIONS = ("imports", "problem", "solve", "simulate", "thresholds", "sweep")
 
@@ -27,8 +27,8 @@ def read_problem(file: Path, verb: str, *, allow_imports: bool = False) -> tuple
     """Read the problem of a TOML file and the section of one verb, its grids expanded.
 
     An array is ``{ npz = "data.npz", array = "inputs" }``, its path relative to the TOML file. A function is
-    ``"module:function"``; its module is named by ``imports`` or lies in the folder of the TOML file, and is never part
-    of Python's standard library. Reading the problem runs these modules. Installed modules are trusted; a module in the
+    ``"module:function"``. Its module is named by ``imports`` or is in the folder of the TOML file, and is never part of
+    Python's standard library. Reading the problem runs these modules. Installed modules are trusted; a module in the
     folder of the TOML file may have come with it and needs ``allow_imports``.
     """
     document = _toml(file)
@@ -58,7 +58,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _resolved(value: Any, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
-    """A description with its arrays read and its functions found."""
+    """Return a description with arrays and functions in place of their names."""
     if isinstance(value, list):
         return [_resolved(item, file, imports, allow_imports) for item in value]
     if isinstance(value, str) and FUNCTION.fullmatch(value):
@@ -115,7 +115,7 @@ def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f'imports must be a list of module names such as ["my_problems"], got {names!r}')
     folder, path = file.resolve().parent, sys.path
-    # Python itself may have put the folder it was started in there.
+    # Python may have put the folder in which it was started on the path.
     installed = [entry for entry in path if Path(entry or os.curdir).resolve() not in (folder, Path.cwd())]
     others = [entry for entry in path if entry not in installed]
     for name in names:
@@ -127,20 +127,20 @@ def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
                         f"{file} imports {name!r}, a module that lies beside it and is not installed; importing runs "
                         "it: if you trust it, allow that with --allow-imports"
                     )
-                sys.path = [*installed, *others, str(folder)]  # last: it must not stand in for what is installed
+                sys.path = [*installed, *others, str(folder)]  # last: its modules must not hide installed ones
             _import(name)
         finally:
             sys.path = path
 
 
 def _is_installed(name: str, folder: Path) -> bool:
-    """Whether a module is found elsewhere than in a folder. Only its outermost package is sought: nothing is run."""
+    """Return whether a module is found outside of a folder. Only its top package is searched: nothing is run."""
     top = name.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return False
-    # It may have been imported from the folder before.
+    # The module may have been imported from the folder before.
     return spec is not None and Path(spec.origin or "").resolve().parent not in (folder, folder / top)
 
 
@@ -156,7 +156,7 @@ def _import(name: str) -> None:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A grid given by its ends as an array; anything else, an algorithm or what is held too, as it is."""
+    """Return a grid given by its ends as an array, and anything else, such as an algorithm or ``fixed``, unchanged."""
     if not isinstance(value, dict) or "type" in value or name.endswith(".fixed"):
         return value
     if name == "sweep.over":
@@ -185,5 +185,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _printable(name: str) -> str:
-    """Return a name from a file, quoted unless it is letters, digits and the like: a terminal obeys escapes."""
+    """Return a name from a file, quoted if it has unusual characters: a terminal would obey escape sequences."""
     return name if re.fullmatch(r"[\w.-]+", name) else repr(name)

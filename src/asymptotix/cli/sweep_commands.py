@@ -12,9 +12,9 @@ from .problem_files import read_problem
 from .tables import show
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the sweep.")]
-#: Options that say who does the work; none: this process.
+#: Options that choose who does the work; without any of them this process does it.
 WHO = ("workers", "dask", "slurm")
-#: Of the verb, what a file does not say.
+#: Arguments of the verb that a file must not contain, because the command line sets them.
 FROM_THE_COMMAND_LINE = ("problem", "store", "executor", "retry_failed", "progress")
 PartOption = Annotated[str | None, typer.Option("--part", help="Which part, where there are several.")]
 
@@ -37,7 +37,7 @@ def sweep(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Theory, thresholds or runs over a grid, in chunks that are kept; the same command goes on, whatever died."""
+    """Compute theory, thresholds or runs over a grid, in stored chunks; the same command resumes after a crash."""
     with clear_messages(context, debug):
         if len(given := [f"--{name}" for name, value in zip(WHO, (workers, dask, slurm), strict=True) if value]) > 1:
             raise ValueError(f"give one of {', '.join(f'--{name}' for name in WHO)}, got {' and '.join(given)}")
@@ -61,12 +61,12 @@ def sweep(
         print(standing)
         if not result.finished:
             raise typer.Exit(exit_code_of_interrupt())
-        if standing.failed:  # what waits for this command must not take it for done
+        if standing.failed:  # a script that waits for this command must not take the sweep for complete
             raise typer.Exit(1)
 
 
 def _options(section: dict[str, Any]) -> dict[str, Any]:
-    """What the section says, as the verb of Python takes it."""
+    """Return the section as arguments of the verb in Python."""
     from ..core.specification import build
 
     if "over" not in section:
@@ -79,7 +79,7 @@ def _options(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(context: typer.Context, store: Store, debug: Debug = False) -> None:
-    """How far a sweep has come: done, running, failed, left; while it runs, and from another machine."""
+    """Show the progress of a sweep: done, running, failed, left; also while it runs, and from another machine."""
     with clear_messages(context, debug):
         from ..sweeps.sweeping import sweep_status
 
@@ -93,7 +93,7 @@ def collect(
     part: PartOption = None,
     debug: Debug = False,
 ) -> None:
-    """What a sweep has so far as one result."""
+    """Combine the finished chunks of a sweep into one result."""
     with clear_messages(context, debug):
         from ..sweeps.collecting import collect as collected
 
@@ -109,6 +109,6 @@ def collect(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make these commands of the command line."""
+    """Add these commands to the command line."""
     for command in (sweep, status, collect):
         app.command()(command)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from ..core.result import Result
 
-MAX_COLUMNS_PER_VARIABLE = 4  # a 2 x 2 overlap still fits beside the errors; larger ones are in the file
+MAX_COLUMNS_PER_VARIABLE = 4  # a 2 x 2 overlap still fits next to the errors; larger arrays are in the file
 MAX_ROWS_PER_VARIABLE = 64
 MAX_STATUS_WIDTH = 30  # a longer sentence takes several lines
 
 
 def show(result: Result) -> None:
-    """Print a result: a row for every point, or for a single point a row for every number."""
+    """Print a result: one row per point, or for a single point one row per number."""
     console = _console()
     console.print(_plain(_title(result)), style="bold")
     point_dims = result.status.dims
@@ -44,12 +44,12 @@ def show(result: Result) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line of progress at once, also into a log."""
+    """Print a line of progress without buffering, so that a log shows it at once."""
     print(line, flush=True)
 
 
 def show_figures() -> None:
-    """Print what can be reproduced, and what it costs."""
+    """Print the figures that can be reproduced, and their cost."""
     from rich.table import Table
 
     from ..figures import FIGURES
@@ -69,7 +69,7 @@ def show_figures() -> None:
 
 
 def _console(piped_width: int = 120) -> Console:
-    """Of the terminal's width. A pipe has none: COLUMNS says how wide its lines may be, or they are still readable."""
+    """Return a console as wide as the terminal; for a pipe, as wide as COLUMNS, or ``piped_width`` if that is unset."""
     from rich.console import Console
 
     columns = os.environ.get("COLUMNS", "")
@@ -97,7 +97,7 @@ def _table(columns: Sequence[Sequence[str]]) -> Table:
 def _fitting_groups(
     values: Sequence[Sequence[str]], repeated: Sequence[Sequence[str]], room: int
 ) -> list[list[Sequence[str]]]:
-    """Columns of numbers for as many tables as the terminal's width asks for: a cut number is a wrong one."""
+    """Split columns of numbers into tables that fit the terminal's width, because a truncated number is wrong."""
 
     def width(column: Sequence[str]) -> int:
         return min(max(map(len, column)), MAX_STATUS_WIDTH) + 3  # two blanks and a line
@@ -124,7 +124,7 @@ def _title(result: Result) -> str:
 
 
 def _variables(result: Result, limit: int) -> tuple[list[str], list[str]]:
-    """The names of the variables that have at most `limit` numbers per point, and of the larger ones."""
+    """Return the names of the variables with at most `limit` numbers per point, and the names of the larger ones."""
     from ..core.dataset.assemble import RESERVED
 
     shown, left_out = [], []
@@ -144,7 +144,7 @@ def _columns(result: Result, name: str) -> list[str]:
 
 
 def _cells(result: Result, position: tuple[int, ...], shown: Sequence[str]) -> list[str]:
-    """One point as text: controls, values with their numerical errors, status."""
+    """Return one point as text: controls, values with their numerical errors, status."""
     point = result.ds.isel(dict(zip(result.status.dims, position, strict=True)))
     controls = [f"{point[dim].item():.6g}" for dim in result.status.dims]
     values = []

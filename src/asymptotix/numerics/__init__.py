@@ -1,1 +1,1 @@
-"""What every theory computes with and none owns: averages, fixed points, matrices, precision, memory, checks."""
+"""Numerical tools shared by all theories: averages, fixed points, matrices, precision, memory, checks."""

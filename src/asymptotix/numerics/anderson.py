@@ -19,16 +19,16 @@ class Anderson:
     With f(x) = F(x) - x, differences dX, dF of the last points and gamma = argmin |f - dF gamma|, the next
     point is x + f - (dX + dF) gamma (Walker and Ni, SIAM J. Numer. Anal. 49, 1715 (2011)).
 
-    Unaided, this is a secant method and would converge to unstable fixed points too. Three safeguards keep it
-    on the track of the dynamics; when one strikes, the plain step is taken and the history starts afresh:
+    Without safeguards this is a secant method, which also converges to unstable fixed points. Three safeguards make it
+    follow the dynamics. When one of them acts, the plain step is taken and the history starts afresh:
 
     * the history shows an expanding direction: a Ritz value of the Jacobian of F with real part above one;
     * the proposed step is non-finite or longer than `max_move` in some coordinate;
     * the residual at the current point exceeds `GROWTH` times the best since the history began. If that point
       came from an extrapolation it is undone: the plain step is taken from the point before it.
 
-    Where the fallback is taken twice in a row (a long drift, such as an overlap that creeps towards one), the second
-    plain step may be `stride` times as long, up to `max_move`. The safeguards see only the directions that the history
+    If the fallback is taken twice in a row (a long drift, such as an overlap that slowly approaches one), the second
+    plain step may be `stride` times as long, up to `max_move`. The safeguards know only the directions that the history
     has explored.
 
     Parameters
@@ -36,11 +36,11 @@ class Anderson:
     size : int
         Number n of coordinates of x.
     depth : int
-        Past steps that are combined.
+        Number of past steps that are combined.
     max_move : float, optional
         Longest extrapolated move of a coordinate; None sets no limit.
     stride : float
-        At least 1, see above.
+        Factor of the second fallback step, at least 1; see above.
     """
 
     def __init__(self, size: int, depth: int, max_move: float | None, stride: float = 1.0) -> None:
@@ -58,17 +58,17 @@ class Anderson:
         self._drifting = False
 
     def accepts(self, residual: NDArray[np.float64]) -> bool:
-        """Whether the point just evaluated stands, given F(x) - x there. A plain step always does."""
-        # A comparison with NaN is False, so a non-finite residual is never fine.
+        """Return whether the point just evaluated is kept, given F(x) - x there. The end of a plain step always is."""
+        # A comparison with NaN is False, so a residual of NaN is never small enough.
         return bool(_size(residual) <= GROWTH * self._best) or not self._extrapolated
 
     def retreat(self) -> NDArray[np.float64]:
-        """Undo the last extrapolation: the plain step from the point before it."""
+        """Undo the last extrapolation, and return the plain step from the point before it."""
         self._restart()
         return self._point + self._residual
 
     def advance(self, point: NDArray[np.float64], residual: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Next point after an accepted one with its residual vector F(x) - x."""
+        """Return the next point after an accepted one, given its residual vector F(x) - x."""
         plain = point + residual
         if self.depth == 0:
             return plain
@@ -82,7 +82,7 @@ class Anderson:
             and bool(np.isfinite(proposal).all())
             and not self._expanding()
         )
-        # Along an expanding or drifting direction the dynamics goes on by itself: follow it in longer strides.
+        # Along an expanding or drifting direction the dynamics moves on by itself; longer strides follow it faster.
         drift = (self.stride * residual).clip(-self.max_move, self.max_move)
         fallback = point + drift if self._drifting else plain
         self._drifting = not trusted and not grew
@@ -104,7 +104,7 @@ class Anderson:
         self._best = float(np.minimum(self._best, _size(residual)))
 
     def _restart(self) -> None:
-        """Forget the differences but not the last accepted point, from which the next difference is taken."""
+        """Forget the differences, but keep the last accepted point, from which the next difference is taken."""
         self._dx[:] = 0.0
         self._df[:] = 0.0
         self._pairs = 0
@@ -117,7 +117,7 @@ class Anderson:
         return (((self._dx + self._df) / scale) @ gamma)[:, 0]
 
     def _expanding(self) -> bool:
-        """Whether J - I, seen through df = (J - I) dx, has an eigenvalue of positive real part."""
+        """Return whether J - I, estimated from df = (J - I) dx, has an eigenvalue of positive real part."""
         scale = _column_norms(self._dx)
         projected = np.linalg.pinv(self._dx / scale, rcond=RANK_TOLERANCE) @ (self._df / scale)
         return bool(np.linalg.eigvals(projected).real.max() > EXPANSION_TOLERANCE)

@@ -1,7 +1,7 @@
-"""Checks of what a user gives.
+"""Checks of the user's input.
 
-Each returns the cleaned value or raises, naming the argument, the value and what is accepted. They live on the lowest
-floor because every floor uses them, the numerics beside them too.
+Each check returns the cleaned value, or raises an error that names the argument, the value and the accepted values. The
+checks are in the lowest layer because every layer uses them, including the other numerics.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-#: No size, count or parameter is larger; and a float holds it.
+#: Largest accepted integer: above any sensible size, count or parameter, and within the range of a float.
 LARGEST_INTEGER = 2**200
 
 
 def named(value: Any) -> str:
-    """A value in an error message; of a class it is said that it is one."""
+    """Return the text of a value for an error message; for a class, the text mentions that it is a class."""
     return f"the class {value.__name__}, not an instance" if isinstance(value, type) else repr(value)
 
 
 def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = False) -> float:
-    """Return ``x`` as a float, or an int where it is one. What is no number or a bool is refused.
+    """Return ``x`` as a float, or as an int if it is an integer; refuse bools and everything that is no number.
 
-    So is what is not finite, but for infinity where ``infinite`` allows it.
+    Values that are not finite are refused too, except for infinity if ``infinite`` allows it.
     """
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x.item()
@@ -45,7 +45,7 @@ def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = Fa
 
 
 def positive(name: str, x: Any, *, infinite: bool = False) -> float:
-    """Return ``x`` if x > 0, infinity only where ``infinite`` allows it."""
+    """Return ``x`` if x > 0; infinity is accepted only if ``infinite`` allows it."""
     value = number(name, x, "positive", infinite=infinite)
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
@@ -86,7 +86,7 @@ def probability(name: str, x: Any, *, closed: bool = False) -> float:
 
 
 def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 - 1) -> int:
-    """Return ``x`` if it is a whole number from ``minimum`` to ``maximum``; 3.0 counts as one."""
+    """Return ``x`` as an int if it is a whole number, such as 3.0, from ``minimum`` to ``maximum``."""
     accepted = "an integer" if minimum is None else f"an integer of at least {minimum}"
     if maximum < 2**63 - 1:
         accepted += f" and at most {maximum}"
@@ -109,15 +109,15 @@ def one_of(name: str, x: Any, options: Collection[Any]) -> Any:
 
 
 def dimensions(name: str, x: Any) -> int:
-    """How many axes a number or an array has."""
+    """Return the number of axes of a number or an array."""
     try:
         return np.ndim(x)
-    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
+    except Exception as error:  # ragged lists, and any error that an object raises in its conversion
         raise ValueError(f"{name} must be a number or an array of numbers, got {x!r}") from error
 
 
 def _of_symbols(x: Any) -> str:
-    """Return what to do where JAX traces a function of the user's that calls the library; empty for other values."""
+    """Return advice for a user's function that calls the library while JAX traces it; empty for other values."""
     from jax.core import Tracer
 
     if not isinstance(x, Tracer):
@@ -129,7 +129,7 @@ def real_array(name: str, x: Any) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
-    except Exception as error:  # ragged lists, and whatever an object raises that is asked for its numbers
+    except Exception as error:  # ragged lists, and any error that an object raises in its conversion
         raise ValueError(f"{name} must be an array of numbers, got {_briefly(x)}{_of_symbols(x)}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be real numbers, got {_briefly(x)}")

@@ -10,45 +10,45 @@ import numpy as np
 
 
 class Control:
-    """Control variates c (n, k) of mean zero: their means on every randomisation, and what gives the slopes on them.
+    """Control variates c (n, k) of mean zero: their means on every randomisation, and the matrix that gives slopes.
 
     The mean of values f (n, m) on randomisation r becomes mean_r(f) - means[r] @ (inverse @ f).
 
     Parameters
     ----------
     variates : array (n, k)
-        On the nodes of all randomisations, one after the other, weights included.
+        Values on the nodes of all randomisations, one after the other, weights included.
     randomisations : int
-        Into how many equal parts the nodes are divided.
+        Number of randomisations, of equal numbers of nodes.
 
     Attributes
     ----------
     means : array (randomisations, k)
     inverse : array (k, n)
-        Applied to values (n, m) it gives their least-squares slopes (k, m) on the variates.
+        Matrix that maps values (n, m) to their least-squares slopes (k, m) on the variates.
     """
 
     def __init__(self, variates: np.ndarray, randomisations: int) -> None:
         self.means = variates.reshape(randomisations, -1, variates.shape[1]).mean(1)
-        # Slopes of the pooled nodes; an inverse of centred variates does not see the mean of what it is applied to.
+        # Slopes of the pooled nodes. As the variates are centred, the mean of the values does not matter.
         centred = variates - variates.mean(0)
         self.inverse = np.linalg.pinv(centred.T @ centred, rcond=1e-10, hermitian=True) @ centred.T
 
 
 class ControlledMeans(NamedTuple):
-    """What one randomisation tells of values f (n, m) and their control variates c (n, k): means over its nodes.
+    """Means over the nodes of one randomisation, of values f (n, m) and their control variates c (n, k).
 
-    As :class:`Control` for nodes that are many: nothing of their number is kept.
+    These means replace :class:`Control` if there are many nodes, because their size does not depend on the number n.
     """
 
     values: np.ndarray
-    """Of f (m,)."""
+    """Means of f (m,)."""
     variates: np.ndarray
-    """Of c (k,)."""
+    """Means of c (k,)."""
     squares: np.ndarray
-    """Of c c^T (k, k)."""
+    """Means of c c^T (k, k)."""
     products: np.ndarray
-    """Of c f^T (k, m)."""
+    """Means of c f^T (k, m)."""
 
     @classmethod
     def of(cls, values: np.ndarray, variates: np.ndarray | None) -> ControlledMeans:
@@ -77,9 +77,9 @@ def regressed(randomisations: Sequence[ControlledMeans]) -> np.ndarray:
 
 
 def hermite_polynomials(z: np.ndarray, most: int) -> np.ndarray | None:
-    """Normalised Hermite polynomials of total degree 2, and 4 where they fit, of normals z (n, d).
+    """Return normalised Hermite polynomials of total degree 2, and of degree 4 if they fit, of normals z (n, d).
 
-    Their mean is zero and they are uncorrelated. ``most`` bounds their number; None if those of degree 2 are too many.
+    They are uncorrelated and have mean zero. ``most`` bounds their number; the result is None if degree 2 has more.
     """
     one, two = z, (z**2 - 1) / np.sqrt(2)
     three, four = (z**3 - 3 * z) / np.sqrt(6), (z**4 - 6 * z**2 + 3) / np.sqrt(24)

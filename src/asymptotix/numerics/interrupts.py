@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: What asks to stop: Ctrl-C, and the ways of a cluster and of a closed terminal.
+#: Signals that ask to stop: SIGINT from Ctrl-C, SIGTERM from a cluster, SIGHUP from a closed terminal.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-#: A signal that follows an obeyed one within this time raises at once, so that a loop over verbs can be left.
+#: Time in seconds after a signal in which a second one also ends enclosing work, such as a loop over verbs.
 SECONDS_TO_LEAVE = 3.0
 #: Longest time in seconds that SIGTERM and SIGHUP wait for a check; then they raise like a second signal. Larger: no
 #: time is left to write results, because clusters commonly kill a process 30 seconds after SIGTERM. Smaller: work that
@@ -31,15 +31,15 @@ SECONDS_TO_END = 15.0
 
 
 class _Requests:
-    """What was asked of this process. Python runs handlers in the main thread only, so that no lock is needed."""
+    """The signals that this process received. Python runs handlers in the main thread only: no lock is needed."""
 
     def __init__(self) -> None:
-        self.depth = 0  # of nested scopes
+        self.depth = 0  # number of nested scopes
         self.pending: int | None = None  # signal that is noted and not obeyed yet
-        self.obeyed: int | None = None  # the last one that was
-        self.when = float("-inf")  # of the last signal
-        self.insisting = False  # the last signal followed another
-        self.count = 0  # of signals that were obeyed
+        self.obeyed: int | None = None  # last signal that was obeyed
+        self.when = float("-inf")  # time of the last signal
+        self.insisting = False  # whether the last signal soon followed another
+        self.count = 0  # number of signals that were obeyed
         self.told_to_end = 0  # SIGTERM or SIGHUP, once it was obeyed: the process should end
 
     def obey(self) -> None:
@@ -56,15 +56,15 @@ _requests = _Requests()
 def deferred() -> Iterator[None]:
     """Scope in which a signal to stop waits for the next :func:`check`. Scopes may be nested.
 
-    Only handlers that are Python's own are replaced: those of the user, and signals that are ignored (nohup), stay. In
-    a thread other than the main one nothing is changed. A signal that comes after the last check counts as obeyed: the
-    work is done.
+    Only Python's default handlers are replaced; the user's handlers stay, and ignored signals (nohup) stay ignored. In
+    a thread other than the main one nothing is changed. A signal that comes after the last check counts as obeyed,
+    because the work is done.
 
     Raises
     ------
     SystemExit
-        On entering, if an earlier scope ended by SIGTERM or SIGHUP: the process was told to end, and had the time to
-        keep what it had.
+        On entering, if an earlier scope ended by SIGTERM or SIGHUP: the process was told to end, and has had the time
+        to save its results.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -92,7 +92,8 @@ def deferred() -> Iterator[None]:
 def check() -> None:
     """Raise KeyboardInterrupt if a signal to stop is waiting. Long work calls this function between two steps.
 
-    In another thread than the main one it raises once the work of :func:`ending_with` has ended.
+    In a thread other than the main one it raises if the work that the thread helps with has ended, see
+    :func:`ending_with`.
     """
     if threading.current_thread() is not threading.main_thread():
         if _helping.ended():
@@ -103,7 +104,7 @@ def check() -> None:
 
 
 class _Helping(threading.local):
-    """Whether the work that this thread helps with has ended, as a function; one per thread."""
+    """A function per thread that returns whether the work which this thread helps with has ended."""
 
     ended: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -122,38 +123,38 @@ def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_hidden_in(error: Exception) -> None:
-    """Raise KeyboardInterrupt if an error is what compiled code made of a second signal, which raises at once."""
+    """Raise KeyboardInterrupt if compiled code turned the KeyboardInterrupt of a second signal into this error."""
     if isinstance(error, SystemError) and _requests.insisting:
         raise KeyboardInterrupt from error
 
 
 def waiting() -> bool:
-    """Whether a signal to stop is waiting: for threads, which wind up and leave the raising to the main one."""
+    """Return whether a signal to stop is waiting. Threads ask this; they end, and only the main thread raises."""
     return _requests.pending is not None
 
 
 def waiting_seconds() -> float:
-    """How long a signal to stop has been waiting; 0 if none is."""
+    """Return for how many seconds a signal to stop has been waiting; 0 if none is."""
     return time.monotonic() - _requests.when if waiting() else 0.0
 
 
 def insisting() -> bool:
-    """Whether the last signal soon followed another: it ends not only the work but what the work is part of."""
+    """Return whether the last signal soon followed another; it then also ends enclosing work, such as a sweep."""
     return _requests.insisting
 
 
 def last_signal() -> int | None:
-    """Number of the last signal that ended work, None if none did."""
+    """Return the number of the last signal that ended work; None if none did."""
     return _requests.obeyed
 
 
 def times_obeyed() -> int:
-    """How many signals have ended work: for work made of other work, which a signal ends all of."""
+    """Return how many signals have ended work. Enclosing work compares counts, because a signal ends it too."""
     return _requests.count
 
 
 def forget() -> None:
-    """Forget all signals: for a program that goes on after it was told to end."""
+    """Forget all signals, for a program that continues after it was told to end."""
     depth = _requests.depth
     _requests.__init__()
     _requests.depth = depth

@@ -1,7 +1,7 @@
-"""Fixed-point iteration that ends with a status in words, its last steps, and continuation along a grid.
+"""Fixed-point iteration with a status in words, quasi-Newton steps, and continuation along a grid.
 
-State evolution is dynamics: x <- F(x) is followed from its stated start, accelerated with safeguards, and ends at the
-fixed point that those dynamics reach.
+State evolution is dynamics: x <- F(x) is followed from a given start, accelerated with safeguards, and ends at the
+fixed point that the dynamics reaches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ LASTING = 0.99
 """Smallest ratio of a cycle's lengths in successive windows. A cycle that shrinks faster ends by itself."""
 
 BELIEVED = 0.5
-"""Share of a step by which the derivative may be wrong along it and still be corrected: more is no smooth map."""
+"""Largest relative error of the derivative along a step that is corrected; beyond it the map is not smooth."""
 
 Carried = TypeVar("Carried")
 Found = TypeVar("Found")
@@ -37,21 +37,21 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Where an iteration ended.
+    """The end of an iteration.
 
     Attributes
     ----------
     x : array (n,)
         The last accepted point at which F was evaluated, so that `residual` belongs to it.
     residual : float
-        max |F(x) - x| there; inf where F was never finite.
+        max |F(x) - x| at this point; inf if F was never finite.
     steps : int
-        Evaluations of F spent.
+        Number of evaluations of F.
     status : str
         "converged"; "not converged after 200 steps (residual 0.0003)", followed by "it cycles between log q = 0.24 and
         0.31" for a cycle; "diverged: non-finite at step 7"; or the status that `stop` returned.
     converged : bool
-        True only where the residual fell below the tolerance.
+        True only if the residual fell below the tolerance.
     """
 
     x: NDArray[np.float64]
@@ -83,16 +83,16 @@ def fixed_point(
     tolerance : float
         Bound on the residual; 0 runs all `max_steps`.
     max_steps : int
-        Evaluations of F, the one at the start included.
+        Largest number of evaluations of F, including the one at the start.
     anderson : int
         Depth of the accelerator, see `asymptotix.numerics.anderson.Anderson`; 0 is the plain iteration.
     max_move : float, optional
         Longest extrapolated move of a coordinate. The plain step is not limited.
     stride : float
-        At least 1. How much longer than plain the steps may get along a drift that Anderson cannot extrapolate;
+        Factor, at least 1, by which steps may exceed plain steps along a drift that Anderson cannot extrapolate;
         needs `max_move`.
     stop : callable, optional
-        ``stop(x, residual)``, asked before convergence is tested, ends the iteration where it returns a status.
+        ``stop(x, residual)`` is called before the test of convergence; if it returns a status, the iteration ends.
     names : sequence of str
         Names of the coordinates, for the status of a cycle.
 
@@ -137,10 +137,10 @@ def fixed_point(
 
 
 def _cycle(visited: Sequence[NDArray[np.float64]], names: Sequence[str]) -> str:
-    """Return the words for a cycle of the last points between two values; empty if there is no cycle.
+    """Describe a cycle of the last points between two values; the text is empty if there is no cycle.
 
     The values are those of the coordinate that moves most. They must form two groups, each narrow compared with the
-    distance of the groups, and change between the groups several times.
+    distance between the groups, and change several times from one group to the other.
     """
     if len(visited) < WINDOW // 2:
         return ""
@@ -159,15 +159,15 @@ def _cycle(visited: Sequence[NDArray[np.float64]], names: Sequence[str]) -> str:
 
 
 class QuasiNewton:
-    """Steps x + B (G(x) - x) towards the fixed point of G, with B that comes close to (1 - G')^{-1}.
+    """Steps x + B (G(x) - x) towards the fixed point of G, where B approximates (1 - G')^{-1}.
 
-    After every step B is corrected by what it showed (Broyden, Math. Comp. 19, 577 (1965), his first method). What is
-    learned of one map serves for others that differ little.
+    Every step updates B (Broyden, Math. Comp. 19, 577 (1965), his first method). The B of one map also serves for
+    similar maps.
 
     Parameters
     ----------
     inverse : array (n, n)
-        B to begin with.
+        Initial B.
     """
 
     def __init__(self, inverse: ArrayLike) -> None:
@@ -175,17 +175,17 @@ class QuasiNewton:
         self._last: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def know(self, derivative: ArrayLike) -> None:
-        """Take B from the derivative G'."""
+        """Compute B from the derivative G'."""
         G = np.asarray(derivative, dtype=np.float64)
         self.inverse = np.asarray(np.linalg.inv(np.eye(len(G)) - G), dtype=np.float64)
         self.begin()
 
     def begin(self) -> None:
-        """Go on with another map: the next point is not compared with the last one."""
+        """Begin with another map: the next point is not compared with the last one."""
         self._last = None
 
     def step(self, x: NDArray[np.float64], image: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Next point after x, where G(x) = image."""
+        """Return the next point after x, where G(x) = image."""
         residual = image - x
         if self._last is not None:
             self._learn(x - self._last[0], self._last[1] - residual)
@@ -193,7 +193,7 @@ class QuasiNewton:
         return x + (self.inverse @ residual).clip(-LONGEST, LONGEST)
 
     def _learn(self, move: NDArray[np.float64], fall: NDArray[np.float64]) -> None:
-        """Make B map the fall of the residual to the move that brought it."""
+        """Update B so that it maps the fall of the residual to the move that caused the fall."""
         expected = self.inverse @ fall
         missing = move - expected
         if np.linalg.norm(missing) < BELIEVED * np.linalg.norm(move):
@@ -207,19 +207,19 @@ def continuation_steps(
     *,
     descending: bool = False,
 ) -> Iterator[tuple[int, Found]]:
-    """Solve along a sorted grid, each point from the solution before it; yields (position in grid, result).
+    """Solve along a sorted grid, each point from the solution before it; yield (position in grid, result).
 
     Parameters
     ----------
     solve_at : callable
-        ``solve_at(value, start)`` returns the state from which the next point starts and the result to hand
-        back. A state of None (the point failed) leaves the last good one in place.
+        ``solve_at(value, start)`` returns the state from which the next point starts, and the result. After a state of
+        None (the point failed) the next point starts from the last good state.
     grid : array (points,)
         Finite, in any order.
     start : object
         State from which the first point starts.
     descending : bool
-        Walk from the largest value to the smallest.
+        Whether to solve from the largest value to the smallest.
     """
     values = checks.finite_grid("grid", grid)
     carried = start

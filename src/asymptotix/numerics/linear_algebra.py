@@ -13,13 +13,13 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def symmetrise(matrix: ArrayLike) -> NDArray[np.float64]:
-    """Symmetric part (A + A^T) / 2."""
+    """Return the symmetric part (A + A^T) / 2."""
     a = _square("matrix", matrix)
     return 0.5 * (a + np.swapaxes(a, -1, -2))
 
 
 def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The products of a matrix (P, P) with every one of a stack (n, P, M)."""
+    """Return the products of a matrix (P, P) with every matrix of a stack (n, P, M)."""
     diagonal = np.diag(matrix)
     if (matrix == np.diag(diagonal)).all():
         return diagonal[:, None] * Z
@@ -27,14 +27,14 @@ def mixed_rows(matrix: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[n
 
 
 def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix", scale: float = 0.0) -> NDArray[np.float64]:
-    """Symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero.
+    """Return the symmetric root R of a positive semi-definite matrix, R R = A; rounding below zero counts as zero.
 
-    ``scale`` is the size of the numbers that A is a difference of, where it is one: their rounding is in A.
+    If A is a difference of larger numbers, ``scale`` is their size, because A then contains their rounding errors.
     """
     values, vectors = np.linalg.eigh(_symmetric(name, matrix, scale))
     bound = RELATIVE_TOLERANCE * np.abs(values).max(axis=-1, initial=scale, keepdims=True)
     if (values < -bound).any():
-        # LinAlgError is a ValueError too: bad input raises, and a grid point that meets it can be marked.
+        # LinAlgError is also a ValueError: bad input raises it, and a solver can catch it at one grid point.
         raise np.linalg.LinAlgError(
             f"{name} must be positive semi-definite, got smallest eigenvalue {values.min():.3g}"
         )
@@ -42,16 +42,16 @@ def psd_sqrt(matrix: ArrayLike, *, name: str = "matrix", scale: float = 0.0) -> 
 
 
 def psd_project(matrix: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
-    """Nearest (Frobenius) symmetric matrix whose eigenvalues are at least `floor`."""
+    """Return the nearest (Frobenius) symmetric matrix whose eigenvalues are at least `floor`."""
     checks.non_negative("floor", floor)
     values, vectors = np.linalg.eigh(symmetrise(matrix))
     return _rebuild(np.maximum(values, floor), vectors)
 
 
 def symmetric_basis(size: int) -> NDArray[np.float64]:
-    """Orthonormal (Frobenius) basis of the symmetric p x p matrices, shape (p(p+1)/2, p, p).
+    """Return an orthonormal (Frobenius) basis of the symmetric p x p matrices, shape (p(p+1)/2, p, p).
 
-    Ordered like the upper triangle row by row: E_ii, and (E_ij + E_ji) / sqrt(2) for i < j.
+    The order is that of the upper triangle, row by row: E_ii, and (E_ij + E_ji) / sqrt(2) for i < j.
     """
     size = checks.integer("size", size, 1)
     rows, columns = np.triu_indices(size)
@@ -64,9 +64,9 @@ def symmetric_basis(size: int) -> NDArray[np.float64]:
 
 
 def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.float64]:
-    """log(q / (1 - q)) from the pair (q, 1 - q), entry by entry; -inf at q = 0 and +inf at q = 1.
+    """Return log(q / (1 - q)) from the pair (q, 1 - q), entry by entry; -inf at q = 0 and +inf at q = 1.
 
-    Handing over the complement keeps full relative accuracy near q = 1, where 1 - q would cancel.
+    A given complement keeps full relative accuracy near q = 1, where digits of 1 - q cancel.
     """
     q = np.asarray(q, dtype=np.float64)
     rest = 1.0 - q if complement is None else np.asarray(complement, dtype=np.float64)
@@ -79,7 +79,7 @@ def to_logit(q: ArrayLike, complement: ArrayLike | None = None) -> NDArray[np.fl
 
 
 def from_logit(logit: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The pair (q, 1 - q) of a logit, both to full relative accuracy."""
+    """Return the pair (q, 1 - q) of a logit, both to full relative accuracy."""
     t = np.asarray(logit, dtype=np.float64)
     # The exponential of a negative number never overflows; the larger of the pair is 1 / (1 + decay).
     decay = np.exp(-np.abs(t))

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before anything large is built."""
+"""The available memory, which is checked before large arrays are built."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Bytes that every machine has: below, nothing is asked, for the question loads JAX, which nothing small needs.
+#: Number of bytes that every machine has. Smaller needs are not checked, because the check loads JAX, which is slow.
 ALWAYS_THERE = 2**28
-#: Where the kernel keeps control groups, and the file of the limit in each of them: of version 2, which has no names of
-#: controllers, and of version 1.
+#: Folder of the kernel's control groups, and file of the limit in each of them, by controller: version 2, which has no
+#: names of controllers, and version 1.
 CGROUPS = {
     "": ("/sys/fs/cgroup", "memory.max"),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
 }
-#: Where it says to which groups this process belongs: lines "number:controller,controller:/path".
+#: File with the groups of this process, in lines "number:controller,controller:/path".
 OWN_CGROUPS = "/proc/self/cgroup"
 
 
 def physical_memory() -> int | None:
-    """Bytes of the device that JAX computes on, or that this process may use of the machine; None if not known."""
+    """Return the bytes of the accelerator that JAX uses or, on a CPU, the bytes for this process; None if unknown."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
@@ -30,7 +30,7 @@ def physical_memory() -> int | None:
 
 
 def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
-    """Raise a MemoryError with the number and what to do where ``needed`` bytes exceed 70 % of the memory."""
+    """Raise a MemoryError, with the number and an advice, if ``needed`` bytes exceed 70 % of the memory."""
     if needed <= ALWAYS_THERE:
         return
     available = physical_memory()
@@ -41,7 +41,7 @@ def refuse_beyond_memory(needed: int, what: str, instead: str) -> None:
 
 
 def _limits() -> Iterator[int]:
-    """What bounds the memory of this process: the machine, its container, its job, its own limit."""
+    """Yield the bounds on the memory of this process: of the machine, its container, its job, and its own limit."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield from _group_limits()
@@ -56,7 +56,7 @@ def _limits() -> Iterator[int]:
 
 
 def _group_limits() -> Iterator[int]:
-    """Limits of the control groups that this process is in: its own, and all above it."""
+    """Yield the limits of the control group of this process, and of all groups above it."""
     for controller, (root, file) in CGROUPS.items():
         own = Path(root, _own_group(controller))
         for group in (own, *own.parents):
@@ -64,12 +64,12 @@ def _group_limits() -> Iterator[int]:
                 break
             try:
                 yield int((group / file).read_text())
-            except (OSError, ValueError):  # no such group, which a container sees as the root; or "max"
+            except (OSError, ValueError):  # no such file, as in a container, whose own group is the root; or "max"
                 continue
 
 
 def _own_group(controller: str) -> str:
-    """Path of this process's group below the root of a controller; "" where it is the root or not known."""
+    """Return the path of this process's group below the root of a controller; "" for the root or if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(OWN_CGROUPS).read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -79,17 +79,17 @@ def _own_group(controller: str) -> str:
 
 
 def _job_limits() -> Iterator[int]:
-    """Memory of a SLURM job, which is given in MiB for the node or for each of its cores."""
+    """Yield the memory of a SLURM job, which is given in MiB per node or per core."""
     cores = os.environ.get("SLURM_CPUS_ON_NODE", "1")
     for name, count in (("SLURM_MEM_PER_NODE", "1"), ("SLURM_MEM_PER_CPU", cores)):
         try:
             limit = int(os.environ.get(name, "0")) * int(count) * 2**20
         except ValueError:
             continue
-        if limit > 0:  # 0 stands for all of the node
+        if limit > 0:  # 0 stands for the whole memory of the node
             yield limit
 
 
 def _gib(count: int) -> str:
-    """Bytes for people, also where they exceed what a float can hold."""
+    """Return a number of bytes as text, also if it exceeds the range of a float."""
     return f"{count / 2**30:.1f} GiB" if count < 2**100 else "far more than any machine has"

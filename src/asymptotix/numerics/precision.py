@@ -37,8 +37,8 @@ OF_NUMPY: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore",
 
 
 class _Here(threading.local):
-    """Whether this thread is inside a scope, per library. A scope inside a scope does not set them again, so that an
-    ``errstate`` in between keeps its effect.
+    """Whether this thread is inside a scope, per library. A scope inside a scope does not repeat the settings, so that
+    an ``errstate`` in between keeps its effect.
     """
 
     numpy = False
@@ -156,7 +156,7 @@ class single_precision(double_precision):
 
 
 def carried(work: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Return a function that does the same work in another thread, with the settings that this thread has now."""
+    """Return a function that runs ``work`` in another thread with the present settings of this thread."""
     if not _here.numpy:
         return work
     made = _settings_with(sys.modules["jax"].config.jax_enable_x64 if _here.jax else None)

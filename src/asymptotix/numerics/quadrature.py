@@ -1,8 +1,8 @@
 """Gaussian averages with common nodes: Gauss-Hermite rules and randomised quasi-Monte Carlo.
 
-Every average in a theory is taken over the same nodes at every iteration, so that the iterated map is
-deterministic and its fixed point exists to machine precision. The numerical error of a randomised average
-comes from the spread of independent randomisations of the same rule, never from fresh draws.
+Every average in a theory uses the same nodes at every iteration. The iterated map is therefore deterministic, and its
+fixed point exists to machine precision. The numerical error of a randomised average comes from the spread of
+independent randomisations of the same rule, never from fresh draws.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +28,10 @@ class Estimate(NamedTuple):
 
 
 def error_of_mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Error of the mean of rows (R, ...), such that three of it hold it as often as three standard errors of many rows.
+    """Return an error of the mean of rows (R, ...), so that three such errors hold with three-sigma probability.
 
-    The scatter of few rows is small by chance now and then, and it is just then that one stops: of eight it is taken
-    half as large again (Student's t), of 64 by 4 %. Zero for one row, which is a deterministic average.
+    The scatter of few rows is sometimes small by chance, and an adaptive average stops just then. By Student's t the
+    standard error is enlarged: by half for eight rows, by 4 % for 64. It is zero for one row, a deterministic average.
     """
     count = len(rows)
     if count == 1:
@@ -40,23 +40,23 @@ def error_of_mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def gauss_hermite(order: int, dim: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Tensor Gauss-Hermite rule for the standard normal law N(0, I).
+    """Return the tensor Gauss-Hermite rule for the standard normal law N(0, I).
 
-    Exact for polynomials of degree at most ``2 * order - 1`` in each coordinate.
+    The rule is exact for polynomials of degree at most ``2 * order - 1`` in each coordinate.
 
     Parameters
     ----------
     order : int
-        Nodes per axis.
+        Number of nodes per axis.
     dim : int
         Number of coordinates; the rule has ``order**dim`` nodes.
 
     Returns
     -------
     nodes : array (order**dim, dim)
-        The first coordinate varies slowest.
+        Nodes, of which the first coordinate varies slowest.
     weights : array (order**dim,)
-        Positive, summing to one.
+        Positive weights that sum to one.
     """
     order, dim = checks.integer("order", order, 1), checks.integer("dim", dim, 1)
     _refuse_large(order**dim * (dim + 1), f"order**dim = {order}**{dim} Gauss-Hermite nodes", "sobol_normals")
@@ -70,9 +70,9 @@ def gauss_hermite(order: int, dim: int = 1) -> tuple[NDArray[np.float64], NDArra
 
 
 def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: int = 0) -> NDArray[np.float64]:
-    """Scrambled Sobol points in the open unit cube.
+    """Return scrambled Sobol points in the open unit cube.
 
-    The points are ``(k + 1/2) / 2**52`` with integer k, centred in their cell, so they are never 0 or 1.
+    Coordinates are ``(k + 1/2) / 2**52`` with integer k, the centres of cells, so that they are never 0 or 1.
 
     Parameters
     ----------
@@ -81,11 +81,11 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
     dim : int
         Number of coordinates.
     seed : int or sequence of int
-        Non-negative; a sequence folds coordinates into the seed, and (s, 0), (s, 1), ... are independent
+        Non-negative; a sequence folds further numbers into the seed, and (s, 0), (s, 1), ... are independent
         scramblings.
     block : int
-        Which ``count`` points of a longer sequence to take: every block is a net, and together they fill the cube as
-        evenly as one long sequence.
+        Number of the block of ``count`` points in a longer sequence. Every block is a net, and all blocks together
+        fill the cube as evenly as one long sequence.
 
     Returns
     -------
@@ -110,18 +110,18 @@ def sobol_uniforms(count: int, dim: int, seed: int | Sequence[int], *, block: in
 
 
 def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np.float64]:
-    """Scrambled Sobol points mapped to independent standard normals, see :func:`sobol_uniforms`.
+    """Return scrambled Sobol points mapped to independent standard normals, see :func:`sobol_uniforms`.
 
-    Nothing is clipped: the normals are bounded by 8.2 in absolute value.
+    The normals are at most 8.2 in absolute value without any clipping.
     """
     return ndtri(sobol_uniforms(count, dim, seed))
 
 
 @lru_cache(maxsize=8)
 def _kept_normals(count: int, dim: int, *seed: int) -> NDArray[np.float64]:
-    """The last nodes asked for, read-only: an average is mostly asked for again elsewhere along a curve.
+    """Return the nodes, cached and read-only: the next point of a curve usually needs the same ones.
 
-    In memory a coordinate of all nodes is in one piece: NumPy is slow on axes as short as the number of coordinates.
+    All nodes of one coordinate are contiguous in memory: NumPy is slow on axes as short as the number of coordinates.
     """
     nodes = np.asfortranarray(sobol_normals(count, dim, seed))
     nodes.flags.writeable = False
@@ -136,27 +136,27 @@ def randomised_average(
     randomisations: int = 4,
     seed: int = 0,
 ) -> Estimate:
-    """Average of a function of standard normals, with an error from independent randomisations.
+    """Return the average of a function of standard normals, with an error from independent randomisations.
 
     Randomisation r uses the nodes ``sobol_normals(count, dim, (seed, r))``: calls with equal arguments share
-    their nodes, so the average is a deterministic function of whatever the integrand depends on.
+    their nodes, so the average is a deterministic function of the parameters of the integrand.
 
     Parameters
     ----------
     function : callable
         Maps nodes (count, dim) to values (count, ...); a non-finite value makes its own average and error NaN.
     count, dim : int
-        Points per randomisation (a power of two) and number of normals.
+        Number of points per randomisation (a power of two) and number of normals.
     randomisations : int
-        At least 2.
+        Number of randomisations, at least 2.
     seed : int
         Non-negative.
 
     Returns
     -------
     Estimate
-        Mean over all randomisations, and the standard error of that mean. With R randomisations that error is
-        itself uncertain by a relative 1/sqrt(2(R-1)), 41 % for R = 4.
+        Mean over all randomisations, and its standard error. With R randomisations this error is itself uncertain by
+        a relative 1/sqrt(2(R-1)), 41 % for R = 4.
     """
     randomisations = checks.integer("randomisations", randomisations, 2)
 

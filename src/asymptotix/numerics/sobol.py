@@ -1,10 +1,10 @@
 """Scrambled Sobol points: digital nets in base two, any block of a long sequence.
 
-In coordinate d the point of number n is the sum modulo two, digit by digit, of those direction numbers whose place is a
-one of the Gray code n ^ (n >> 1) (Antonov and Saleev, 1979). The direction numbers are those of Joe and Kuo, SIAM J.
+In each coordinate, point number n is the sum modulo two, digit by digit, of the direction numbers at those places where
+the Gray code n ^ (n >> 1) has a one (Antonov and Saleev, 1979). The direction numbers are those of Joe and Kuo, SIAM J.
 Sci. Comput. 30, 2635 (2008). A random lower triangular matrix acts on the digits, and a random shift is added
-(Matousek, J. Complexity 14, 527 (1998)). The points are those of ``scipy.stats.qmc.Sobol``, which takes a second or two
-to import and is of use here only beyond the table below.
+(Matousek, J. Complexity 14, 527 (1998)). The points equal those of ``scipy.stats.qmc.Sobol``. That class takes a second
+or two to import and is used only for more coordinates than the table below has.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ DIGITS = 52
 """Binary digits of a coordinate: with half a cell added it is still an exact float64."""
 
 LARGEST_DIM = 21201
-"""Coordinates for which Joe and Kuo give numbers."""
+"""Number of coordinates for which Joe and Kuo give direction numbers."""
 
 PLACES = 30
-"""A sequence has 2^30 points: so many direction numbers are known beyond the table below."""
+"""Base-2 logarithm of the length of a sequence: the number of direction numbers of every coordinate."""
 
 Integers = NDArray[np.uint64]
 
-#: Of the coordinates after the first: the digits of a primitive polynomial, and the numbers that its recurrence begins
-#: with.
+#: For every coordinate after the first: the digits of a primitive polynomial, and the first numbers of its recurrence.
 _TABLE = (
     (3, (1,)),
     (7, (1, 3)),
@@ -95,13 +94,13 @@ _TABLE = (
 
 
 def sobol_points(count: int, dim: int, seed: tuple[int, ...], block: int = 0) -> Integers:
-    """Points (count, dim) of a scrambled sequence as integers below 2^52, from number block * count on.
+    """Return points (count, dim) of a scrambled sequence as integers below 2^52, from number block * count on.
 
     ``count`` is a power of two.
     """
     places = count.bit_length() - 1
     directions, shift = _scrambled(dim, seed, (count * (block + 1) - 1).bit_length())
-    # Of the numbers of a block the lower digits are those of the first block, the upper ones common to all.
+    # The numbers of a block have the same lower digits as the first block, and upper digits common to all of them.
     upper = block ^ (block >> 1)
     common = shift.copy()
     for place in range(upper.bit_length()):
@@ -111,20 +110,20 @@ def sobol_points(count: int, dim: int, seed: tuple[int, ...], block: int = 0) ->
         common ^= directions[:, places - 1]
     points = np.empty((count, dim), np.uint64)
     points[0] = common
-    for place in range(places):  # the Gray code of 2^place .. 2^(place + 1) - 1 is that of what is below, backwards
+    for place in range(places):  # Gray codes from 2^place on: the smaller ones in reverse, with one more digit
         points[1 << place : 2 << place] = points[: 1 << place][::-1] ^ directions[:, place]
     return points
 
 
 @lru_cache(maxsize=64)
 def _scrambled(dim: int, seed: tuple[int, ...], places: int) -> tuple[Integers, Integers]:
-    """Direction numbers (dim, places) under random lower triangular matrices, and random shifts (dim,)."""
+    """Return direction numbers (dim, places) times random lower triangular matrices, and random shifts (dim,)."""
     generator = np.random.default_rng(list(seed)).spawn(1)[0]
     shift = generator.integers(2, size=(dim, DIGITS), dtype=np.uint64) @ _powers()
     matrices = np.tril(generator.integers(2, size=(dim, DIGITS, DIGITS), dtype=np.uint64))
     matrices[:, np.arange(DIGITS), np.arange(DIGITS)] = 1
-    rows = matrices @ _powers()[::-1]  # a row acts on digits from the highest on
-    # Digit i of a product is the parity of what a row and a number have in common.
+    rows = matrices @ _powers()[::-1]  # a row acts on digits from the highest downwards
+    # Digit i of a product is the parity of the ones that row i and the number share.
     common = np.bitwise_count(rows[:, :, None] & direction_numbers(dim, places)[:, None, :]) & 1
     return np.einsum("dij,i->dj", common.astype(np.uint64), _powers()[::-1]), shift
 
@@ -135,7 +134,7 @@ def _powers() -> Integers:
 
 @lru_cache(maxsize=16)
 def direction_numbers(dim: int, places: int) -> Integers:
-    """Direction numbers (dim, places), not scrambled, the first digit of a coordinate the highest."""
+    """Return direction numbers (dim, places) without scrambling; the first digit of a coordinate is the highest."""
     if dim > len(_TABLE) + 1:
         return _from_scipy(dim, places)[:, :places]
     numbers = np.ones((dim, DIGITS), np.uint64)
@@ -145,7 +144,7 @@ def direction_numbers(dim: int, places: int) -> Integers:
 
 
 def _recurrence(polynomial: int, first: tuple[int, ...]) -> list[int]:
-    """Numbers m_j = 2 a_1 m_{j-1} ^ 4 a_2 m_{j-2} ^ ... ^ 2^s m_{j-s} ^ m_{j-s}, a the digits of the polynomial."""
+    """Return m_j = 2 a_1 m_{j-1} ^ 4 a_2 m_{j-2} ^ ... ^ 2^s m_{j-s} ^ m_{j-s}, with the digits a of the polynomial."""
     numbers, degree = list(first), len(first)
     for j in range(degree, DIGITS):
         new = numbers[j - degree]
@@ -157,9 +156,9 @@ def _recurrence(polynomial: int, first: tuple[int, ...]) -> list[int]:
 
 
 def _from_scipy(dim: int, places: int) -> Integers:
-    """Where there are more coordinates than in the table: two points whose Gray codes differ in one place tell.
+    """Return direction numbers of any coordinates, each from two points of scipy whose Gray codes differ in one place.
 
-    A number has no more digits than its place: PLACES are enough, and with more scipy cannot skip points.
+    Direction number k has at most k digits, so that PLACES digits suffice. With more digits scipy cannot skip points.
     """
     from scipy.stats import qmc
 
@@ -167,7 +166,7 @@ def _from_scipy(dim: int, places: int) -> Integers:
     sequence = qmc.Sobol(dim, scramble=False, bits=PLACES)
     last = sequence.random(1)[0]
     for place in range(places):
-        first = sequence.random(1)[0]  # of number 2^place
+        first = sequence.random(1)[0]  # point number 2^place
         numbers[:, place] = (last * 2.0**DIGITS).astype(np.uint64) ^ (first * 2.0**DIGITS).astype(np.uint64)
         if place > 0:
             sequence.fast_forward((1 << place) - 2)

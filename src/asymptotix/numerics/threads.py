@@ -1,4 +1,4 @@
-"""Threads: our own around compiled loops, and those of linear algebra."""
+"""Threads: our own around compiled loops, and a limit on the threads of linear algebra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from . import interrupts
 from .precision import carried
 
-#: Rows of a matrix below which a factorisation is not worth more than one thread.
+#: Largest number of rows of a matrix at which its factorisation gains nothing from a second thread.
 SMALL = 256
 
 Item = TypeVar("Item")
@@ -23,16 +23,16 @@ Made = TypeVar("Made")
 def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
     """Scope in which BLAS and LAPACK use one thread, if the matrices have at most `SMALL` rows.
 
-    Threads that wait for one another spin: on a machine that is busy, or beside threads of our own, a factorisation of
+    Waiting BLAS threads keep their cores busy. On a busy machine, or together with our own threads, a factorisation of
     small matrices then takes ten times as long.
     """
     return nullcontext() if rows > SMALL else _one_blas_thread
 
 
 class _OneBlasThread(AbstractContextManager):
-    """The limit is one of the whole process: the first thread that comes sets it, the last that leaves lifts it.
+    """A limit for the whole process: the first thread that enters sets it, the last thread that leaves lifts it.
 
-    Each with its own, one that came while another was inside would put back what that one had set.
+    With one limit per thread, a thread that entered while another was inside would later restore the other's limit.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _OneBlasThread(AbstractContextManager):
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                with suppress(ImportError):  # without it slower, and as right
+                with suppress(ImportError):  # without threadpoolctl slower, with the same numbers
                     from threadpoolctl import threadpool_limits
 
                     self._limits.enter_context(threadpool_limits(1))
@@ -58,17 +58,17 @@ _one_blas_thread = _OneBlasThread()
 
 
 def available_cores() -> int:
-    """Cores that this process may use: those it is bound to, and no more than OMP_NUM_THREADS, if that is set."""
+    """Return the number of cores that this process may use: its affinity, and at most OMP_NUM_THREADS if it is set."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, max(1, int(told))) if told.isdigit() else cores
 
 
 def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], threads: int) -> None:
-    """Call ``work`` on every item, in any order; a thread that is done with one takes the next.
+    """Call ``work`` on every item, in any order; a thread that has finished an item takes the next one.
 
-    For work that releases the interpreter lock, in items of a fraction of a second: a signal to stop is obeyed between
-    two of them. An item may itself do its work in this way: all of them together have the threads of this process.
+    The work should release the interpreter lock and take a fraction of a second per item, because interrupts act
+    between items. An item may itself call this function; all such calls share the threads of this process.
     """
     interrupts.check()
     obeyed = interrupts.times_obeyed()
@@ -84,12 +84,12 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
 
     def take() -> None:
         try:
-            for item in left:  # shared: taking the next one is one step of the interpreter
+            for item in left:  # shared by the threads: the interpreter takes an item in one step
                 if ended():
                     unfinished.set()
                     return
                 work(item)
-        except BaseException:  # in any of the threads, and a signal in the main one
+        except BaseException:  # an error in any thread, or a signal in the main one
             stopped.set()
             raise
 
@@ -97,32 +97,32 @@ def each_in_parallel(work: Callable[[Item], object], items: Sequence[Item], thre
     others = [pool.submit(carried(help_taking)) for _ in range(threads - 1)] if pool else []
     try:
         take()
-    finally:  # those that have not begun have nothing to do: where all threads wait like this one, none would begin
+    finally:  # helpers that have not begun are cancelled: if all threads of the pool wait here, they would never begin
         begun = [other for other in others if not other.cancel()]
         try:
             wait(begun)
-        except BaseException:  # a signal while waiting: the others end with what they are at
+        except BaseException:  # a signal while waiting: the others end after their current item
             stopped.set()
             raise
     interrupts.check()
     for other in begun:
         other.result()
     interrupts.check()
-    if unfinished.is_set():  # in a thread of the user's own, where a check says nothing
+    if unfinished.is_set():  # in a thread that the user started, where check() does not raise
         raise KeyboardInterrupt
 
 
 @lru_cache(maxsize=4)
 def _others(count: int) -> ThreadPoolExecutor:
-    """The threads beside those that ask for work to be done; they are kept, for to start them takes a millisecond."""
+    """Return the pool of helper threads. It is kept, because starting threads takes a millisecond."""
     return ThreadPoolExecutor(max(1, count), thread_name_prefix="asymptotix")
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alone: bool = True) -> list[Made]:
-    """What ``work`` makes of every item, in their order, on all available cores.
+    """Return ``work(item)`` for every item, in order, computed on all available cores.
 
-    The first one alone, so that what it compiles is there for all; unless the compiler sees to that itself, as numba's
-    does. What an item gives must not depend on the others.
+    The first item runs alone, so that all others use what it compiles. ``first_alone=False`` is for compilers, such as
+    numba's, that share their work themselves. The result of an item must not depend on other items.
     """
     made: list[Any] = [None] * len(items)
 
@@ -137,6 +137,6 @@ def in_threads(work: Callable[[Item], Made], items: Sequence[Item], *, first_alo
     return made
 
 
-if hasattr(os, "register_at_fork"):  # a child has the pool, and what threads hold, without the threads
+if hasattr(os, "register_at_fork"):  # a forked child inherits the pool and held locks, but not the threads
     os.register_at_fork(after_in_child=_others.cache_clear)
     os.register_at_fork(after_in_child=_one_blas_thread.__init__)

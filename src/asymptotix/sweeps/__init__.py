@@ -1,1 +1,1 @@
-"""Sweeps that outgrow one machine: work cut into chunks, a store that survives whatever dies, and who does the work."""
+"""Sweeps too large for one machine: work cut into chunks, a store that survives any crash, and executors."""

@@ -1,8 +1,8 @@
-"""The file of a chunk: a result as any other, and behind it the same numbers in a form that is read at once.
+"""The file of a chunk: a result like any other, followed by the same numbers in a form that is fast to read.
 
-netCDF takes milliseconds for each file, and a store may have ten thousand of them. HDF5 does not look behind its own
-end: there lie a line of JSON that says what follows, and the arrays as they are in memory, little-endian. The seal at
-the very end holds for all of it, so that the two cannot disagree unnoticed.
+Reading netCDF takes milliseconds per file, and a store may have ten thousand files. HDF5 ignores all bytes after its
+own end. There the file has a line of JSON that describes the arrays, then the arrays as they are in memory,
+little-endian. The checksum at the very end covers the whole file, so the two forms cannot disagree unnoticed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MARK = b"\n# asymptotix: numbers of a chunk: "
 
 
 def chunk_bytes(name: str, result: Result) -> bytes:
-    """The file of the chunk of that name: plain xarray and `asymptotix.load` read it as they read any result."""
+    """Return the file of the chunk of that name; plain xarray and `asymptotix.load` read it like any result."""
     provenance = {**result.provenance, "chunk": name}
     saved = Saved(result.ds, result.problem, result.kind, result.algorithm, result.settings, provenance)
     told, arrays = _described(result)
     header = json.dumps({"chunk": name, "provenance": result.provenance, **told}).encode()
-    # The end of the block says where it begins.
+    # The block ends with the position at which it begins.
     netcdf = bytes(serialised(saved))
     block = _MARK + header + b"\n" + b"".join(arrays) + b"\n%020d" % len(netcdf)
     data = netcdf + block
@@ -37,13 +37,13 @@ def chunk_bytes(name: str, result: Result) -> bytes:
 
 
 def is_whole(data: bytes, name: str) -> bool:
-    """Whether a file is sealed, unbroken, and of the chunk of that name."""
+    """Return whether a file has the right checksum and belongs to the chunk of that name."""
     inside = memoryview(data)[: -len(seal(b""))]
     return data[len(inside) :] == seal(inside) and name.encode() in data
 
 
 def read_chunk(data: bytes) -> tuple[dict[str, Any], Iterator[Outcome]]:
-    """Where the numbers of a whole file come from, and its points in their order."""
+    """Return the provenance of a complete file, and its points in their order."""
     end = len(data) - len(seal(b""))
     first = int(data[end - 20 : end]) + len(_MARK)
     line_end = data.index(b"\n", first)
@@ -65,7 +65,7 @@ def _points(told: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[Ou
 
 
 def _described(result: Result) -> tuple[dict[str, Any], list[bytes]]:
-    """What the arrays are, in JSON, and the arrays."""
+    """Return a description of the arrays for JSON, and the arrays as bytes."""
     ds = result.ds
     dims = list(ds["status"].dims)
     told: dict[str, Any] = {"shape": list(ds["status"].shape), "columns": []}

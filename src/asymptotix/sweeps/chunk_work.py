@@ -1,4 +1,4 @@
-"""One chunk brought to its end: claimed, computed, kept. What every executor calls, in whatever process."""
+"""Work on one chunk: claim it, compute it, store it. Every executor calls this, in whatever process."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .leases import Watch
 from .part import SweepChunk, SweepPart
 from .sweep_store import SweepStore
 
-#: How a call ended.
+#: Ways in which :func:`work_on` ends.
 COMPUTED, FAILED, THERE, TAKEN = "computed", "failed", "there already", "taken by another"
-_watch = Watch()  # of this process: what it saw of a claim before tells it from a dead one
+_watch = Watch()  # one per process: its earlier observations show which claims are dead
 
 
 def work_on(
     store: str, line: Mapping[str, Any], given: tuple[Problem, Algorithm | None] | None = None
 ) -> tuple[str, str]:
-    """Compute a chunk of a store unless it is there or somebody else does, and keep it.
+    """Compute and store a chunk, unless the store has it or another process is computing it.
 
     Parameters
     ----------
     store : str
         Path of the store.
     line : mapping
-        The chunk, as it stands in the plan.
+        The chunk, as in the plan.
     given : (Problem, Algorithm), optional
-        Of the part, where they hold functions, which the store has by name only.
+        Problem and algorithm of the part if they hold functions, which the store has by name only.
 
     Returns
     -------
     tuple of str
-        Name of the chunk, and how it ended: one of the words above.
+        Name of the chunk, and how the call ended: COMPUTED, FAILED, THERE or TAKEN.
     """
     kept, chunk = SweepStore(store), SweepChunk.from_json(line)
     if kept.has(chunk.name):
@@ -48,17 +48,17 @@ def work_on(
     if lease is None:
         return chunk.name, TAKEN
     with lease:
-        if kept.has(chunk.name):  # by whom held the claim before us
+        if kept.has(chunk.name):  # the previous owner of the claim stored it
             return chunk.name, THERE
         if kept.has_failed(chunk.name):
             return chunk.name, FAILED
-        # By what is written there, too: a folder may have been removed, and another sweep begun under its name.
+        # Cached by the part's text too: the folder may have been removed and another sweep begun under its name.
         part = _part(store, chunk.part, kept.part_text(chunk.part)) if given is None else kept.part(chunk.part, *given)
         return chunk.name, _computed(kept, chunk, part)
 
 
 def given_up(store: str, line: Mapping[str, Any], message: str) -> None:
-    """Keep that a chunk failed, by whom was to have it done: the process that tried could not say so."""
+    """Record in the driver that a chunk failed, because the process that tried it could not record it."""
     kept, chunk = SweepStore(store), SweepChunk.from_json(line)
     if not kept.has(chunk.name):
         kept.keep_failure(chunk, message)
@@ -74,14 +74,14 @@ def _computed(store: SweepStore, chunk: SweepChunk, part: SweepPart) -> str:
     began, before, signals = time.monotonic(), time.process_time(), interrupts.times_obeyed()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the status of a point says it
-            warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)  # the sweep says it
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the status of a point reports it
+            warnings.filterwarnings("ignore", "interrupted", RuntimeWarning)  # the sweep reports it
             result = chunk.compute(part)
     except Exception as error:
         interrupts.raise_if_hidden_in(error)
         store.keep_failure(chunk, "".join(traceback.format_exception_only(error)).strip())
         ended = FAILED
-    else:  # what fails from here on, such as a disk that is full, is no fault of the chunk
+    else:  # an error from here on, such as a full disk, is no failure of the chunk
         if not result.finished:
             raise KeyboardInterrupt(f"chunk {chunk.name} was interrupted")
         store.keep(chunk, result)
@@ -92,13 +92,13 @@ def _computed(store: SweepStore, chunk: SweepChunk, part: SweepPart) -> str:
          "seconds": round(time.monotonic() - began, 3), "cpu_seconds": round(time.process_time() - before, 3),
          "memory_mb": _peak_memory(), "at": round(time.time(), 3)}
     )  # fmt: skip
-    if interrupts.times_obeyed() > signals:  # it ended in time, and the sweep is to end too
+    if interrupts.times_obeyed() > signals:  # the chunk was finished despite a signal, and the sweep must end
         raise KeyboardInterrupt
     return ended
 
 
 def _peak_memory() -> int:
-    """Most memory that this process ever held, in MB; 0 where that cannot be told."""
+    """Return the most memory that this process ever held, in MB; 0 where that is unknown."""
     try:
         import resource
     except ImportError:

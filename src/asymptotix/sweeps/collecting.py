@@ -1,4 +1,4 @@
-"""What a store holds as one result, while the sweep runs too."""
+"""Collecting the chunks of a store into one result, also while the sweep runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sweep_store import SweepStore
 
 LACKING = "not computed yet"
 DAMAGED = "its chunk is damaged: run the sweep again"
-#: Of provenance: what is another for every chunk.
+#: Entries of the provenance that differ from chunk to chunk.
 OWN = ("date", "wall_seconds", "chunk")
 
 
@@ -33,22 +33,22 @@ def collect(
     problem: Problem | None = None,
     algorithm: Algorithm | None = None,
 ) -> Result:
-    """What a sweep has so far, as one result.
+    """Return everything that a sweep has computed so far, as one result.
 
     Parameters
     ----------
     store
-        The folder that was given to :func:`sweep`; it may be worked on meanwhile.
+        The folder that was given to :func:`sweep`; the sweep may still be running.
     part
-        Which of its parts, where there are several.
+        Name of the part to collect, needed if the store has several.
     problem, algorithm
-        What was swept, needed where it holds a function.
+        The swept problem and algorithm, needed if they hold a function.
 
     Returns
     -------
     Result
-        On the grid of all that was ever asked for, in the order of the last call that had all of it. Points that are
-        not done yet, or failed, are there without numbers, and their status says so.
+        Its grid has everything that was ever requested, in the order of the last call that had all of it. Points that
+        are not done yet, or failed, have no numbers, and their status says so.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _name_of(store: SweepStore, part: str | None) -> str:
 def _with_grid(
     part: SweepPart, planned: Sequence[SweepChunk], scalars: Sequence[str], order: Mapping[str, Sequence[Any]]
 ) -> SweepPart:
-    """The part on the grid of everything that was planned, in the order in which it was asked for."""
+    """Return the part on the grid of everything that was planned, in the order in which it was requested."""
     names = list(part.grid)
     seen: dict[str, set[Any]] = {name: set() for name in (*names, "dim", "seed")}
     for chunk in planned:
@@ -133,7 +133,7 @@ def _in_order(values: set[Any], order: Sequence[Any]) -> list[Any]:
 
 
 class _Places:
-    """Where the points of chunks lie in the table, in the order in which a chunk has them."""
+    """Positions, in the table of all points, of the points of a chunk, in the chunk's own order."""
 
     def __init__(self, work: Work, part: SweepPart) -> None:
         self._names = list(part.grid)
@@ -155,7 +155,7 @@ class _Places:
 
 
 class _Provenances:
-    """What chunks have in common of where they come from; versions and machines that differ are listed."""
+    """Provenance of all chunks: entries that they share, and a list of versions and machines that differ."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = {}

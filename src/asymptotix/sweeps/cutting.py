@@ -1,4 +1,4 @@
-"""A part cut into chunks: what is there already stays as it was cut, and only the rest is."""
+"""Cutting a part into chunks: existing chunks stay as they were cut, and only the remaining units are cut."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 from .part import Namer, SweepChunk, SweepPart, unit
 
 Item = TypeVar("Item")
-#: Size of the system -> points of theory, or runs, of one chunk.
+#: Size of the system -> number of theory points, or of runs, in one chunk.
 SizeOfChunks = Callable[[int | None], int]
 
 
 def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> Iterator[SweepChunk]:
     """Yield chunks of all points and runs that are not among the ``covered`` units.
 
-    Points of a chunk of theory follow each other along one control, so that they continue from each other. A chunk of
-    an experiment is a block of seeds at one point and size; where blocks are larger than that, at several points.
+    A chunk of theory has successive points along one control, so that each point continues from the one before. A chunk
+    of an experiment has a block of seeds at one point and size, or at several points if it may hold more runs.
     """
     namer = Namer(part)
     for fixed in part.lines():
@@ -41,7 +41,7 @@ def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterat
 def _blocks(
     part: SweepPart, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
 ) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
-    """Values along the part and seeds of every chunk of a line."""
+    """Yield the values along the part and the seeds of every chunk of a line."""
     if part.verb != "simulate":
         left = [value for value in values if unit(fixed, part.along, value, dim, None) not in covered]
         yield from ((points, ()) for points in _cut(left, size))
@@ -62,13 +62,13 @@ def _seeds_left(
     part: SweepPart, fixed: dict[str, float], value: float | None, dim: int | None, covered: Collection[tuple]
 ) -> tuple[int, ...]:
     left = tuple(seed for seed in part.seeds if unit(fixed, part.along, value, dim, seed) not in covered)
-    # What is said of one run may rest on the others: then all of them are run again.
+    # The report on one run may depend on the other runs; then all runs are repeated.
     assert part.algorithm is not None
     return tuple(part.seeds) if left and part.algorithm.runs_together else left
 
 
 def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """Into as few pieces of at most this size as possible, of about equal lengths."""
+    """Cut items into as few pieces of at most this size as possible, of about equal lengths."""
     pieces = -(-len(items) // size)
     edges = [round(k * len(items) / pieces) for k in range(pieces + 1)] if pieces else [0]
     return [items[first:last] for first, last in itertools.pairwise(edges)]

@@ -1,9 +1,9 @@
-"""Who is working on what: claims that hold while their owner lives, on any file system that several machines share.
+"""Claims on chunks, which hold while their owner lives, on any file system that several machines share.
 
-A claim is a file that exactly one process manages to create; its owner writes it anew every few seconds, with a number
-that grows. Nobody trusts a clock: whoever finds a claim that has not changed for the length of a lease by its own
-monotonic clock takes it for dead, and so does at once who finds that its process, on the same machine, is gone. Two
-owners of one claim are unlikely and do no harm: what they compute is the same, and the store takes it once.
+A claim is a file that exactly one process manages to create. Its owner rewrites it every few seconds with a growing
+number. No process trusts the clock of another machine: a claim is dead for a process that has seen it unchanged for the
+length of a lease, by its own monotonic clock. It is dead at once if its owner ran on the same machine and is gone. Two
+owners of one claim are unlikely and do no harm: they compute the same numbers, and the store keeps them once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-#: After this long without a sign of life a claim is dead; signs come four times as often.
+#: Length of a lease in seconds: a claim that is not renewed for this long is dead. Renewals are four times as frequent.
 LEASE_SECONDS = 60.0
 
 
@@ -30,7 +30,7 @@ class Lease:
     Parameters
     ----------
     path : Path
-        Of the claim.
+        File of the claim.
     seconds : float
         Length of the lease.
     """
@@ -58,7 +58,7 @@ class Lease:
             self.path.unlink(missing_ok=True)
 
     def is_held(self) -> bool:
-        """Whether the claim is still ours: somebody who thought us dead may have taken it."""
+        """Return whether the claim is still ours; a process that took us for dead may have taken it."""
         return (read_claim(self.path) or {}).get("token") == self._token
 
     def create(self) -> bool:
@@ -78,7 +78,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(self._seconds / 4):
             self._beats += 1
-            # A disk that is full for a while costs a beat, not the work.
+            # A disk that is full for a while costs one renewal, not the work.
             with contextlib.suppress(OSError):
                 if not self.is_held():
                     return
@@ -119,45 +119,45 @@ _held: set[Lease] = set()
 
 
 def let_go() -> None:
-    """Release all that this process holds: for one that ends at once because it was told to, not by what it did."""
+    """Release all claims of this process, when a signal ends it at once. A process that crashes keeps its claims."""
     for lease in list(_held):
         with contextlib.suppress(OSError):
             lease.release()
 
 
 def remove_left_behind(folder: Path, *, beside: Path) -> None:
-    """Remove temporary files of claims whose writers were killed: they are older than any lease.
+    """Remove temporary files of claims whose writers were killed: such files are older than any lease.
 
-    Age is told by the clock that stamped the claim ``beside``, which was written just now: a server's may be off.
+    Ages are relative to the time stamp of the claim ``beside``, written just now: a file server's clock may be off.
     """
     now = beside.stat().st_mtime
     for path in [*folder.glob(".*.claim"), *folder.glob(".*.dead")]:
-        with contextlib.suppress(OSError):  # its owner lives, and was faster
+        with contextlib.suppress(OSError):  # its owner is alive and removed it first
             told = path.stat()
-            if now - max(told.st_mtime, told.st_ctime) > LEASE_SECONDS:  # a move changes the second only
+            if now - max(told.st_mtime, told.st_ctime) > LEASE_SECONDS:  # a move changes only st_ctime
                 path.unlink()
 
 
 class Watch:
-    """What was seen of the claims of others, and when: what has not changed for a lease is dead."""
+    """Observations of other processes' claims, with their times; a claim unchanged for a lease is dead."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[str, float]] = {}
 
     def claim(self, path: Path, seconds: float = LEASE_SECONDS) -> Lease | None:
-        """A lease on what nobody living holds; None where somebody does."""
+        """Return a lease on a claim that no living process holds; None where one does."""
         lease = Lease(path, seconds)
         return lease if self.frees(path) and lease.create() else None
 
     def frees(self, path: Path) -> bool:
-        """Whether nobody living holds a claim; a dead one is removed."""
+        """Return whether no living process holds a claim; a dead claim is removed."""
         claim = read_claim(path)
         if claim is None and not path.exists():
             return True
         return self._is_dead(path, claim) and _removed(path, claim)
 
     def _is_dead(self, path: Path, claim: dict[str, Any] | None) -> bool:
-        if claim is None:  # a file that no process wrote whole
+        if claim is None:  # an incomplete file
             return self._unchanged(path, "", LEASE_SECONDS)
         if is_surely_dead(claim):
             return True
@@ -172,7 +172,7 @@ class Watch:
 
 
 def read_claim(path: Path) -> dict[str, Any] | None:
-    """What a claim says; None where it is gone or is no claim."""
+    """Return the contents of a claim; None where the file is gone or is no claim."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -181,19 +181,19 @@ def read_claim(path: Path) -> dict[str, Any] | None:
 
 
 def this_machine() -> str:
-    """A few characters that tell this machine, as it was started last, from others; never its name."""
+    """Return a few characters that identify this machine since its last boot; they do not reveal its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
         boot = ""
-    # Containers share the machine's boot, not its processes: they differ in their namespace.
+    # Containers share the machine's boot but not its processes: their process namespaces differ.
     with contextlib.suppress(OSError):
         boot += os.readlink("/proc/self/ns/pid")
     return hashlib.sha256(f"{platform.node()} {boot}".encode()).hexdigest()[:16]
 
 
 def is_surely_dead(claim: dict[str, Any]) -> bool:
-    """Whether the owner of a claim was a process of this machine, and is gone."""
+    """Return whether the owner of a claim was a process of this machine and is gone."""
     return claim.get("machine") == this_machine() and not _lives(claim)
 
 
@@ -207,11 +207,11 @@ def _lives(claim: dict[str, Any]) -> bool:
         return False
     except OSError:
         return True
-    return _begun(process) == claim.get("begun")  # its number may have been given to another
+    return _begun(process) == claim.get("begun")  # another process may have its number by now
 
 
 def _begun(process: int) -> str:
-    """When a process was started, in ticks of its machine; "" where that cannot be told. A zombie counts as ended."""
+    """Return when a process was started, in ticks of its machine; "" if that is unknown or the process is a zombie."""
     try:
         after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -220,13 +220,13 @@ def _begun(process: int) -> str:
 
 
 def _removed(path: Path, dead: dict[str, Any] | None) -> bool:
-    """Remove a dead claim; True for the one of several who does."""
+    """Remove a dead claim; return True only in the process that removed it."""
     aside = path.with_name(f".{secrets.token_hex(8)}.dead")
     try:
         os.rename(path, aside)
     except OSError:
         return False
-    if living := read_claim(aside) != dead:  # another removed the dead one meanwhile, and this is whose came after
+    if living := read_claim(aside) != dead:  # another process was faster, and this is the claim that came after
         with contextlib.suppress(OSError):
             _place(aside, path)
     aside.unlink(missing_ok=True)

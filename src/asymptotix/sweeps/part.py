@@ -1,4 +1,4 @@
-"""One piece of a sweep's work: a verb on one problem over a grid, described so that another process can do it."""
+"""Parts and chunks of a sweep: a verb on one problem over a grid, described so that another process can compute it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _defaults(verb: Callable[..., Result], *names: str) -> dict[str, Any]:
     return {name: inspect.signature(verb).parameters[name].default for name in names}
 
 
-#: Verb -> what may be said to it besides the grid, with its default.
+#: Verb -> its options besides the grid, with their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "solve": _defaults(solve, "start", "tolerance", "fixed"),
     "simulate": {},
     "thresholds": _defaults(thresholds, "which", "tolerance"),
 }
-#: Characters of a chunk's name: half of a SHA-256, which no two chunks share.
+#: Number of characters in a chunk's name: half of a SHA-256, so that no two chunks share a name.
 NAME_LENGTH = 32
 #: Largest number of problems of a grid that are all built before anything is written. For more problems only the
 #: corners of the grid are built, because each problem takes 0.2 seconds.
@@ -52,11 +52,11 @@ class SweepPart:
     grid : dict of str to number or list
         Controls and fields with their values; a list becomes a dimension of the result.
     algorithm, dim, seeds
-        Of an experiment; ``dim`` is a list, [None] where the problem fixes the size.
+        Arguments of an experiment; ``dim`` is a list, [None] where the problem fixes the size.
     options : dict
-        Of the verb.
+        Options of the verb.
     one_size : bool
-        Whether the size was given as a number, which is no dimension then.
+        Whether the size was given as a number and so is no dimension of the result.
     """
 
     verb: str
@@ -69,7 +69,7 @@ class SweepPart:
     one_size: bool = False
 
     def work(self) -> Work:
-        """The whole of it, checked, as the verb would do it in one call."""
+        """Return the work of the whole part, checked, as the verb would do it in one call."""
         told = {**OPTIONS[self.verb], **self.options}
         if self.verb == "solve":
             return theory_work(self.problem, controls=self.grid, **told)
@@ -82,26 +82,26 @@ class SweepPart:
 
     @cached_property
     def fields(self) -> list[str]:
-        """Names of the grid that are fields of the problem, not its controls."""
+        """Names in the grid that are fields of the problem, not controls."""
         return [name for name in self.grid if name not in self.problem.controls]
 
     @cached_property
     def along(self) -> str | None:
-        """What the points of one chunk differ in: the last control, because theory continues along it, or field."""
+        """Name in which a chunk's points differ: the last control (theory continues along it), else the last field."""
         own = [name for name in self.grid if name in self.problem.controls] or list(self.grid)
         lists = [name for name in own if np.ndim(self.grid[name])]
         return (lists or own or [None])[-1]
 
     @property
     def scalars(self) -> list[str]:
-        """What was given as a number, and becomes no dimension."""
+        """Names that were given as a number and become no dimension of the result."""
         return [name for name, values in self.grid.items() if not np.ndim(values)] + ["dim"] * self.one_size
 
     def values_of(self, name: str) -> list[float]:
         return np.atleast_1d(self.grid[name]).tolist()
 
     def lines(self) -> Iterator[dict[str, float]]:
-        """Everything of the grid but what chunks go along, in the order of the grid."""
+        """Yield the values of all names in the grid except ``along``, in the order of the grid."""
         others = [name for name in self.grid if name != self.along]
         for values in itertools.product(*map(self.values_of, others)):
             yield dict(zip(others, values, strict=True))
@@ -129,7 +129,7 @@ class SweepPart:
         return self if few else replace(self, grid={**self.grid, **{name: ends[name] for name in self.fields}})
 
     def labels(self, fixed: Mapping[str, float], value: float | None) -> tuple[str, ...]:
-        """The entries of ``index`` at a point: chunks have one set of them."""
+        """Return the entries of ``index`` at a point; all points of a chunk have the same entries."""
         more = {} if self.along is None or value is None else {self.along: value}
         fields = {name: value for name, value in {**fixed, **more}.items() if name in self.fields}
         key = tuple(sorted(fields.items()))
@@ -143,7 +143,7 @@ class SweepPart:
         return {}
 
     def has(self, one: tuple) -> bool:
-        """Whether a unit is a point or run of this part."""
+        """Return whether a unit is a point or run of this part."""
         *known, dim, seed = one
         values, sizes, seeds = self._members
         return dim in sizes and seed in seeds and all(value in values.get(name, ()) for name, value in known)
@@ -154,7 +154,7 @@ class SweepPart:
         return values, set(self.dim), set(self.seeds) or {None}
 
     def described(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """As JSON and arrays: all but the grid, sizes and seeds, in which a sweep may grow."""
+        """Return the part as JSON and arrays, without the grid, sizes and seeds, in which a sweep may grow."""
         arrays: dict[str, np.ndarray] = {}
         algorithm = None if self.algorithm is None else describe(self.algorithm, arrays=arrays)
         return {
@@ -169,20 +169,20 @@ class SweepPart:
 
 @dataclass(frozen=True)
 class SweepChunk:
-    """Points of a part that are computed in one call and kept in one file.
+    """Points of a part that are computed in one call and stored in one file.
 
     Attributes
     ----------
     part : str
         Name of the part.
     fixed : dict of str to float
-        Controls and fields that all its points have in common.
+        Controls and fields that all points of the chunk share.
     values : tuple of float
-        Of the part's ``along``; empty where the part has no grid.
+        Values of the part's ``along``; empty where the part has no grid.
     dim : int or None
     seeds : tuple of int
     name : str
-        Hash of all that its numbers depend on.
+        Hash of everything that the chunk's numbers depend on.
     """
 
     part: str
@@ -193,14 +193,14 @@ class SweepChunk:
     name: str = ""
 
     def along(self, names: Iterable[str]) -> str | None:
-        """Which of the names of its part its points differ in: that which it does not hold fixed.
+        """Return the name, of those in its part's grid, in which the chunk's points differ: the one not in ``fixed``.
 
-        It is not asked of the part: that one may have had a number there when the chunk was cut, and a grid now.
+        The part's own ``along`` may differ: a name that was a number when the chunk was cut may be a list now.
         """
         return next((name for name in names if name not in self.fixed), None)
 
     def units(self, names: Iterable[str]) -> list[tuple]:
-        """What is in it, one by one; ``names`` are those of its part's grid."""
+        """Return the chunk's points or runs as units; ``names`` are the names in its part's grid."""
         values, along = self.values or (None,), self.along(names)
         return [unit(self.fixed, along, v, self.dim, s) for v in values for s in self.seeds or (None,)]
 
@@ -216,7 +216,7 @@ class SweepChunk:
         return cls(**plain, values=tuple(line["values"]), seeds=tuple(line["seeds"]))
 
     def compute(self, part: SweepPart) -> Result:
-        """Its result, as the verb gives it."""
+        """Compute the chunk and return its result, as the verb gives it."""
         problem = part.at(self.fixed)
         grid: dict[str, Any] = {name: value for name, value in self.fixed.items() if name not in part.fields}
         if (along := self.along(part.grid)) is not None:
@@ -232,7 +232,7 @@ class SweepChunk:
 def unit(
     fixed: Mapping[str, float], along: str | None, value: float | None, dim: int | None, seed: int | None
 ) -> tuple:
-    """One point or run, by the values of its coordinates."""
+    """Return the key of one point or run: the values of its coordinates."""
     known = {**fixed, **({} if along is None else {along: value})}
     return (*sorted((name, float(v)) for name, v in known.items() if v is not None), dim, seed)
 
@@ -242,7 +242,7 @@ def hashed(array: np.ndarray) -> str:
 
 
 class Namer:
-    """Names chunks of a part by the hash of all that their numbers depend on; arrays are hashed once."""
+    """Names chunks of a part by a hash of everything that their numbers depend on; arrays are hashed once."""
 
     def __init__(self, part: SweepPart) -> None:
         told, arrays = part.described()

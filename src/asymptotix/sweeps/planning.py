@@ -1,4 +1,4 @@
-"""What is to be done: chunks that were planned before, and new ones, of a size that is measured, for the rest."""
+"""Planning of a sweep: chunks that were planned before, and for the rest new chunks of a size that is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .leases import Watch, remove_left_behind
 from .part import SweepChunk, SweepPart
 from .sweep_store import SweepStore
 
-#: Time that a chunk is meant to take, and the most points that it may have.
+#: Target duration of a chunk in seconds, and the largest number of points or runs in it.
 CHUNK_SECONDS = 30.0
 MOST_IN_CHUNK = 10_000
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -39,10 +39,10 @@ def planned(
     Raises
     ------
     ValueError
-        Where the store has another part of that name.
+        If the store has another part of that name.
     """
     watch = Watch()
-    # Two plans of the same would overlap, and two parts that are noted as one would be mixed.
+    # Only one driver plans at a time: two plans of one part would overlap, and two parts of one name would be mixed.
     while (lease := watch.claim(store.claim_path(PLANNING))) is None:
         bar.message("another driver is planning")
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -91,9 +91,9 @@ def _lots(chunks: Iterator[SweepChunk]) -> Iterator[list[SweepChunk]]:
 
 
 class _Measured:
-    """How many points or runs take the time that a chunk is meant to take, by trying two of them at each size.
+    """Number of points or runs that take the target duration of a chunk, measured by two trials at each size.
 
-    The first compiles; what it gives is kept like everything else, as chunks of one.
+    The first trial includes compilation, so the second one counts. Both results are stored, as chunks of one.
     """
 
     def __init__(self, store: SweepStore, name: str, part: SweepPart, covered: set[tuple], bar: Progress) -> None:
@@ -113,7 +113,7 @@ class _Measured:
                 began = time.monotonic()
                 given = self._part.problem, self._part.algorithm
                 _, ended = work_on(str(self._store.path), trial.to_json(), given)
-                if ended == COMPUTED:  # a failure takes no time, and says nothing
+                if ended == COMPUTED:  # a failed trial does not measure the time
                     seconds = time.monotonic() - began
                 self._covered |= set(trial.units(self._part.grid))
             self._known[dim] = int(np.clip(CHUNK_SECONDS / max(seconds, 1e-6), 1, MOST_IN_CHUNK))

@@ -1,7 +1,7 @@
-"""A sweep on SLURM: a job array, every task of which claims what is missing from the store until nothing is left.
+"""A sweep on SLURM: a job array in which every task claims missing chunks of the store until none is left.
 
-No task needs another one to be alive, and none is told what to do: a task that is killed loses the chunk it was at,
-which another takes up. Before its wall time is over a task ends its work and submits itself again.
+The tasks are independent of each other and have no assigned chunks. A task that is killed loses only its current chunk,
+which another task then computes. Before its wall time is over, a task ends its work and submits itself again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ..core.dataset.whole_file import write_whole
 from ..numerics import checks
 from .sweep_store import SweepStore
 
-#: A task is told this long before its wall time ends, or a tenth of that: enough to end a step and to submit itself.
+#: Seconds before the end of its wall time (at most a tenth of that time) at which a task gets the signal to end: enough
+#: to end a step and to submit itself again.
 SECONDS_BEFORE_THE_END = 90
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d{1,3}(?::\d\d){0,2})")
 
@@ -48,18 +49,18 @@ wait "$work"
 def job_script(
     store: Path, command: list[str], *, tasks: int, time: str, cpus: int = 1, gpus: int = 0, partition: str = ""
 ) -> str:
-    """The script of a job array.
+    """Return the script of a job array.
 
     Parameters
     ----------
     store : Path
-        Of the sweep; script and logs lie there.
+        Store of the sweep, which also has script and logs.
     command : list of str
-        What every task runs; its paths are absolute.
+        Command of every task, with absolute paths.
     tasks, cpus, gpus : int
         Number of tasks, and cores and GPUs of each.
     time : str
-        Wall time of a task, as SLURM writes it: "4:00:00".
+        Wall time of a task in SLURM's notation, such as "4:00:00".
     partition : str
     """
     checks.integer("tasks", tasks, minimum=1)
@@ -75,7 +76,7 @@ def job_script(
 
 
 def _seconds(time: str) -> int:
-    """A wall time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, and so on."""
+    """Return a wall time in seconds, from minutes, minutes:seconds, hours:minutes:seconds, days-hours, and so on."""
     found = _TIME.fullmatch(time)
     if found is None:
         raise ValueError(f'time must be a wall time as SLURM writes it, such as "4:00:00" or "2-00:00", got {time!r}')
@@ -85,15 +86,15 @@ def _seconds(time: str) -> int:
 
 
 def task_command(spec: Path, store: Path, *, allow_imports: bool) -> list[str]:
-    """What a task runs: the sweep itself, in its own process."""
+    """Return the command of a task, which runs the sweep in its own process."""
     options = ["--allow-imports"] if allow_imports else []
     return [sys.executable, "-m", "asymptotix", "sweep", str(spec.resolve()), "--store", str(store.resolve()), *options]
 
 
 def submit(store: Path, script: str, *, retry_failed: bool = False) -> str:
-    """Keep the script in the store and hand it to SLURM; what ``sbatch`` said is returned.
+    """Write the script into the store and submit it to SLURM; return the output of ``sbatch``.
 
-    Failures are forgotten here where they are to be tried again: tasks, which start at any time, would do so each anew.
+    ``retry_failed`` removes the recorded failures here: tasks start at any time, and each would remove them again.
     """
     if shutil.which("sbatch") is None:
         raise FileNotFoundError("sbatch was not found: this machine submits no SLURM jobs; --dry-run prints the script")

@@ -1,4 +1,4 @@
-"""How far a sweep has come, read from its folder: names of files, and the log of what ended."""
+"""Progress of a sweep, read from its folder: from the names of files, and from the log of chunks that ended."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ..core.progress import Progress
 from .leases import is_surely_dead, read_claim
 from .sweep_store import SweepStore
 
-#: The rate is that of the last chunks: early ones compile, and machines come and go.
+#: Number of last chunks that determine the rate: early chunks include compilation, and machines come and go.
 RECENT = 200
-#: Of reports of a driver: to its progress, and to the log of the store, which many drivers share.
+#: Seconds between reports of a driver to its progress, and to the log of the store, which many drivers share.
 SECONDS_BETWEEN_REPORTS = 10.0
 SECONDS_BETWEEN_NOTES = 600.0
-#: Reports may take this part of the time.
+#: Largest share of the time that reports may take.
 SHARE_OF_REPORTS = 0.01
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a sweep has come.
+    """Progress of a sweep: the states of its chunks, rate and remaining time.
 
     Attributes
     ----------
     done, running, failed, left : list of str
-        Names of chunks; ``left`` are those that nobody has begun.
+        Names of chunks; those in ``left`` have not been begun.
     messages : dict of str to str
-        Of those that failed.
+        Error messages of failed chunks.
     chunks_per_hour : float
-        Over the last ones; nan before there are two.
+        Rate of the last chunks; nan before there are two.
     remaining_seconds : float
-        At that rate, nan where it is not known.
+        Remaining time at that rate; nan where the rate is unknown.
     slowest_seconds, memory_mb : float
-        The longest chunk, and the most memory that a process held.
+        Time of the slowest chunk, and the most memory that a process held.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """All in one line but the remaining time, which a progress shows itself."""
+        """Everything in one line except the remaining time, which a progress display shows itself."""
         told = [self._count(), self._failures()]
         told += [self._rate()] * (self.chunks_per_hour > 0) + [self._most()] * (self.slowest_seconds > 0)
         return ", ".join(told)
@@ -92,7 +92,7 @@ class Standing:
 
 
 class Reporter:
-    """Says how far a sweep has come, to a progress and to the log of its store, seldom enough to cost nothing.
+    """Reports how far a sweep has come, to a Progress and to the log of its store, at negligible cost.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Reporter:
         self._next_report, self._next_note = -math.inf, time.monotonic() + SECONDS_BETWEEN_NOTES
 
     def now_and_then(self) -> None:
-        """A chunk ended: report, unless that was done a moment ago."""
+        """Report after a chunk ended, unless the last report was a moment ago."""
         began = time.monotonic()
         if began < self._next_report:
             return
@@ -117,7 +117,7 @@ class Reporter:
         self._next_report = began + max(SECONDS_BETWEEN_REPORTS, took / SHARE_OF_REPORTS)
 
     def at_the_end(self) -> None:
-        """Leave a last line in the log, where anything was done."""
+        """Write a last line to the log, if anything was done."""
         if self._bar.done > self._done_before:
             self._note(standing(self._store))
 
@@ -128,7 +128,7 @@ class Reporter:
 
 
 def standing(store: SweepStore) -> Standing:
-    """Read it; nothing is opened but the plan, the log, claims and failures."""
+    """Return how far the sweep of a store has come; only the plan, the log, claims and failures are read."""
     planned = list(dict.fromkeys(chunk.name for chunk in store.plan()))
     done, failed = store.done(), store.failures()
     claims = {name: read_claim(store.claim_path(name)) for name in store.claimed()}

@@ -1,19 +1,19 @@
-"""The folder of a sweep: what is to be done, what is done, what failed, and who is working on what.
+"""The folder of a sweep: planned chunks, their results, failures, and claims of the processes at work.
 
 ::
 
     STORE/sweep.json             format and version
     STORE/parts/NAME.json, .npz  a verb, a problem and its options
-    STORE/parts/NAME.order       values of its grid, in the order in which they were asked for
-    STORE/plan/HASH.jsonl        chunks that were planned together, one in a line
-    STORE/chunks/NAME.nc         the result of a chunk, whole or not there
+    STORE/parts/NAME.order       values of its grid, in the order in which they were requested
+    STORE/plan/COUNT-HASH.jsonl  chunks that were planned together, one per line
+    STORE/chunks/NAME.nc         the result of a chunk, complete or absent
     STORE/failed/NAME.json       why a chunk could not be computed
-    STORE/claims/NAME            who is working on it
-    STORE/damaged/               files that were not what was written, out of the way
-    STORE/log.jsonl              a line for every chunk that ended
+    STORE/claims/NAME            the process that is computing a chunk
+    STORE/damaged/               files with a wrong checksum, moved out of the way
+    STORE/log.jsonl              a line for every chunk that ended, and reports of drivers
 
-Every file but the log appears whole or not at all, and none but the order is changed: whatever dies, what is there is
-right.
+Every file except the log appears complete or not at all, and only the order is ever changed. So the store is correct
+after any crash.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ FOLDERS = ("parts", "plan", "chunks", "failed", "claims", "damaged")
 
 
 class SweepStore:
-    """A folder in which a sweep is kept.
+    """A folder in which a sweep is stored.
 
     Parameters
     ----------
     path : path
     create : bool
-        Whether to make it where it is not there; otherwise that is an error.
+        Whether to create a folder that does not exist; otherwise a missing folder is an error.
 
     Raises
     ------
     ValueError
-        Where the folder is something else, or was written by a later version.
+        If the folder is not a store, or a later version wrote it.
     OSError
-        Where it cannot be made or written to.
+        If the folder cannot be created or written to.
     """
 
     def __init__(self, path: str | os.PathLike, *, create: bool = False) -> None:
@@ -69,7 +69,7 @@ class SweepStore:
         self._check(marker)
 
     def _create(self, marker: Path) -> None:
-        # The marker is asked for last: another process may write it, and more, between any two looks.
+        # Look for the marker last: another process may write it, and other files, between any two looks.
         if self.path.exists() and not (self.path.is_dir() and (_is_begun(self.path) or marker.exists())):
             raise ValueError(f"store must be a new or empty folder or one of a sweep, got {self.path}")
         if self.path.is_symlink() and not self.path.exists():
@@ -93,13 +93,13 @@ class SweepStore:
                 f"reads up to {FORMAT}: upgrade it"
             )
 
-    # ------------------------------------------------------------------------------------------ what is to be done
+    # ------------------------------------------------------------------------------------------ parts and plan
 
     def part_names(self) -> list[str]:
         return sorted(path.stem for path in (self.path / "parts").glob("*.json"))
 
     def keep_part(self, name: str, part: SweepPart) -> None:
-        """Note a part, or refuse one that is another than the part of that name, with what differs."""
+        """Write a part; if the store has another part of that name, raise an error that lists the differences."""
         told, arrays = part.described()
         told |= {"arrays": {key: hashed(array) for key, array in arrays.items()}}
         told = json.loads(json.dumps(told | {"scalars": part.scalars}))
@@ -122,7 +122,7 @@ class SweepStore:
         write_whole(place, json.dumps(told, indent=1).encode())
 
     def part_text(self, name: str) -> str:
-        """What is written of a part, arrays by their hash."""
+        """Return the stored JSON of a part, in which hashes stand for arrays."""
         try:
             return (self.path / "parts" / f"{name}.json").read_text()
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class SweepStore:
             raise ValueError(f"store {self.path} has no part {name!r}; it has {there}") from None
 
     def part(self, name: str, problem: Problem | None = None, algorithm: Algorithm | None = None) -> SweepPart:
-        """A part without its grid; a problem that holds functions must be given."""
+        """Return a part without its grid; a problem that holds functions must be given."""
         told = json.loads(self.part_text(name))
         arrays: dict[str, np.ndarray] = {}
         if names := told.get("array_names"):
@@ -148,11 +148,11 @@ class SweepStore:
         return SweepPart(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
 
     def scalars(self, name: str) -> list[str]:
-        """What of a part was given as a number, and becomes no dimension unless it has several values by now."""
+        """Return the names given as a number, which become no dimension unless they have several values by now."""
         return json.loads(self.part_text(name))["scalars"]
 
     def keep_order(self, name: str, part: SweepPart) -> None:
-        """Note in which order the values of a part were asked for, beside those of earlier calls."""
+        """Store the order in which the values of a part were requested, merged with that of earlier calls."""
         known = self.order(name)
         asked = {one: part.values_of(one) for one in part.grid} | {"dim": list(part.dim), "seed": list(part.seeds)}
         merged = {one: merged_order(known.get(one, []), values) for one, values in asked.items()}
@@ -160,7 +160,7 @@ class SweepStore:
             write_whole(self.path / "parts" / f"{name}.order", json.dumps(merged).encode())
 
     def order(self, name: str) -> dict[str, list[Any]]:
-        """Values that a part was asked for, in their order; what is missing here is in the plan, which counts."""
+        """Return the requested values of a part, in their order; the plan counts and may have more values."""
         try:
             return dict(json.loads((self.path / "parts" / f"{name}.order").read_text()))
         except (OSError, ValueError, TypeError):
@@ -187,11 +187,11 @@ class SweepStore:
         if not chunks:
             return
         text = "".join(json.dumps(chunk.to_json()) + "\n" for chunk in chunks).encode()
-        # Files in the order in which they were written, under a name that two who plan the same agree on.
+        # File names sort in the order of writing, and two processes with the same plan choose the same name.
         count = len(list((self.path / "plan").glob("*.jsonl")))
         write_whole(self.path / "plan" / f"{count:06d}-{_plan_hash(text)}.jsonl", text)
 
-    # ------------------------------------------------------------------------------------------ what is done
+    # ------------------------------------------------------------------------------------------ results and failures
 
     def done(self) -> set[str]:
         return _stems(self.path / "chunks", ".nc")
@@ -218,7 +218,7 @@ class SweepStore:
         return self.failure_path(name).exists()
 
     def keep(self, chunk: SweepChunk, result: Result) -> None:
-        """Keep the result of a chunk; one that is there already stays."""
+        """Store the result of a chunk; an existing result is not replaced."""
         if self.has(chunk.name):
             return
         write_whole(self.chunk_path(chunk.name), chunk_bytes(chunk.name, result))
@@ -239,7 +239,7 @@ class SweepStore:
             self.failure_path(name).unlink(missing_ok=True)
 
     def contents(self, name: str) -> bytes | None:
-        """The bytes of a chunk's file, if they are those that were written for it; else None."""
+        """Return the bytes of a chunk's file; None if it is missing, damaged, or the file of another chunk."""
         try:
             data = self.chunk_path(name).read_bytes()
         except FileNotFoundError:
@@ -247,7 +247,7 @@ class SweepStore:
         return data if is_whole(data, name) else None
 
     def set_aside_damaged(self, names: Iterable[str]) -> list[str]:
-        """Move chunks that are not what was written for them out of the way; return their names."""
+        """Move damaged files of chunks into the folder `damaged`; return the names of the chunks."""
         found = []
         for name in sorted(self.done().intersection(names)):
             interrupts.check()
@@ -257,10 +257,10 @@ class SweepStore:
                 found.append(name)
         return found
 
-    # ------------------------------------------------------------------------------------------ what happened
+    # ------------------------------------------------------------------------------------------ log
 
     def note(self, line: Mapping[str, Any]) -> None:
-        """Add a line to the log; one write of a few hundred bytes, which a shared file system appends whole."""
+        """Append a line to the log, by one write of a few hundred bytes, which a shared file system does not split."""
         text = (json.dumps(line) + "\n").encode()
         place = self.path / "log.jsonl"
         try:
@@ -273,7 +273,7 @@ class SweepStore:
             raise OSError(error.errno, f"{place} cannot be written: {error.strerror or error}") from error
 
     def log(self) -> Iterator[dict[str, Any]]:
-        """All lines that can be read: one that was cut off is passed over."""
+        """Yield all readable lines of the log; a line that was cut off is skipped."""
         try:
             text = (self.path / "log.jsonl").read_text(errors="replace")
         except OSError:
@@ -288,12 +288,12 @@ class SweepStore:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether a folder is empty or what a process left, or another is making now, that did not come to its marker."""
+    """Return whether a folder is empty or a store without marker, left by a stopped process or being created now."""
     return all(name in FOLDERS or name.startswith(".sweep.json.") for name in _names(folder))
 
 
 def merged_order(known: list[Any], asked: list[Any]) -> list[Any]:
-    """The wider of two grids; of two that only overlap the union, monotone where both are."""
+    """Return the wider of two grids; if neither contains the other, their union, monotone if both are."""
     if set(known) <= set(asked):
         return asked
     if set(asked) <= set(known):

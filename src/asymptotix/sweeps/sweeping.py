@@ -1,4 +1,4 @@
-"""The verb `sweep`: work over a grid that is cut into chunks, each of them kept as soon as it is there."""
+"""The verb `sweep`: work over a grid that is cut into chunks, each of which is stored as soon as it is done."""
 
 from __future__ import annotations
 
@@ -51,38 +51,41 @@ def sweep(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Result:
-    """Solve, run or find thresholds over a grid, in pieces that are kept as they are done.
+    """Solve, run or find thresholds over a grid, in chunks that are stored as they are done.
 
-    What was done is found again: the same call goes on where an earlier one ended, however that was, and with a wider
-    grid, more sizes or more seeds it does what is missing. Several calls may work on one store at a time, from several
-    machines with a common file system.
+    The same call resumes after any interruption, and uses the stored chunks. With a wider grid, more sizes or more
+    seeds, it computes only what is missing. Several calls may work on one store at a time, from several machines with a
+    common file system.
 
     Parameters
     ----------
     problem
         The model with the estimator that is analysed.
     over
-        Controls and numeric fields, each a number or a 1-D grid, as :func:`solve` takes them. Grids multiply.
+        Controls and numeric fields, each a number or a 1-D grid, as for :func:`solve`. The sweep covers all
+        combinations of the grids.
     store
-        A folder for what is done; it is made where it is not there.
+        Folder for the results; it is created if it does not exist.
     algorithm
-        What to run, with ``dim`` and ``seeds`` as for :func:`simulate`. None: theory.
+        Algorithm to run, with ``dim`` and ``seeds`` as for :func:`simulate`. None: theory.
     thresholds
-        Whether to find thresholds instead of solving; ``over`` then has fields only.
+        Whether to find thresholds instead of solving; then ``over`` has fields only.
     executor
-        Who does it: None is this process; a number is as many new processes, each with its share of the cores; the
-        address of a Dask scheduler, a Dask client, or anything with ``submit`` as in ``concurrent.futures``.
+        Processes that compute: None is this process; a number starts as many new processes, each with its share of the
+        cores; or the address of a Dask scheduler, a Dask client, or anything with ``submit`` as in
+        ``concurrent.futures``.
     part
         Name of this work in the store, which may hold several; by default "theory", "experiment" or "thresholds".
     chunk
-        Points of theory, or runs, in a chunk; by default as many as take half a minute, which is measured. Points of
-        theory in a chunk continue from each other, so that their last digits depend on it, within the tolerance.
+        Number of theory points, or of runs, in a chunk; by default as many as take half a minute, which is measured.
+        Each theory point continues from the one before in its chunk, so its last digits depend on ``chunk``, within the
+        tolerance.
     retry_failed
-        Whether chunks that raised are tried again.
+        Whether chunks that raised an error are tried again.
     progress
         As for :func:`solve`.
     **options
-        Of the verb: ``start``, ``tolerance``, ``fixed``, ``which``.
+        Options of the verb: ``start``, ``tolerance``, ``fixed``, ``which``.
 
     Returns
     -------
@@ -94,7 +97,8 @@ def sweep(
     Raises
     ------
     ValueError
-        Where the store has another sweep under the same name (what differs is said), or was written by a later version.
+        If the store has another sweep under the same name (the error lists the differences), or a later version wrote
+        it.
 
     Examples
     --------
@@ -171,7 +175,7 @@ def _part(
 
 
 def _complaint(store: SweepStore, part: str) -> str:
-    """What is not as it was asked for: chunks that failed, or that an interrupt left; "" where all is."""
+    """Return a warning about chunks that failed or that an interrupt left undone; "" where all are done."""
     planned = {one.name for one in store.plan() if one.part == part}
     done = store.done() & planned
     failed = (store.failures() & planned) - done
@@ -185,7 +189,7 @@ def _complaint(store: SweepStore, part: str) -> str:
 
 
 def _checked_name(part: Any) -> str:
-    """Of a part, which names a file."""
+    """Return the name of a part, checked because it is also the name of a file."""
     if isinstance(part, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", part):
         return part
     raise ValueError(f"part must be a name of letters, digits, '_', '-' and '.', got {part!r}")
@@ -199,14 +203,14 @@ def _work_through(
     bar: Progress,
     grows: bool,
 ) -> None:
-    """Until every chunk is done or failed, by whomever: what others hold is waited for, and taken up if they die."""
+    """Work until every chunk is done or failed. Wait for chunks that others hold; take over those of dead owners."""
     lines = {one.name: one.to_json() for one in wanted}
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended = (store.done() | store.failures()) & lines.keys()
-    # What is there already is not counted: at its rate the rest would be done in no time.
-    if grows:  # with every list of newly planned chunks
+    # Chunks that exist already do not count: they would make the remaining time far too short.
+    if grows:  # the total grows with every list of newly planned chunks
         bar.total = bar.done + len(lines) - len(ended)
-    report, watch = Reporter(store, bar), Watch()  # here: workers may be too young to know that a claim never changes
+    report, watch = Reporter(store, bar), Watch()  # watched here: a new worker has not seen a claim for a whole lease
     while left := [line for name, line in lines.items() if name not in ended]:
         interrupts.check()
         held = store.claimed()
@@ -228,9 +232,9 @@ def _work_through(
 
 
 def _only_here(value: Any) -> bool:
-    """Whether another process could not build this from a file: it has functions, or classes of another package.
+    """Return whether another process cannot build this from a file: it has functions, or classes of another package.
 
-    Then it is handed over itself.
+    Such an object is passed to the other process itself.
     """
     if isinstance(value, Specification):
         outside = not type(value).__module__.startswith(__name__.partition(".")[0] + ".")
@@ -248,7 +252,7 @@ def _damaged(store: SweepStore, names: Sequence[str]) -> str:
 
 
 def sweep_status(store: str | os.PathLike) -> Standing:
-    """How far a sweep has come, also while it runs and from another machine.
+    """Return how far a sweep has come, also while it runs and from another machine.
 
     Parameters
     ----------
@@ -258,8 +262,8 @@ def sweep_status(store: str | os.PathLike) -> Standing:
     Returns
     -------
     Standing
-        With the names of chunks that are ``done``, ``running``, ``failed`` and ``left``, and ``messages`` of those that
-        failed; printed it is a few lines with rate and remaining time.
+        It has the names of chunks that are ``done``, ``running``, ``failed`` and ``left``, and the ``messages`` of
+        failed chunks. Printing it shows a few lines with rate and remaining time.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Ready-made tasks: training data and test data that belong together, and a network where the task has one.
+"""Ready-made tasks: training data with matching test data, and a network if the task has one.
 
 >>> import asymptotix as asx
 >>> data = asx.tasks.hidden_markov(examples=10, seed=0)

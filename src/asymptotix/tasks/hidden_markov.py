@@ -1,18 +1,18 @@
-"""Telling two hidden Markov chains apart by their flip rate, with hand-made attention heads.
+"""Classification of hidden Markov chains by their flip rate, with hand-made attention heads.
 
-A chain of states q_t in {+, -} starts from a fair coin and flips with probability flip[0] where the label is +1, with
-flip[1] where it is -1. The network sees noisy features of the states,
+A chain of states q_t in {+, -} starts from a fair coin and flips with probability flip[0] if its label is +1, and
+flip[1] if it is -1. The network sees noisy features of the states,
 
     x_t = (v_{q_t} + noise, e_t),      v_+ = sqrt(2) on the first 100 coordinates,  v_- = sqrt(2) on the last 100,
 
 where e_t is the one-hot position. Token 0 (bos) has no features and no noise, only its position.
 
-Tiberi et al., arXiv:2405.15926, section 4.1 and appendix G. Where text and released code differ we follow the code but
-for the token that is read: the neighbour that the good head compares with is the previous token (the text has the next
-one), and hand-made scores x_s^T W x_t have no further 1/(N0 sqrt(G)). The first token is read as the text has it, the
-last one in the released script; ``readout`` offers both. Over seeds 0 to 7, with 100 examples at temperature 0.01, the
-Gaussian process is right in 0.848 ± 0.007 of all cases from the first and in 0.835 ± 0.006 from the last (standard
-errors), the network of width 10 in 0.956 ± 0.002 and 0.956 ± 0.004.
+Tiberi et al., arXiv:2405.15926, section 4.1 and appendix G. Where text and released code differ we follow the code: the
+good head compares a token with the previous one (the text has the next one), and hand-made scores x_s^T W x_t have no
+further 1/(N0 sqrt(G)). The exception is the token that is read: the first one by default, as in the text, while the
+released script reads the last one; ``readout`` offers both. Over seeds 0 to 7, with 100 examples at temperature 0.01,
+the accuracy of the Gaussian process is 0.848 ± 0.007 with the first token and 0.835 ± 0.006 with the last one (standard
+errors). The accuracy of the network of width 10 is 0.956 ± 0.002 and 0.956 ± 0.004.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..attention_paths.network.path_network import AttentionPaths
 from ..numerics import checks
 from ..numerics.memory import refuse_beyond_memory
 
-#: Streams of the task's seed: what is drawn from each.
+#: Streams of the task's seed.
 _TRAINING_CHAINS, _TEST_CHAINS, _RANDOM_HEADS = 1, 2, 3
 
-#: Tokens by their place: the one that the paper's text reads, and the one that its script does.
+#: Position of the token that is read: the paper's text reads the first token, its script the last one.
 _READOUTS = {"first": 0, "last": -1}
 
 _FEATURES = 200
@@ -51,7 +51,7 @@ class HiddenMarkovTask:
     labels : array (examples,)
         +1 or -1.
     test_inputs, test_labels
-        The same for fresh chains.
+        Tokens and labels of fresh chains.
     """
 
     network: AttentionPaths
@@ -75,27 +75,27 @@ def hidden_markov(
     beta: float = 10.0,
     flip: Sequence[float] = (0.3, 0.7),
 ) -> HiddenMarkovTask:
-    """Make the hidden-Markov task: chains to be classified by how often they flip.
+    """Make the hidden-Markov task: chains to be classified by their flip rate.
 
-    The good head of layer 1 compares a token with its predecessor, the good head of layer 2 averages over all tokens;
-    the path through both sees the flip rate. The second heads are random and lead to a path that helps to denoise
-    (random, then uniform) and to two that mislead.
+    The good head of layer 1 compares a token with its predecessor. The good head of layer 2 averages over all tokens.
+    The path through both measures the flip rate. The second heads are random: of the other paths, one helps to denoise
+    (random, then uniform), and two mislead.
 
     Parameters
     ----------
     examples, test_examples : int
-        Half of each label; of an odd number label +1 gets one more.
+        Number of chains, half of each label; an odd number has one more of label +1.
     seed : int
-        Training chains, test chains and random heads have independent streams of it.
+        Seed, with independent streams for training chains, test chains and random heads.
     length : int
-        States per chain, bos not counted.
+        Number of states per chain, without bos.
     noise_parallel, noise_perpendicular : float
         Standard deviation per coordinate of the Gaussian noise, inside and outside the span of v_+ and v_-.
     readout : int, "first", "last" or "mean"
-        Token that is read, or the average over all. "first" is token 0, bos, as in the text of the paper; "last" is
-        token -1, the last state, as in the authors' released script.
+        Token that is read, or the average over all tokens. "first" is token 0, bos, as in the text of the paper; "last"
+        is token -1, the last state, as in the authors' released script.
     two_paths : bool
-        Leave the random head of layer 2 out.
+        Whether to leave out the random head of layer 2.
     second_head : "random" or "uniform"
         Second head of layer 1; "uniform" attends to all tokens equally.
     beta : float
@@ -138,7 +138,7 @@ def hidden_markov(
 def _chains(
     rng: np.random.Generator, count: int, length: int, rates: tuple[float, float], sds: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (count, length + 1, 200 + length + 1) and labels of fresh chains."""
+    """Return the tokens (count, length + 1, 200 + length + 1) and labels of fresh chains."""
     labels = np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
     rate = np.where(labels > 0, *rates)
     plus = np.empty((count, length), dtype=bool)
@@ -158,11 +158,11 @@ def _noise(rng: np.random.Generator, count: int, length: int, sds: tuple[float, 
 
 
 def _heads(rng: np.random.Generator, length: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """W of both layers, (2, N0, N0) each: the good head, then a random one."""
+    """Return W of both layers, (2, N0, N0) each: the good head, then a random one."""
     positions = length + 1
     direction = (_V_PLUS - _V_MINUS) / _FEATURES
     place = np.eye(positions, k=1)  # rows are keys: 1 at the token before the query
-    place[0, 1:] = 1.5  # between the two kinds of neighbour, so that bos takes what finds no match
+    place[0, 1:] = 1.5  # between equal (2) and unequal (0) neighbours: without an equal one, attention goes to bos
     compare = _head(np.outer(direction, direction), place)
     average = _head(np.zeros((_FEATURES, _FEATURES)), np.ones((positions, positions)))
     random = [_random_head(rng, positions) for _ in range(2)]
@@ -178,7 +178,7 @@ def _random_head(rng: np.random.Generator, positions: int) -> np.ndarray:
 
 
 def _head(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """A query-key matrix without terms between features and positions."""
+    """Return a query-key matrix without terms between features and positions."""
     head = np.zeros((_FEATURES + len(positions),) * 2)
     head[:_FEATURES, :_FEATURES] = features
     head[_FEATURES:, _FEATURES:] = positions

@@ -1,9 +1,9 @@
-"""Sequences of three images as tokens: two labelled ones and a query that belongs to one of them.
+"""Sequences of three images as tokens: two labelled images and a query of the same class as one of them.
 
-An image of 32 x 32 is cut into 16 patches of 8 x 8, row by row; the grey value is repeated for three channels, so that
-a patch has 192 entries in the order (row, column, channel), and each patch is standardised over its entries. A token is
-such a patch, plus a sinusoidal position over the 48 places, plus one of three fixed normal vectors that says "-", "+"
-or "?" of the whole image. Positions and these vectors are the same for all sets of images and all seeds.
+An image of 32 x 32 is cut into 16 patches of 8 x 8, row by row. The grey value is repeated for three channels, so that
+a patch has 192 entries in the order (row, column, channel). Each patch is standardised over its entries. A token is
+such a patch, plus a sinusoidal position over the 48 tokens, plus one of three fixed normal vectors that marks the whole
+image as "-", "+" or "?". Positions and these vectors are the same for all sets of images and all seeds.
 
 Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H, with the details of the authors' released code.
 """
@@ -31,32 +31,32 @@ PATCHES = (PIXELS // PATCH) ** 2
 TOKENS = IMAGES * PATCHES
 FEATURES = CHANNELS * PATCH**2
 
-#: Stream of the three label vectors; they belong to no seed.
+#: Seed of the three label vectors, which do not depend on the task's seed.
 _LABEL_VECTORS = 1
-#: Rows of the label vectors: of the image whose class means -1, of the other, and of the query.
+#: Rows of the label vectors: for the image whose class means -1, for the other image, and for the query.
 _MINUS, _PLUS, _QUERY = 0, 1, 2
 
-#: What the usual layer normalisation adds to the variance of a patch: a blank one becomes zeros.
+#: Number that the usual layer normalisation adds to the variance of a patch; a blank patch becomes zeros.
 _EPSILON = 1e-5
-#: Random numbers of a sequence: two classes, two drawings, which image means +1, drawing of the query, its label.
+#: Random numbers per sequence: two classes, two drawings, which image means +1, drawing of the query, its label.
 _NUMBERS = 7
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSequences:
-    """Random sequences from a set of classes: two of them, an image of each, and another image of one of the two.
+    """Random sequences from a set of classes: an image of each of two classes, and another image of one of the two.
 
-    The label of a sequence is that of the labelled image whose class the query shares. It is a pytree of JAX: give it
-    to a compiled function as an argument, and the images are not compiled into the program.
+    The label of a sequence is that of the labelled image whose class the query shares. An object of this class is a
+    pytree of JAX. Given to a compiled function as an argument, its images are not compiled into the program.
 
     Attributes
     ----------
     patches : uint8 array (classes, images, 16, 64)
         Grey values, see `cut_into_patches`.
     variance_floor : float
-        Added to the variance of a patch of grey values in [0, 1] before they are divided by its root.
+        Number added to the variance of a patch of grey values in [0, 1], by whose root the patch is divided.
     stream : int
-        Keeps the examples of two sets apart that have the same seed.
+        Number of the random stream, which makes the examples of two sets with the same seed independent.
     """
 
     patches: Any
@@ -72,9 +72,9 @@ class ImageSequences:
         return math.comb(len(self.patches), 2)
 
     def draw(self, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-        """Fresh sequences, float32 (count, 48, 192), and their labels (count,), +1 or -1; may be compiled.
+        """Return fresh sequences, float32 (count, 48, 192), and their labels (count,), +1 or -1; may be compiled.
 
-        A sequence depends on the key and its own number only: the first of many are those of a few.
+        A sequence depends on the key and its own number only: a larger count begins with the same sequences.
         """
         import jax
         import jax.numpy as jnp
@@ -86,9 +86,9 @@ class ImageSequences:
         return inputs, jnp.where(plus, 1, -1).astype(jnp.float32)
 
     def examples(self, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Fixed sequences (count, 48, 192) and labels (count,) in float64, first those of label +1, then of -1.
+        """Return fixed sequences (count, 48, 192) and labels (count,) in float64, label +1 before label -1.
 
-        Half of each; of an odd number label +1 gets one more. Those of a smaller count are among those of a larger one.
+        Half have each label; an odd count has one more of label +1. A larger count includes the same sequences.
         """
         count, seed = checks.integer("count", count, 2), checks.integer("seed", seed, 0)
         refuse_beyond_memory(
@@ -102,10 +102,10 @@ class ImageSequences:
         return np.concatenate(made), labels_in_order(count)
 
     def _sequences(self, bits: Any, plus: Any, xp: ModuleType, dtype: Any) -> Any:
-        """Sequences whose labels are +1 where ``plus``, from uint32 random numbers (count, 7)."""
+        """Return sequences, whose labels are +1 where ``plus`` is true, from uint32 random numbers (count, 7)."""
         classes, drawings = self.patches.shape[:2]
         first, second, order = bits[:, 0] % classes, bits[:, 1] % (classes - 1), bits[:, 4] % 2 == 1
-        second = (first + 1 + second) % classes  # another one, all equally likely
+        second = (first + 1 + second) % classes  # another class, all equally likely
         drawn_first, drawn_second = bits[:, 2] % drawings, bits[:, 3] % drawings
         like_first = order == plus
         shown = xp.where(like_first, drawn_first, drawn_second)
@@ -120,10 +120,10 @@ class ImageSequences:
 def fixed_order_examples(
     minus: np.ndarray, plus: np.ndarray, variance_floor: float, count: int, seed: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of two given classes in a fixed order: an image of ``minus``, one of ``plus``, and the query.
+    """Return sequences of two given classes in a fixed order: an image of ``minus``, one of ``plus``, and the query.
 
-    The images are (images, 16, 64) each. As queries they come in random order, each once before any comes again.
-    Sequences and labels are ordered as those of `ImageSequences.examples`.
+    Each class has images (images, 16, 64). The queries of a class are its images in random order, which repeat only
+    after all have been used. Sequences and labels have the order of `ImageSequences.examples`.
     """
     sizes = {1: (count + 1) // 2, 0: count // 2}
     classes = (minus, plus)
@@ -141,7 +141,7 @@ def fixed_order_examples(
 
 
 def as_tokens(patches: Any, kinds: Any, variance_floor: float, xp: ModuleType, dtype: Any) -> Any:
-    """Tokens (count, 48, 192) of three images (count, 3, 16, 64); ``kinds`` are those of the first two.
+    """Return the tokens (count, 48, 192) of three images (count, 3, 16, 64); ``kinds`` labels the first two images.
 
     ``xp`` is numpy or jax.numpy.
     """
@@ -154,18 +154,18 @@ def as_tokens(patches: Any, kinds: Any, variance_floor: float, xp: ModuleType, d
 
 
 def standardized(patches: Any, variance_floor: float, xp: ModuleType) -> Any:
-    """Every patch with mean 0 and variance v / (v + floor), where v is what it had: 1, or 0 where it is blank.
+    """Return every patch with mean 0 and variance v / (v + floor), v its old variance: almost 1, or 0 if it is blank.
 
-    Repeated channels change neither: this is layer normalisation of the 192 entries.
+    Repeated channels change neither mean nor variance: this is layer normalisation of the 192 entries.
     """
     centred = patches - patches.mean(axis=-1, keepdims=True)
     return centred / xp.sqrt((centred**2).mean(axis=-1, keepdims=True) + variance_floor)
 
 
 def variance_floor(deviation: float) -> float:
-    """What stands for the epsilon of layer normalisation where grey values were not divided by ``deviation`` before.
+    """Return the epsilon with which layer normalisation of grey values equals that of values divided by ``deviation``.
 
-    A mean subtracted before and a deviation divided by before change nothing else.
+    Layer normalisation removes every other effect of a mean subtracted and a deviation divided by before.
     """
     return _EPSILON * deviation**2
 
@@ -182,7 +182,7 @@ def _resized(images: np.ndarray) -> np.ndarray:
 
 
 def cut_into_patches(images: np.ndarray) -> np.ndarray:
-    """Grey values (..., 16, 64) of images (..., height, width) resized to 32 x 32; ink is 255."""
+    """Return the grey values (..., 16, 64) of images (..., height, width), resized to 32 x 32; ink is 255."""
     side = PIXELS // PATCH
     resized = _resized(images)
     cut = resized.reshape(*images.shape[:-2], side, PATCH, side, PATCH).swapaxes(-3, -2)
@@ -191,7 +191,7 @@ def cut_into_patches(images: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def positions() -> np.ndarray:
-    """Sines and cosines (48, 192), interleaved, with rates down to 10^-4; the table has mean 0 and variance 1."""
+    """Return sines and cosines (48, 192), interleaved, with rates down to 10^-4; their mean is 0, their variance 1."""
     rates = 10_000.0 ** (-np.arange(0, FEATURES, 2) / FEATURES)
     angles = np.arange(TOKENS)[:, None] * rates
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, FEATURES)
@@ -200,23 +200,23 @@ def positions() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def label_vectors() -> np.ndarray:
-    """The vectors (3, 192) that mark an image of label -1, of label +1, and the query."""
+    """Return the vectors (3, 192) that mark an image of label -1, an image of label +1, and the query."""
     return np.random.default_rng([_LABEL_VECTORS]).standard_normal((IMAGES, FEATURES))
 
 
 def labels_in_order(count: int) -> np.ndarray:
-    """+1 for the first half of ``count`` examples, -1 for the rest."""
+    """Return +1 for the first half of ``count`` examples, and -1 for the rest."""
     return np.where(np.arange(count) < (count + 1) // 2, 1.0, -1.0)
 
 
 def random_bits(seed: list[int], count: int) -> np.ndarray:
-    """Random numbers (count, 7) of 32 bits; those of a smaller count are the first of them."""
+    """Return random numbers (count, 7) of 32 bits; a larger count begins with the same numbers."""
     return np.random.default_rng(seed).integers(0, 2**32, (count, _NUMBERS), dtype=np.uint32)
 
 
 @lru_cache(maxsize=1)
 def _register() -> None:
-    """Make `ImageSequences` known to JAX; on first use, because importing JAX takes long."""
+    """Register `ImageSequences` with JAX, on first use, because importing JAX takes long."""
     import jax
 
     with contextlib.suppress(ValueError):  # another thread has just done it

@@ -2,15 +2,15 @@
 
 A network learns on characters of Omniglot and is asked about characters it never saw (in distribution), and about
 digits and clothes (out of distribution). The characters are split 1028 / 172 / 423 into training, validation and test;
-the text of the paper has 432 test classes, which is a slip: there would be more than the 1,623 that there are.
+the text of the paper has 432 test classes, with which the sum would exceed the 1,623 characters of Omniglot.
 
 Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H. Their code normalises Omniglot by mean .922 and deviation
-.084, which is about the mean of black ink on white paper, while ink is white where it is used. That does no harm: every
-patch is standardised afterwards, and what was subtracted and divided by before enters only by way of the small number
-that layer normalisation adds to the variance: a patch keeps variance 1 to within 1 % unless it is blank (44 % are) or
-almost blank (2 % of the others; 5 % with the right numbers). Both ways are here; entries differ by .02 on average. The
-authors' sequences out of distribution show images of the MNIST training sets and ask about those of the test sets; here
-both are of the test sets, and never the same image.
+.084. This is about the mean of black ink on white paper, but the images there have white ink. The effect is small,
+because every patch is standardised afterwards. The normalisation then matters only through the small number that layer
+normalisation adds to the variance: a patch keeps variance 1 to within 1 % unless it is blank (44 % are) or almost blank
+(2 % of the others; 5 % with the measured numbers). ``normalization`` offers both; entries differ by .02 on average. The
+authors' sequences out of distribution show images of the MNIST training sets and ask about images of the test sets;
+here both are from the test sets, and never the same image.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .stored import omniglot
 from .stored.idx import read_idx
 from .stored.locate import stored_file
 
-#: Mean and standard deviation of Omniglot by which grey values in [0, 1] are normalised, ink being 1: those of the
-#: authors' code, and what the training classes have at 32 x 32 pixels.
+#: Mean and standard deviation that normalise grey values of Omniglot in [0, 1], ink being 1: values of the authors'
+#: code, and values measured on the training classes at 32 x 32 pixels.
 NORMALIZATIONS = {"published": (0.922, 0.084), "measured": (0.0782, 0.2230)}
-#: The same for the sets out of distribution; the published ones are the usual ones, and right.
+#: Mean and standard deviation of the sets out of distribution. The authors use the usual values, which are correct.
 OUT_OF_DISTRIBUTION = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.286, 0.353)}
 
-#: Streams of the task's seed: what is drawn from each.
+#: Stream of the task's seed for each set of classes.
 _STREAMS = {omniglot.TRAIN: 1, omniglot.VALIDATION: 2, omniglot.TEST: 3, "mnist": 4, "fashion-mnist": 5}
-#: Classes whose pixels are unpacked together: 64 of 20 images take 14 MB.
+#: Number of classes whose pixels are unpacked together: 64 classes of 20 images take 14 MB.
 _CLASSES_AT_ONCE = 64
 
 
@@ -45,13 +45,13 @@ class OneShotTask:
     Attributes
     ----------
     inputs : array (examples, 48, 192)
-        Sequences of the training classes; those of label +1 come before those of label -1.
+        Sequences of the training classes; sequences of label +1 come before those of label -1.
     labels : array (examples,)
         +1 or -1.
     validation_inputs, validation_labels, test_inputs, test_labels
-        The same of the validation and of the test classes, which have no class in common with the others.
+        Sequences and labels of the validation classes and of the test classes; no class is in two sets.
     sequences : ImageSequences
-        As many more sequences of the training classes as one likes, for gradient descent.
+        Any number of further sequences of the training classes, for gradient descent.
     """
 
     inputs: np.ndarray
@@ -66,10 +66,10 @@ class OneShotTask:
     verify: bool
 
     def out_of_distribution(self, name: str, count: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-        """Sequences (count, 48, 192) and labels of the first two classes of ``"mnist"`` or ``"fashion-mnist"``.
+        """Return sequences (count, 48, 192) and labels of the first two classes of ``"mnist"`` or ``"fashion-mnist"``.
 
-        Digits 0 and 1, shirts and trousers: an image of the first class, which means -1, one of the second, which means
-        +1, and the query. The examples of label +1 come first.
+        The classes are digits 0 and 1, or shirts and trousers. A sequence is an image of the first class, which means
+        -1, an image of the second class, which means +1, and the query. Examples of label +1 come first.
         """
         checks.one_of("name", name, tuple(OUT_OF_DISTRIBUTION))
         count = checks.integer("count", count, 2)
@@ -100,21 +100,21 @@ def one_shot(
     directory: Path | None = None,
     verify: bool = True,
 ) -> OneShotTask:
-    """Make the one-shot task of Omniglot, which `asymptotix data get omniglot mnist fashion-mnist` fetches.
+    """Make the one-shot task of Omniglot; `asymptotix data get omniglot mnist fashion-mnist` fetches its data.
 
     Parameters
     ----------
     examples, validation_examples, test_examples : int
-        Fixed sequences of each set of classes; half of each label, of an odd number label +1 gets one more.
+        Number of fixed sequences of each set of classes, half of each label; an odd number has one more of label +1.
     seed : int
-        The sets have independent streams of it.
+        Seed, with an independent stream for each set.
     normalization : "published" or "measured"
-        The authors' mean and deviation of Omniglot, which are not those of the images they are used on, or the right
-        ones.
+        Whether mean and deviation of Omniglot are those of the authors' code, which do not fit the images, or the
+        measured ones.
     directory : path or None
-        Where the data lie, see ``tasks.stored.locate``; None: where ``$ASYMPTOTIX_DATA`` says, or in the cache.
+        Directory of the data, see ``tasks.stored.locate``; None: that of ``$ASYMPTOTIX_DATA``, or the cache.
     verify : bool
-        Whether files must be the published ones. False takes a stand-in of the same format.
+        Whether files must be the published ones; False accepts stand-ins of the same format.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def one_shot(
 
 
 def _patches(images: omniglot.OmniglotImages, classes: np.ndarray) -> np.ndarray:
-    """Patches (classes, drawers, 16, 64) of some classes."""
+    """Return the patches (classes, drawers, 16, 64) of some classes."""
     if len(classes) < 2 or images.packed.shape[1] < 2:
         raise ValueError(f"every part must have two classes of two images, got {len(classes)} classes")
     blocks = np.split(classes, range(_CLASSES_AT_ONCE, len(classes), _CLASSES_AT_ONCE))

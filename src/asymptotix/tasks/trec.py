@@ -1,13 +1,13 @@
-"""TREC questions, to be classified by what they ask for, as word pieces of bert-base-uncased.
+"""TREC questions as word pieces of bert-base-uncased, to be classified by the kind of answer.
 
 A line of the files is ``COARSE:fine words of the question ?``. A question becomes
 
     [CLS] pieces of its words in lower case, without accents [SEP] [PAD] [PAD] ...
 
-cut to ``length`` tokens. The questions are those of Li and Roth, COLING 2002, the experiment that of Troiani et al.,
-arXiv:2502.00901, section 4 and appendix F. The text says that BERT gives the embeddings; in the authors' code it gives
-only the tokens, and embeddings are learned. There questions are padded to the longest of a thousand, which is nearly
-always cut to 32.
+cut to ``length`` tokens. The questions are from Li and Roth, COLING 2002; the experiment is from Troiani et al.,
+arXiv:2502.00901, section 4 and appendix F. In the text BERT gives the embeddings; in the authors' code BERT gives only
+the tokens, and embeddings are learned. This code pads questions to the longest of a thousand, which is nearly always
+cut to 32 tokens.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 #: Coarse classes, in the order of their labels.
 CLASSES = ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")
-#: Stream of the task's seed: which questions are held out.
+#: Stream of the task's seed from which the held-out questions are drawn.
 _SPLIT = 1
-#: The single byte of the files that is not ASCII, between two words.
+#: The only byte of the files that is not ASCII; it stands between two words.
 _STRAY_BYTE = b"\xf0"
 
 
@@ -40,13 +40,13 @@ class TrecTask:
     Attributes
     ----------
     tokens : array (examples, length) of int32
-        Numbers of the word pieces in the vocabulary, of the questions to train on.
+        Training questions, as numbers of word pieces in the vocabulary.
     labels : array (examples,) of int32
-        Places in ``classes``.
+        Positions of the classes in ``classes``.
     validation_tokens, validation_labels
-        The same for those of the 5,452 questions that are held out.
+        Tokens and labels of the held-out part of the 5,452 questions.
     test_tokens, test_labels
-        The same for the 500 questions of TREC 10.
+        Tokens and labels of the 500 questions of TREC 10.
     vocabulary_size : int
     classes : tuple of str
     """
@@ -69,22 +69,22 @@ def trec(
     directory: Path | None = None,
     verify: bool = True,
 ) -> TrecTask:
-    """Read the TREC questions, cut them into word pieces and hold a part of them out.
+    """Read the TREC questions, cut them into word pieces and hold out a part of them.
 
-    Needs the package ``tokenizers`` (``pip install "asymptotix[data]"``) and the data sets trec and bert-vocab.
+    This needs the package ``tokenizers`` (``pip install "asymptotix[data]"``) and the data sets trec and bert-vocab.
 
     Parameters
     ----------
     seed : int
-        Of the split into training and validation.
+        Seed of the split into training and validation.
     length : int
-        Tokens per question, with [CLS] and [SEP]: longer ones are cut, shorter ones padded.
+        Number of tokens per question, with [CLS] and [SEP]: longer questions are cut, shorter ones padded.
     training_share : float
         Share of the questions to train on, rounded down.
     directory : path, optional
-        Where the data are; else ``$ASYMPTOTIX_DATA``, else what ``asymptotix data get`` fetched.
+        Directory of the data; else ``$ASYMPTOTIX_DATA``, else the cache of ``asymptotix data get``.
     verify : bool
-        False takes files of these names whatever they hold: for stand-ins of the same format.
+        Whether files must be the published ones; False accepts stand-ins of the same name and format.
 
     Examples
     --------
@@ -109,12 +109,12 @@ def trec(
 
 
 def read_questions(path: Path) -> tuple[list[str], np.ndarray]:
-    """Texts of a label file, and the places of their coarse classes.
+    """Return the texts of a label file, and the positions of their coarse classes in CLASSES.
 
     Raises
     ------
     ValueError
-        With the number of the line that is no question of one of the six classes.
+        If a line is no question of one of the six classes. The message has the number of the line.
     """
     texts, labels = [], []
     for number, line in enumerate(path.read_bytes().replace(_STRAY_BYTE, b" ").splitlines(), start=1):
@@ -129,7 +129,7 @@ def read_questions(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def word_pieces(vocabulary: Path, length: int) -> Tokenizer:
-    """The tokenizer of bert-base-uncased: lower case, no accents, cut and padded to ``length`` tokens."""
+    """Return the tokenizer of bert-base-uncased: lower case, no accents, cut and padded to ``length`` tokens."""
     try:
         from tokenizers import Tokenizer
         from tokenizers.models import WordPiece
@@ -153,7 +153,7 @@ def word_pieces(vocabulary: Path, length: int) -> Tokenizer:
 
 
 def token_numbers(texts: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
-    """Array (texts, length) of int32."""
+    """Return the token numbers of texts, an array (texts, length) of int32."""
     return np.array([encoding.ids for encoding in tokenizer.encode_batch(list(texts))], dtype=np.int32)
 
 

@@ -1,7 +1,7 @@
 """Training of the attention layer on finite data: full-batch Adam on the empirical risk, in single precision.
 
-Boncoraglio et al., arXiv:2509.24914, eqs. (2), (3) and (20), the last with a penalty times d, minimised as in Appendix
-E.
+Boncoraglio et al., arXiv:2509.24914, eqs. (2), (3) and (20), with the penalty of eq. (20) times d; the optimiser is
+that of Appendix E.
 
 Equation ai-loss of docs/theory/attention_index.md.
 """
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**14
-#: Most steps per call of the compiled loop, and the seconds aimed at; between calls the run may be interrupted.
+#: Most steps per call of the compiled loop, and target duration of a call in seconds; interrupts act between calls.
 _STEPS_PER_CALL, _SECONDS_PER_CALL = 50, 0.3
-#: Seeds run together on an accelerator as long as their tokens stay below this many bytes.
+#: Largest number of bytes of tokens for which several seeds run together on an accelerator.
 _BYTES_TOGETHER = 2**29
-#: On a GPU, trying out ways to multiply matrices takes many times longer than training with the first one: 28 s of
-#: compilation for each number of samples against 3.
+#: Options that stop XLA from searching for the fastest matrix product on a GPU. With the search, compilation takes 28 s
+#: for each number of samples instead of 3 s, many times longer than the training.
 _FIRST_WAY = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-#: The rate falls on a cosine to this share of itself.
+#: Final learning rate as a share of the initial one.
 _FINAL_SHARE = 1e-3
 
 
@@ -53,7 +53,7 @@ _FINAL_SHARE = 1e-3
 class Adam(AlgorithmOnSamples):
     """Full-batch Adam on the regularised risk of a :class:`RiskMinimization` problem.
 
-    What is minimised is L / d^2, with W of width m = round(width_ratio d) and S = W W^T / sqrt(m d),
+    Adam minimises L / d^2, with W of width m = round(width_ratio d) and S = W W^T / sqrt(m d),
 
         L(W) = sum_mu ||y - A||_F^2 + weight_decay ||W||_F^2            (parameterization="factorized")
         L(S) = sum_mu ||y - A||_F^2 + weight_decay d ||S||_F^2          (parameterization="full"),
@@ -64,29 +64,29 @@ class Adam(AlgorithmOnSamples):
     Parameters
     ----------
     steps : int
-        More are needed at small weight decay and little data, where the loss is flat; the status says so.
+        Number of steps. Small weight decay and little data need more, because the loss is flat; the status says so.
     learning_rate : float
-        At the start; it falls on a cosine to a thousandth. Smaller ones leave flat directions unlearned, and the rank
-        too high, at small weight decay.
+        Initial rate; it falls to a thousandth along a cosine. At small weight decay, a smaller rate leaves flat
+        directions unlearned and the rank too high.
     chunk : int, optional
-        Samples that are worked on at a time, rounded to multiples of 256. By default what suits the device. The data
-        do not depend on it.
+        Number of samples processed at a time, rounded to multiples of 256; the default suits the device. The data do
+        not depend on it.
     tolerance : float
-        A run is converged where ``gradient_norm`` is at most this share of the loss.
+        A run is converged if ``gradient_norm`` is at most this share of the loss.
 
     Notes
     -----
-    Reported are ``train_loss`` = L / d^2, ``train_error`` and ``test_error`` (per sample, the latter on fresh samples;
-    both for the model's own output), ``label_error`` (the test error of y, whatever the output), ``estimation_error`` =
-    ||S - S_0||_F^2 / d, ``m`` = Tr(S S_0) / d, ``q`` = Tr(S^2) / d, ``eigenvalues`` of S, ``rank`` (the share of them
-    beyond 0.01), ``loss_trace`` (L / d^2 before every step) and ``gradient_norm``, the norm of the gradient of L / d^2
-    times that of the weights: the change of L / d^2 per relative change of the weights; where the target has spikes
-    also ``outlier_eigenvalue`` and ``outlier_overlap`` (squared) of the eigenvector that overlaps most with each.
-    Without weight decay the minimum is not unique where the data can be interpolated, and that of the theory is not
-    what is found.
+    Observables: ``train_loss`` = L / d^2; ``train_error`` and ``test_error`` per sample, on training data and on fresh
+    data, both for the model's output; ``label_error``, the test error of y for any output; ``estimation_error`` =
+    ||S - S_0||_F^2 / d; ``m`` = Tr(S S_0) / d; ``q`` = Tr(S^2) / d; ``eigenvalues`` of S; ``rank``, the share of
+    eigenvalues beyond 0.01; ``loss_trace``, L / d^2 before every step; ``gradient_norm``, the norm of the gradient of
+    L / d^2 times the norm of the weights, which is the change of L / d^2 per relative change of the weights. If the
+    target has spikes, also ``outlier_eigenvalue`` and ``outlier_overlap`` (squared) of the eigenvector that overlaps
+    most with each spike.
 
-    On an accelerator seeds run together as far as that is of use; beside others a run differs by rounding from the
-    run alone.
+    Without weight decay, the minimum is not unique where the data can be interpolated; Adam then finds another minimum
+    than the theory. On an accelerator several seeds may run together; a run then differs by rounding from the same run
+    alone.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class Adam(AlgorithmOnSamples):
         object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is not empirical risk minimisation, and a loss that a sequence output does not have."""
+        """Refuse problems other than empirical risk minimisation, and losses without a version for sequence output."""
         training = _training(problem)
         if training.model.output == "sequence" and training.loss != "squared":
             raise TypeError(f"output='sequence' is trained with loss='squared', got loss={training.loss!r}")
@@ -122,22 +122,22 @@ class Adam(AlgorithmOnSamples):
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse a width without columns, and what memory cannot hold."""
+        """Refuse a width without columns, and runs that exceed the memory."""
         training, dim = _training(problem), runs.dim
-        # Beside labels: weights, two means of their gradient and intermediate ones; S, and centres of every product.
+        # weights, two means of their gradient, intermediate arrays and S; centres of every product, labels and trace
         pairs, columns = training.model.tokens**2, max(_width(training, dim), dim)
         needed = 4 * (8 * dim * columns + pairs * (dim**2 + 2 * runs.samples) + self.steps)
         refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
 
     @single_precision()
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Runs of equal size share their compiled programs, and on an accelerator every step of them."""
+        """Train with all seeds. Runs of equal size share compiled programs, and on an accelerator every step."""
         training = _training(problem)
         for first, seeds in runs.batches(_together(training.model, runs)):
             yield from enumerate(self._run(training, runs, seeds, progress), first)
 
     def _run(self, problem: Training, runs: PointRuns, seeds: Sequence[int], progress: Progress) -> Iterator[Outcome]:
-        """Train with every seed, all at once, and report one after the other."""
+        """Train with all these seeds at once, and yield one outcome after the other."""
         model, dim, samples, width = problem.model, runs.dim, runs.samples, _width(problem, runs.dim)
         functions = problem.function("loss"), problem.function("penalty")
         settings = AdamSettings(self.steps, model.activation, problem.parameterization, *functions)
@@ -167,13 +167,13 @@ class Adam(AlgorithmOnSamples):
     def _trained(
         self, state: AdamState, train: Samples, numbers: Any, settings: AdamSettings, progress: Progress, label: str
     ) -> AdamState:
-        """All steps, in calls of about a third of a second."""
+        """Return the state after all steps, done in calls of about a third of a second."""
         first, together = 0, 1
         while first < self.steps:
             began, last = time.perf_counter(), min(first + together, self.steps)
             # The last call evaluates loss and gradient once more, with a step of size zero.
             state = _train(state, train, numbers, np.int32(last + (last == self.steps)), settings)
-            loss = float(state.trace[..., last - 1].mean())  # waits for the device, so that what is shown is done
+            loss = float(state.trace[..., last - 1].mean())  # waits for the device: the steps shown are done
             progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
@@ -182,7 +182,7 @@ class Adam(AlgorithmOnSamples):
         return state
 
     def _verdict(self, slope: float, trace: np.ndarray) -> tuple[Status, str]:
-        """Whether the loss, after every step, and its slope at the end tell of a minimum, and the sentence."""
+        """Return the status and its sentence, from the losses (``trace``) and the final gradient norm (``slope``)."""
         if slope <= self.tolerance * abs(trace[-1]):
             return Status.CONVERGED, ""
         before = trace[-1 - max(self.steps // 10, 1)]
@@ -198,7 +198,7 @@ def _training(problem: Problem) -> Training:
 
 
 def _width(problem: Training, dim: int) -> int:
-    """Columns of W."""
+    """Return the number of columns of W."""
     width = round(problem.width_ratio * dim)
     if width < 1:
         raise ValueError(f"width_ratio * dim must be at least one column of W, got {problem.width_ratio:g} * {dim}")
@@ -206,14 +206,14 @@ def _width(problem: Training, dim: int) -> int:
 
 
 def _together(model: AttentionIndex, runs: PointRuns) -> int:
-    """How many seeds share every step: small ones leave an accelerator idle, while a CPU is busy with one."""
+    """Return the number of seeds run at once: a small run leaves an accelerator idle, but keeps a CPU busy."""
     if jax.default_backend() == "cpu":
         return 1
     return max(1, _BYTES_TOGETHER // (4 * model.tokens * runs.dim * runs.samples))
 
 
 class AdamSettings(NamedTuple):
-    """What decides which program is compiled; see :class:`RiskMinimization`."""
+    """Settings on which the compiled program depends; see :class:`RiskMinimization`."""
 
     steps: int
     activation: str
@@ -223,14 +223,14 @@ class AdamSettings(NamedTuple):
 
     @property
     def differences(self) -> bool:
-        """Whether differences of pre-activations suffice."""
+        """Whether the error is known to depend on differences of pre-activations only."""
         return self.activation != "linear" and not callable(self.loss)
 
 
 class AdamState(NamedTuple):
-    """Weights, running means of the gradient and its square, steps done, the loss before each, and the last slope.
+    """Weights, running means of gradient and squared gradient, number of steps done, loss before each step, last slope.
 
-    The slope is the norm of the gradient of L / d^2 times that of the weights.
+    The slope is the norm of the gradient of L / d^2 times the norm of the weights.
     """
 
     weights: Any
@@ -242,7 +242,7 @@ class AdamState(NamedTuple):
 
 
 def _start(rng: np.random.Generator, dim: int, width: int, settings: AdamSettings) -> AdamState:
-    """Weights at random such that the eigenvalues of S are of order one."""
+    """Return the initial state, with random weights for which the eigenvalues of S are of order one."""
     if settings.parameterization == "factorized":
         weights = rng.normal(size=(dim, width))
     else:
@@ -251,18 +251,18 @@ def _start(rng: np.random.Generator, dim: int, width: int, settings: AdamSetting
     return AdamState(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
 
 
-#: Which axis of a state counts runs: all have done the same number of steps.
+#: Axis that counts runs in each entry of a state; all runs share one number of steps.
 _RUNS = AdamState(weights=0, mean=0, square=0, step=None, trace=0, slope=0)  # pyright: ignore[reportArgumentType]
 
 
 def _beside(runs: Sequence[Any]) -> Any:
-    """Several states, or data sets, as one with a leading axis that counts runs."""
+    """Stack several states, or data sets, along a leading axis that counts runs."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
     return stacked._replace(step=runs[0].step) if isinstance(stacked, AdamState) else stacked
 
 
 def _apart(state: AdamState, count: int) -> list[AdamState]:
-    """The runs of a state, each as a state of its own."""
+    """Split a stacked state into one state per run."""
     return [
         AdamState(*(x if axis is None else x[k] for x, axis in zip(state, _RUNS, strict=True))) for k in range(count)
     ]
@@ -270,7 +270,7 @@ def _apart(state: AdamState, count: int) -> list[AdamState]:
 
 @partial(jax.jit, static_argnames="settings", compiler_options=_FIRST_WAY)
 def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
-    """Adam until ``last`` steps are done, of one run or of several beside each other.
+    """Run Adam until ``last`` steps are done, for one run or for several stacked runs.
 
     ``numbers`` are beta, the strength of the penalty and the initial rate.
     """
@@ -300,7 +300,7 @@ def _steps(state: AdamState, samples: Samples, numbers: Any, last: Any, settings
 def loss_and_gradient(
     weights: Any, samples: Samples, beta: Any, strength: Any, settings: AdamSettings
 ) -> tuple[Any, Any]:
-    """L / d^2 and its gradient with respect to the weights."""
+    """Return L / d^2 and its gradient with respect to the weights."""
     S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
     error, slope = risk_and_gradient(S, samples, beta, settings)
     penalty, pull = penalty_and_gradient(S, settings)
@@ -311,14 +311,14 @@ def loss_and_gradient(
 
 
 def learned_matrix(weights: Any, parameterization: str) -> Any:
-    """S = W W^T / sqrt(m d), or the symmetric part of the weights."""
+    """Return S = W W^T / sqrt(m d), or the symmetric part of the weights if S is full."""
     if parameterization == "factorized":
         return _times(weights, weights.T) / np.float32(np.sqrt(weights.size))
     return 0.5 * (weights + weights.T)
 
 
 def penalty_and_gradient(S: Any, settings: AdamSettings) -> tuple[Any, Any]:
-    """Tr r(S) and r'(S): r(t) is the problem's own, or t where |W|_F^2 is penalised, or t^2 where |S|_F^2 is."""
+    """Return Tr r(S) and r'(S), with r(t) the user's penalty, or t for the norm |W|_F^2, or t^2 for |S|_F^2."""
     if settings.penalty is None and settings.parameterization == "full":
         return (S**2).sum(), 2 * S
     if settings.penalty is None:
@@ -329,10 +329,10 @@ def penalty_and_gradient(S: Any, settings: AdamSettings) -> tuple[Any, Any]:
 
 
 def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> tuple[Any, Any]:
-    """The summed error E of all samples and dE/dS, symmetric.
+    """Return the summed error E of all samples, and the symmetric dE/dS.
 
-    With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T: one matrix product forward and one
-    back, with K vectors of length d per sample each.
+    With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T. This takes one matrix product forward and
+    one back, each with K vectors of length d per sample.
     """
     shift, K = _shift(S, samples), samples.centre.shape[1]
     graded = _called(jax.value_and_grad(partial(_error, settings=settings)), settings)
@@ -349,7 +349,7 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSetting
 
 @partial(jax.jit, static_argnames="settings")
 def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
-    """The summed error of all samples."""
+    """Return the summed error of all samples."""
     shift, K = _shift(S, samples), samples.centre.shape[1]
     error = _called(partial(_error, settings=settings), settings)
 
@@ -360,7 +360,7 @@ def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
 
 
 def _called(error: Callable[..., Any], settings: AdamSettings) -> Callable[..., Any]:
-    """The error, or its derivative, so that on a CPU it ends where a loss of the user's own calls LAPACK."""
+    """Return ``error`` such that on a CPU it does not hang if the user's loss calls LAPACK."""
     return one_by_one(error) if callable(settings.loss) and jax.default_backend() == "cpu" else error
 
 
@@ -369,7 +369,7 @@ def _shift(S: Any, samples: Samples) -> Any:
 
 
 def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: AdamSettings) -> Any:
-    """The summed error of a chunk from the products P_ck, (T, K, size), of its tokens."""
+    """Return the summed error of a chunk, from the products P_ck, (T, K, size), of its tokens."""
     h = (P - shift[..., None]) / jnp.sqrt(jnp.float32(chunk.tokens.shape[-1]))
     if settings.differences:  # h_ab - h_aT of the tokens themselves
         h = jnp.pad(h.at[:-1].add(h[-1:]), ((0, 0), (0, 1), (0, 0)))
@@ -395,7 +395,7 @@ def _report(
     strength: float,
     settings: AdamSettings,
 ) -> dict[str, Any]:
-    """Observables of a trained layer."""
+    """Return the observables of a trained layer."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
     dim = len(S)
     penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
@@ -410,7 +410,7 @@ def _report(
 
 
 def _fresh_errors(model: AttentionIndex, seed: int, S: Any, centre: Any, settings: AdamSettings) -> dict[str, float]:
-    """Errors per sample on new data, centred as the training data were."""
+    """Return the errors per sample on new data, centred like the training data."""
     drawn = data.draw_samples(
         model, len(S), FRESH_SAMPLES, seed, stream=streams.FRESH, differences=settings.differences
     )

@@ -1,11 +1,11 @@
 """Matrix approximate message passing, for regularised training and for Bayes-optimal learning.
 
-In visible coordinates r = A S of the pre-activations (A linear, z0 those of the noisy target), one iteration is
+In visible coordinates r = A S of the pre-activations (A linear; z0 are the target's noisy coordinates), an iteration is
 
     r = A S - V f_old,    f = f_out(z0, r, V),    Lambda = -(2/d^2) sum df/dr,    Theta = (2/d) A^T f + Lambda S,
     S = phi(Theta, Lambda),    V = (2/d^2) sum_{i<=j} (T_i - T_j) / (D_i - D_j),
 
-where phi acts on the eigenvalues D of Theta and gives those, T, of S. State evolution: V = Sigma, Lambda = Sigmahat.
+where phi maps the eigenvalues D of Theta to the eigenvalues T of S. In state evolution V = Sigma, Lambda = Sigmahat.
 
 Boncoraglio et al., arXiv:2509.24914, eqs. (41), (42), with r = Omega/sqrt2 in visible directions; the penalty in phi,
 eq. (39), is divided by d, where the paper prints d^2.
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from ...core.progress import Progress
 
 SENSING = {"gaussian": GaussianSensing, "tokens": TokenSensing}
-#: Variance of z0 - r that single precision resolves.
+#: Smallest variance of z0 - r that single precision resolves.
 _RESOLVED = 1e-10
-#: Draws from the posterior for a test sample.
+#: Draws from the posterior per test sample, for each of two independent estimates of the mean label.
 _POSTERIOR_DRAWS = 2**4
 _NO_RESPONSE = 1e-9
 
@@ -56,21 +56,21 @@ class MatrixAMP(AlgorithmOnSamples):
     iterations : int
         Number of iterations.
     sensing : "gaussian" or "tokens"
-        "gaussian": every visible coordinate of a pre-activation is measured by a matrix of its own from the Gaussian
-        orthogonal ensemble, the setting in which state evolution is proven. "tokens": the data on which :class:`Adam`
-        trains for the same seed, whose minimum is reached; finite-size effects are larger and damping=0.5 is needed.
+        "gaussian": an independent matrix from the Gaussian orthogonal ensemble measures each visible coordinate of a
+        pre-activation; for this setting state evolution is proven. "tokens": the data on which :class:`Adam` trains for
+        the same seed; both reach the same minimum. Finite-size effects are larger and damping=0.5 is needed.
     damping : float
-        Share of a new iterate in (0, 1]; 1 is undamped.
+        Weight of the new iterate in (0, 1]; 1 is undamped.
     tolerance : float
-        A run is converged where the last iteration, undamped, would have changed S by less than this share of itself.
+        A run is converged if the last iteration, undamped, would have changed S by less than this share of its norm.
 
     Notes
     -----
-    Labels are treated, also where the model's output is a sequence: the limits agree. Reported are the last values
-    and the traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d, and ``test_error``,
+    Message passing uses labels even if the model's output is a sequence; both have the same limit. Observables: last
+    values and traces of ``V``, ``Lambda``, ``m`` = Tr(S S_0) / d and ``q`` = Tr(S^2) / d; ``test_error``,
     ``estimation_error``, ``eigenvalues``, ``rank`` and outliers as for :class:`Adam`; for training also
-    ``train_error`` and ``train_loss``. The test error of Bayes-optimal learning is that of the mean of the label over
-    the posterior.
+    ``train_error`` and ``train_loss``. The test error of Bayes-optimal learning is that of the posterior mean of the
+    label.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class MatrixAMP(AlgorithmOnSamples):
             raise ValueError(f"damping must be in (0, 1] (1 is undamped), got {self.damping}")
 
     def check(self, problem: Problem) -> None:
-        """Refuse other models than attention, other estimators, and an activation that hides the pre-activation."""
+        """Refuse models other than attention, other estimators, and activations that hide the pre-activation."""
         theory = _theory(problem)
         if theory.model.activation == "hardmax":
             raise TypeError("MatrixAMP needs activation='softmax' or 'linear', got 'hardmax'")
@@ -120,13 +120,13 @@ class MatrixAMP(AlgorithmOnSamples):
         return {"iterations": self.iterations, "damping": self.damping}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse what memory cannot hold: matrices and their eigenvectors, and what is measured."""
+        """Refuse runs whose matrices, eigenvectors or measurements exceed the memory."""
         matrices = 8 * 12 * runs.dim**2
         refuse_beyond_memory(matrices, f"one run ({runs.label}, dim={runs.dim})", "a smaller dim")
         SENSING[self.sensing].check_memory(_theory(problem).model, runs.dim, runs.samples)
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """One run after the other."""
+        """Run the seeds one after the other."""
         estimator = _estimator(_theory(problem))
         for k, seed, label in runs.each():
             sensing = SENSING[self.sensing](estimator.model, runs.dim, runs.samples, seed)
@@ -156,7 +156,7 @@ class MatrixAMP(AlgorithmOnSamples):
 
 
 class MatrixIterate(NamedTuple):
-    """The estimate S, its variance V, the last f (n, N), Lambda, and the distance of S from its image over its size."""
+    """The estimate S, its variance V, the last f (n, N), Lambda, and the relative change of S in an undamped step."""
 
     S: np.ndarray
     V: float
@@ -166,7 +166,7 @@ class MatrixIterate(NamedTuple):
 
 
 def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share: float) -> MatrixIterate:
-    """One iteration; ``share`` is that of the new iterate."""
+    """Perform one iteration; ``share`` is the weight of the new iterate."""
     S, V, z0 = state.S, state.V, sensing.z0
     dim = len(S)
     r = sensing.coordinates(S) - V * state.f
@@ -176,35 +176,35 @@ def iterate(estimator: Estimator, sensing: Sensing, state: MatrixIterate, share:
     shrunk, V_new = estimator.denoise(values, Lambda)
     step = share * ((vectors * shrunk) @ vectors.T - S)
     change = np.linalg.norm(step) / share / max(np.linalg.norm(S + step), 1e-300)
-    # Where the penalty leaves nothing of S nothing responds either; f is then the slope of the loss itself.
+    # If the penalty removes all of S, V vanishes; at the lower bound of V, f is the slope of the loss.
     V_new = max(share * V_new + (1 - share) * V, _NO_RESPONSE)
     return MatrixIterate(S + step, V_new, f, Lambda, float(change))
 
 
 class Estimator(abc.ABC):
-    """What distinguishes regularised training from Bayes-optimal learning."""
+    """The steps in which regularised training and Bayes-optimal learning differ."""
 
     def __init__(self, model: AttentionIndex) -> None:
         self.model = model
 
     @abc.abstractmethod
     def start(self, dim: int) -> tuple[np.ndarray, float]:
-        """S and V before any data."""
+        """Return S and V before any data."""
 
     @abc.abstractmethod
     def respond(self, z0: np.ndarray, r: np.ndarray, V: float) -> tuple[np.ndarray, float]:
-        """The scores f (n, N), and minus the mean of sum_a df_a/dr_a."""
+        """Return the scores f (n, N), and minus the mean of sum_a df_a/dr_a."""
 
     @abc.abstractmethod
     def denoise(self, D: np.ndarray, Lambda: float) -> tuple[np.ndarray, float]:
-        """The eigenvalues of S from those of Theta, and V."""
+        """Return the eigenvalues of S, from those of Theta, and V."""
 
     @abc.abstractmethod
     def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
-        """Errors of predictions."""
+        """Return the errors of predictions."""
 
     def output(self, r: np.ndarray, beta: float) -> np.ndarray:
-        """What is predicted at the coordinates r (n, N), such that the error is the squared distance (n, k)."""
+        """Return predictions (n, k) at coordinates r (n, N), scaled so that the error is the squared distance."""
         if self.model.activation == "linear":  # ||h - h'||_F^2 = 2 |z - z'|^2
             return np.sqrt(2) * r
         T = self.model.tokens
@@ -213,14 +213,14 @@ class Estimator(abc.ABC):
         return (A / A.sum(2, keepdims=True)).reshape(len(r), -1)
 
     def target_output(self, z0: np.ndarray) -> np.ndarray:
-        """Labels from the target's coordinates."""
+        """Return the labels at the target's coordinates."""
         return self.output(z0, self.model.teacher_beta)
 
 
 class PenalisedTraining(Estimator):
     """Minimisation of the squared error with a penalty: f = (p - r) / V, p the proximal point.
 
-    The penalty lt d Tr S on positive semi-definite matrices, lt = sqrt(width_ratio) weight_decay, cuts eigenvalues off:
+    The penalty lt d Tr S on positive semi-definite matrices, lt = sqrt(width_ratio) weight_decay, cuts off eigenvalues:
     T = (D - 2 lt)_+ / Lambda. The penalty weight_decay d Tr S^2 shrinks them: T = D / (Lambda + 4 weight_decay).
     """
 
@@ -265,8 +265,8 @@ class PosteriorMean(Estimator):
     """The posterior mean: f = (z0 - r) / (V + noise/2), T = x - (2/Lambda) Re g(x) with x = D / Lambda.
 
     g is the Stieltjes transform of the spectrum of S_0 + GOE / sqrt(Lambda), whose density mu gives V = 1/Lambda -
-    (4 pi^2 / (3 Lambda^2)) int mu^3. V + noise/2 is the variance of z0 - r, of which the data's own is taken where it
-    is larger: small systems lag behind, and where recovery is exact V falls without end.
+    (4 pi^2 / (3 Lambda^2)) int mu^3. V + noise/2 predicts the variance of z0 - r. If the measured variance is larger,
+    it is used instead: small systems lag behind, and at exact recovery V falls without limit.
     """
 
     def start(self, dim: int) -> tuple[np.ndarray, float]:
@@ -284,7 +284,7 @@ class PosteriorMean(Estimator):
         return x - 2 / Lambda * np.real(convolution.stieltjes(x)), float(V)
 
     def errors(self, sensing: Sensing, state: MatrixIterate) -> dict[str, float]:
-        """Of the mean label; two independent estimates of it leave no bias from the finite number of draws."""
+        """Return the error of the mean label, by two independent estimates to avoid the bias of finitely many draws."""
         z0, r = sensing.fresh(state.S)
         spread = np.sqrt(state.V + self.model.noise / 2)
         count = 2 * _POSTERIOR_DRAWS

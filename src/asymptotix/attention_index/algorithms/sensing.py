@@ -1,9 +1,9 @@
-"""The linear map from a matrix S to the visible coordinates of pre-activations, and back, for message passing.
+"""The linear map A from a matrix S to the visible coordinates of pre-activations, and its transpose.
 
-Coordinates r = A S are such that those of a fresh sample have variance Tr S^2 / d each. Those of the noisy target, z0 =
-A S_0 + sqrt(noise/2) N(0, 1), are all that labels tell.
+Message passing uses both. The coordinates r = A S are normalised: each has variance Tr S^2 / d on a fresh sample.
+Labels depend on the target only through its noisy coordinates z0 = A S_0 + sqrt(noise/2) N(0, 1).
 
-Boncoraglio et al., arXiv:2509.24914, eqs. (31)-(35): Gaussian matrices Z_a take the place of products of tokens.
+Boncoraglio et al., arXiv:2509.24914, eqs. (31)-(35): Gaussian matrices Z_a replace products of tokens.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FRESH_SAMPLES = 2**13
 
 
 class Sensing(abc.ABC):
-    """Measurements of one seed.
+    """The measurements A of one seed.
 
     Attributes
     ----------
     target : array (d,)
         Eigenvalues of S_0, which is diagonal.
     z0 : array (n, N)
-        The target's coordinates with noise.
+        Noisy coordinates of the target.
     """
 
     target: np.ndarray
@@ -44,26 +44,26 @@ class Sensing(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
-        """Raise a MemoryError where the measurements of one seed exceed the memory."""
+        """Raise a MemoryError if the measurements of one seed exceed the memory."""
 
     @abc.abstractmethod
     def coordinates(self, S: np.ndarray) -> np.ndarray:
-        """A S, (n, N)."""
+        """Return A S, (n, N)."""
 
     @abc.abstractmethod
     def gathered(self, f: np.ndarray) -> np.ndarray:
-        """A^T f, symmetric (d, d)."""
+        """Return A^T f, symmetric (d, d)."""
 
     @abc.abstractmethod
     def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates z0 and A S of samples that were not seen."""
+        """Return the coordinates z0 and A S of new samples."""
 
 
 class GaussianSensing(Sensing):
     """A = G / sqrt(d) on the D = d(d+1)/2 numbers (S_ii, sqrt2 S_ij), G Gaussian of unit variance.
 
-    The same as r_a = Tr(S Z_a) / sqrt2 with Z_a from the Gaussian orthogonal ensemble. Independent matrices for all
-    pairs of tokens are, in rotated coordinates, independent ones for the visible directions: no others are drawn.
+    Equivalently, r_a = Tr(S Z_a) / sqrt2 with Z_a from the Gaussian orthogonal ensemble. In rotated coordinates, the
+    independent matrices of all pairs of tokens are independent matrices of directions; only visible ones are drawn.
     """
 
     @staticmethod
@@ -93,7 +93,7 @@ class GaussianSensing(Sensing):
         return half + np.triu(half, 1).T
 
     def fresh(self, S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Given S and S_0 the two are Gaussian: drawing them is drawing new matrices."""
+        """Draw both coordinates directly: given S and S_0 they are jointly Gaussian."""
         dim, N = len(self.target), self.shape[1]
         m, q, signal = np.diag(S) @ self.target / dim, (S**2).sum() / dim, (self.target**2).mean()
         first, second, noise = np.split(
@@ -120,7 +120,7 @@ def _backward(G: Any, f: Any) -> Any:
 
 
 class TokenSensing(Sensing):
-    """The coordinates of pre-activations of tokens, from the data on which a layer would be trained."""
+    """Coordinates of the pre-activations of tokens, from the data on which a layer would be trained."""
 
     @staticmethod
     def check_memory(model: AttentionIndex, dim: int, samples: int) -> None:
@@ -159,7 +159,7 @@ class TokenSensing(Sensing):
 
 
 def readout(tokens: int, activation: str) -> np.ndarray:
-    """Visible coordinates r from products P / sqrt(d) in the frame of the data, (N, T, K): the inverse of P(r)."""
+    """Return the map (N, T, K) from products P / sqrt(d) in the frame of the data to coordinates r: it inverts P(r)."""
     linear = activation == "linear"
     rows = symmetric(tokens, np.diag(pair_weights(tokens))) if linear else logit_matrix(tokens)
     C, K = data.frame(tokens, not linear), tokens if linear else tokens - 1

@@ -5,11 +5,11 @@ kept in the frame F = (x_1 - x_T, ..., x_{T-1} - x_T, x_T), in which the product
 
     P_ck = F_c^T S F_k,    c = 1..T,  k = 1..K = T - 1,
 
-hold all that a softmax sees. Where differences do not suffice, F = x and K = T. Tokens are Gaussian, hence invariant
-under rotations, and S_0 may be taken diagonal.
+determine the softmax. If differences do not suffice, F = x and K = T. The law of Gaussian tokens is invariant under
+rotations, so that S_0 may be taken diagonal.
 
-The data of Boncoraglio et al., arXiv:2509.24914, eqs. (4), (5). Where learners are centred by the training set, eqs.
-(1) and (19), a T x T matrix is subtracted.
+The data follow Boncoraglio et al., arXiv:2509.24914, eqs. (4), (5). A learner that is centred by the training set, eqs.
+(1) and (19), subtracts a T x T matrix.
 
 Equation ai-model of docs/theory/attention_index.md.
 """
@@ -29,23 +29,23 @@ from ...numerics.memory import physical_memory, refuse_beyond_memory
 from ..model import AttentionIndex
 from ..streams import TRAINING
 
-#: Samples that share a key. Chunks are whole numbers of blocks, so that draws do not depend on the chunk size.
+#: Number of samples that share a key. A chunk is a whole number of blocks: draws do not depend on the chunk size.
 BLOCK = 256
-#: Tokens are kept up to this share of the memory, and drawn again in every pass beyond it.
+#: Largest share of the memory for stored tokens; larger sets are drawn again in every pass.
 _KEPT_SHARE = 0.2
-#: Blocks that are drawn in one call, at most.
+#: Largest number of blocks drawn in one call.
 _PIECE = 64
 
 
 class Samples(NamedTuple):
-    """A data set in chunks of ``size`` samples; the last one is filled up with samples of weight zero.
+    """A data set in chunks of ``size`` samples; samples of weight zero fill the last chunk.
 
     Attributes
     ----------
     key
-        What tokens are drawn from.
+        Random key of the tokens.
     tokens
-        Tokens in the frame, (chunks, T, size, d), or None: drawn again when they are needed.
+        Tokens in the frame, (chunks, T, size, d); None if they are drawn again in every pass.
     labels
         y, (chunks, T, T, size).
     gram
@@ -65,12 +65,12 @@ class Samples(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Samples in a chunk."""
+        """Number of samples in a chunk."""
         return self.weights.shape[1]
 
 
 def random_key(seed: int, dim: int, samples: int, stream: int) -> Any:
-    """The key of one stream; it depends on (seed, dim, samples) and on nothing else."""
+    """Return the key of one stream; it depends on nothing but these four numbers."""
     key = jax.random.key(seed, impl="threefry2x32")
     for number in (dim, samples, stream):
         key = jax.random.fold_in(key, number)
@@ -78,7 +78,7 @@ def random_key(seed: int, dim: int, samples: int, stream: int) -> Any:
 
 
 def frame(tokens: int, differences: bool) -> np.ndarray:
-    """The matrix that takes tokens to the frame, (T, T)."""
+    """Return the matrix (T, T) that maps tokens to the frame."""
     matrix = np.eye(tokens, dtype=np.float32)
     if differences:
         matrix[:-1, -1] = -1
@@ -86,12 +86,12 @@ def frame(tokens: int, differences: bool) -> np.ndarray:
 
 
 def _chunk_bytes() -> int:
-    """Bytes of tokens in a chunk: large enough for the matrix products to run at full speed."""
+    """Return the bytes of tokens per chunk: large enough for matrix products to run at full speed."""
     return 2**23 if jax.default_backend() == "cpu" else 2**27
 
 
 def chunk_size(samples: int, tokens: int, dim: int, chunk: int | None) -> int:
-    """Samples per chunk: ``chunk`` or what suits the device, evened out and in whole blocks."""
+    """Return the samples per chunk: about ``chunk``, or what suits the device, in whole blocks and equal chunks."""
     if chunk is None:
         chunk = max(_chunk_bytes() // (4 * tokens * dim), BLOCK)
     chunks = -(-samples // chunk)
@@ -114,17 +114,17 @@ def draw_samples(
     Parameters
     ----------
     model
-        Says what tokens, labels and centring are; labels are always centred by the trace.
+        Defines tokens, labels and the learner's centring; labels are always centred by the trace.
     dim, samples
-        d and n.
+        Dimension d and number n of samples.
     seed, stream
-        The draws depend on these, ``dim`` and ``samples`` alone.
+        The draws depend on these two, ``dim`` and ``samples`` only.
     chunk
-        Samples per chunk, rounded to whole blocks; by default what suits the device.
+        Number of samples per chunk, rounded to whole blocks; the default suits the device.
     stored
-        Keep the tokens, or draw them again in every pass; by default they are kept where they fit.
+        Whether tokens are stored, or drawn again in every pass; by default they are stored if they fit.
     differences
-        Whether the frame is that of differences; by default it is for a softmax.
+        Whether the frame consists of differences; by default it does for a softmax.
     """
     T, size = model.tokens, chunk_size(samples, model.tokens, dim, chunk)
     sequence = model.output == "sequence"
@@ -150,7 +150,7 @@ def draw_samples(
 def _pieces(
     model: AttentionIndex, key: Any, dim: int, samples: int, *, stored: bool, differences: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """Tokens, labels and Gram matrices in pieces of a size fixed by ``dim``: one program draws for every alpha."""
+    """Draw tokens, labels and Gram matrices in pieces, whose size does not depend on alpha: one program draws all."""
     size = BLOCK * int(np.clip(_chunk_bytes() // (4 * model.tokens * dim * BLOCK), 1, _PIECE))
     numbers = (
         np.asarray(model.target.eigenvalues(dim), np.float32),
@@ -161,13 +161,13 @@ def _pieces(
     pieces = []
     for index in range(-(-samples // size)):
         pieces.append(_piece(key, np.int32(index), *numbers, kind))
-        pieces[-1][1].block_until_ready()  # or all would be on their way before the first signal can be obeyed
+        pieces[-1][1].block_until_ready()  # otherwise all pieces are queued before an interrupt can act
         interrupts.check()
     return pieces
 
 
 class DrawingKind(NamedTuple):
-    """What decides which program draws."""
+    """Settings on which the compiled program of the draws depends."""
 
     T: int
     size: int
@@ -189,7 +189,7 @@ def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: 
 
 @partial(jax.jit, static_argnames=("chunks", "size"))
 def _assembled(pieces: list[tuple[Any, Any, Any]], chunks: int, size: int) -> tuple[Any, Any, Any]:
-    """The pieces cut anew into chunks, which become the leading axis."""
+    """Join the pieces and cut them into chunks, which become the leading axis."""
 
     def cut(*parts: Any, axis: int) -> Any:
         joined = jnp.concatenate(parts, axis)[(slice(None),) * axis + (slice(chunks * size),)]
@@ -206,14 +206,14 @@ def _assembled(pieces: list[tuple[Any, Any, Any]], chunks: int, size: int) -> tu
 
 
 def _gaussians(key: Any, index: Any, size: int, T: int, dim: int) -> tuple[Any, Any]:
-    """Tokens (T, size, d) of the chunk of this index, and xi / sqrt(2 - delta_ab), (T, T, size), xi symmetric."""
+    """Draw tokens (T, size, d) of the chunk of this index, and xi / sqrt(2 - delta_ab), (T, T, size), xi symmetric."""
     blocks = size // BLOCK
 
     def block(number: Any) -> Any:
-        # Tokens and noise in one draw: the generator is what takes long to compile.
+        # one draw for tokens and noise, because compiling the generator takes long
         return jax.random.normal(jax.random.fold_in(key, number), (T, BLOCK, dim + T), jnp.float32)
 
-    # A loop over blocks compiles faster and costs a CPU nothing; an accelerator is kept busy by all of them at once.
+    # A loop over blocks compiles faster and costs a CPU nothing; an accelerator is busy only with all blocks at once.
     at_once = None if jax.default_backend() == "cpu" else blocks
     both = jax.lax.map(block, index * blocks + jnp.arange(blocks), batch_size=at_once)
     both = jnp.moveaxis(both, 0, 1).reshape(T, size, dim + T)
@@ -228,7 +228,7 @@ def _in_frame(x: Any, differences: bool) -> Any:
 
 
 def activate(h: Any, beta: Any, activation: str) -> Any:
-    """The activation of a pre-activation (T, T, samples), row by row."""
+    """Return the activation of a pre-activation (T, T, samples), row by row."""
     return h if activation == "linear" else jax.nn.softmax(beta * h, axis=1)
 
 
@@ -242,7 +242,7 @@ class Chunk(NamedTuple):
 
 
 def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Any]) -> Any:
-    """Sum of ``function(chunk)`` over a data set, one chunk in memory at a time."""
+    """Return the sum of ``function(chunk)`` over a data set, with one chunk in memory at a time."""
     T, K, _, dim = samples.centre.shape
     indices = jnp.arange(len(samples.weights))
 
@@ -262,11 +262,11 @@ def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Any]) -> Any:
     return jax.lax.scan(add, zero, rows)[0]
 
 
-# Sums over tokens are written out: as a contraction XLA makes them twenty times slower on a CPU.
+# Sums over tokens are written out: XLA's contractions over them are twenty times slower on a CPU.
 
 
 def products(F: Any, S: Any, K: int) -> Any:
-    """P_ck = F_c^T S F_k of every sample, (T, K, samples), for tokens F (T, samples, d)."""
+    """Return P_ck = F_c^T S F_k of every sample, (T, K, samples), for tokens F (T, samples, d)."""
     return _inner_products(F, [jnp.matmul(vectors, S, precision="highest") for vectors in F[:K]])
 
 
@@ -275,7 +275,7 @@ def _inner_products(first: Any, second: Any) -> Any:
 
 
 def gathered(G: Any, F: Any) -> Any:
-    """The sum of G_ck F_c F_k^T over c, k and samples (d, d): the transpose of :func:`products`."""
+    """Return the sum of G_ck F_c F_k^T over c, k and samples, (d, d): the transpose of :func:`products`."""
     total = jnp.zeros((F.shape[-1],) * 2, F.dtype)
     for k in range(G.shape[1]):
         combined = sum(G[c, k][:, None] * F[c] for c in range(len(F)))
@@ -285,7 +285,7 @@ def gathered(G: Any, F: Any) -> Any:
 
 @jax.jit
 def _empirical_centre(samples: Samples) -> Any:
-    """The means of F_c F_k^T over the data set, (T, K, d, d)."""
+    """Return the means of F_c F_k^T over the data set, (T, K, d, d)."""
     K = samples.centre.shape[1]
 
     def outer_products(chunk: Chunk) -> Any:

@@ -1,1 +1,1 @@
-"""Single eigenvalues of the target as outliers of the learned spectrum: what they become, and from how many samples."""
+"""Outliers: how single eigenvalues of the target appear in the learned spectrum, and from which alpha on."""

@@ -1,10 +1,10 @@
-"""Bayes-optimal learning of attention-indexed data, with what it says of single eigenvalues of the target.
+"""Bayes-optimal learning of attention-indexed data, with the outliers of single eigenvalues of the target.
 
-The posterior sees S_0 + GOE/sqrt(qhat); from nothing it reaches the field qhat where alpha exceeds all
+The posterior is that of S_0 + GOE/sqrt(qhat). From an uninformed start it reaches the field qhat if alpha exceeds
 
     alpha(qhat) = qhat / (2 E|f|^2)
 
-of smaller fields, so that a spike is visible from the largest of them up to qhat = F(theta) on, and stays so.
+of all smaller fields. A spike is therefore visible above the largest alpha(qhat) with qhat up to F(theta).
 
 Equations out-windows, out-explicit of docs/theory/outliers.md.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...core.progress import Progress
     from ...core.result import Result
 
-#: Smaller fields that are looked at, over that of a spike, and their number.
+#: Smallest field of the grid relative to F(theta) of the spike, and number of fields.
 _SMALLEST, _POINTS = 1e-6, 60
 _ROUNDING = 1e-9
 
@@ -53,21 +53,21 @@ class AttentionIndexInference(AttentionIndexTheory):
         return Outcome({**exact.values, **outliers.values}, exact.how, words=exact.words).only(which)
 
     def _appears(self, width: float) -> Change:
-        """Alpha from which the field is beyond that of a spike of this critical width."""
+        """Return the alpha above which a spike of this critical width is visible."""
         last = float(-2 * np.log(width))
         grid = last + np.linspace(np.log(_SMALLEST), 0.0, _POINTS)
         samples = np.array([self._samples(log_qhat) for log_qhat in grid])
         k = int(samples.argmax())
         if k == _POINTS - 1:
             return Change(samples[k], _ROUNDING * samples[k])
-        # The field jumps over that of the spike where the last smaller one is left.
+        # At the maximum of alpha(qhat) the field jumps from a smaller value beyond F(theta).
         ends = float(grid[max(k - 1, 0)]), float(grid[k + 1])
         options = {"xatol": 1e-8}
         found: Any = minimize_scalar(lambda x: -self._samples(x), bounds=ends, method="bounded", options=options)
         return Change(float(-found.fun), _ROUNDING * float(-found.fun))
 
     def _samples(self, log_qhat: float) -> float:
-        """The alpha at which a field is a fixed point."""
+        """Return the alpha at which a field is a fixed point."""
         return float(np.exp(log_qhat - self._log_score(float(log_qhat))))
 
     def outliers(self, result: Result) -> xr.Dataset:

@@ -1,14 +1,14 @@
-"""What a single eigenvalue of the target becomes in the field of the data, and in the learned matrix.
+"""The law of outliers: a single eigenvalue of the target in the field of the data and in the learned matrix.
 
 In direction u of an eigenvalue theta the resolvent of the field M = S_0 + delta GOE is 1/(z - theta - delta^2 g(z)).
-Its pole is the outlier and its residue the squared overlap: with G(z) = int mu_0(ds)/(z - s) and F = -G',
+Its pole is the outlier, its residue the squared overlap. With G(z) = int mu_0(ds)/(z - s) and F = -G',
 
     x = theta + delta^2 G(theta),      overlap = 1 - delta^2 F(theta),      apart from the bulk where delta^2 F < 1.
 
-What is learned is t(x): scale (x - eps)_+ of a factorised S, scale x of a full one, and theta - delta^2 G(theta) by the
-posterior mean. Spikes do not see themselves: G and F are over all other eigenvalues.
+The learned eigenvalue is scale (x - eps)_+ for a factorised S, scale x for a full S, and theta - delta^2 G(theta) for
+the posterior mean. A spike does not act on itself: G and F are integrals over all other eigenvalues.
 
-Derived here; not in Boncoraglio et al., arXiv:2509.24914, whose spectra have no outliers.
+The equations are derived here; the spectra in Boncoraglio et al., arXiv:2509.24914, have no outliers.
 
 Equations out-detached, out-learned, out-leakage of docs/theory/outliers.md.
 """
@@ -24,7 +24,7 @@ from ..targets.target import Target
 
 
 class FieldOutliers(NamedTuple):
-    """What the field M shows of the spikes; the last axis counts spikes, the others are those of delta.
+    """Outliers of the field M; the last axis counts spikes, the other axes are those of delta.
 
     Attributes
     ----------
@@ -33,8 +33,9 @@ class FieldOutliers(NamedTuple):
     location, location_slope : arrays
         Eigenvalue x of M and its derivative in delta; nan where the spike is not apart from the bulk.
     overlap, overlap_slope : arrays
-        Squared overlap of the two directions and its derivative in delta; 0 where there is none.
+        Squared overlap of the two directions and its derivative in delta; 0 where the spike is not detached.
     detached : array of bool
+        Whether the outlier is apart from the bulk.
     """
 
     theta: np.ndarray
@@ -46,7 +47,7 @@ class FieldOutliers(NamedTuple):
 
 
 def field_outliers(target: Target, delta: ArrayLike) -> FieldOutliers:
-    """The outliers of S_0 + delta GOE, for any array of widths; delta = 0 is the target itself."""
+    """Return the outliers of S_0 + delta GOE for any array of widths; delta = 0 is the target itself."""
     theta = np.asarray(target.spikes, dtype=float)
     G, F = target.off_support(theta)
     width = np.asarray(delta, dtype=float)[..., None]
@@ -63,19 +64,19 @@ def field_outliers(target: Target, delta: ArrayLike) -> FieldOutliers:
 
 
 def critical_width(target: Target) -> np.ndarray:
-    """Width delta_c = F(theta)^{-1/2} of the noise at which each spike merges with the bulk."""
+    """Return the width delta_c = F(theta)^{-1/2} of the noise at which each spike merges with the bulk."""
     return 1 / np.sqrt(target.off_support(np.asarray(target.spikes, dtype=float))[1])
 
 
 def leakage(theta: float, delta: float, others: ArrayLike, dim: int) -> np.ndarray:
-    """Squared overlap of the outlier of theta with eigenvectors of S_0 of other eigenvalues; the sum is delta^2 F.
+    """Return the squared overlaps of the outlier of theta with other eigenvectors of S_0; their sum is delta^2 F.
 
     Parameters
     ----------
     theta, delta : float
-        The spike, and the width of the noise, at which it must be detached.
+        The spike, and a width of the noise at which it is detached.
     others : array
-        Eigenvalues of S_0.
+        Eigenvalues of S_0 in these other directions.
     dim : int
         Size of the matrix.
     """

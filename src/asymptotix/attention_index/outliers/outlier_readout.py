@@ -1,4 +1,4 @@
-"""The outliers of a result as a dataset: as the theory has them at every point, or as experiments measured them."""
+"""The outliers of a result as a dataset: computed at every point of a theory, or measured in experiments."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ DESCRIPTIONS = {
     "visible": "Whether it is an eigenvalue of the learned matrix: detached, and left by the penalty and the width.",
 }
 
-#: delta, eps and scale at the points of a theory, each with its error, as arrays of equal shape.
+#: Arrays by name over the points of a theory, such as eps, scale and their errors.
 Law = dict[str, np.ndarray]
 
 
 def refuse_without_spikes(target: Target) -> None:
-    """Raise where a target has no single eigenvalues outside its bulk."""
+    """Raise a ValueError if a target has no single eigenvalues outside its bulk."""
     if not len(target.spikes):
         raise ValueError(f"target has no spikes, and outliers come from them: Spiked(bulk, spikes), got {target!r}")
 
 
-#: The outliers of a problem without swept fields, from its numbers.
+#: Function that returns the outliers of a problem without swept fields, from the numbers of its result.
 Reader = Callable[[Problem, xr.Dataset], xr.Dataset]
 
 
 def outliers_of(result: Result, from_theory: Reader) -> xr.Dataset:
-    """The dataset of a result; what depends on swept fields of the target is worked out target by target."""
+    """Return the outliers of a result as a dataset; every value of a swept field is treated separately."""
     if result.kind == "thresholds":
         raise ValueError("outliers() belongs to a theory or an experiment; this result is of kind 'thresholds'")
     problem: Any = result.problem
@@ -60,13 +60,13 @@ def _over_swept(problem: Problem, ds: xr.Dataset, read: Reader) -> xr.Dataset:
     most = max(point.sizes["spike"] for point in points)
     joined: xr.Dataset = xr.concat([_with_spikes(point, most) for point in points], dim=ds[along])
     theta = joined["theta"]
-    # a sweep of what is not the target's leaves the spikes what they are
+    # a sweep of fields outside the target does not change the spikes
     same = bool((theta == theta.isel({along: 0})).all())
     return joined.assign(theta=theta.isel({along: 0}, drop=True)) if same else joined
 
 
 def _with_spikes(point: xr.Dataset, count: int) -> xr.Dataset:
-    """With as many entries, those of spikes that a small target does not have being nan, or not visible."""
+    """Pad a point to ``count`` spikes; spikes that a small target does not have are nan, and not visible."""
     lacking = count - point.sizes["spike"]
     if not lacking:
         return point
@@ -78,10 +78,10 @@ def _with_spikes(point: xr.Dataset, count: int) -> xr.Dataset:
 def theory_dataset(
     target: Target, ds: xr.Dataset, delta: xr.DataArray, delta_err: xr.DataArray, learned: Callable[..., Law]
 ) -> xr.Dataset:
-    """Outliers at all points of a theory; ``learned`` says the eigenvalues of S from those of the field.
+    """Return the outliers at all points of a theory.
 
-    It maps the field's outliers and the error of their location to ``eigenvalue``, ``eigenvalue_err``, ``visible`` and
-    ``singular_value``.
+    ``learned`` maps the field's outliers and the error of their location to ``eigenvalue`` (of S), ``eigenvalue_err``,
+    ``visible`` and ``singular_value``.
     """
     field = field_outliers(target, delta.values)
     width_err = np.asarray(delta_err.values, float)[..., None]
@@ -104,7 +104,7 @@ def theory_dataset(
 
 
 def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, location_err: np.ndarray) -> Law:
-    """Learned: scale (x - eps)_+ of a factorised S, of a narrow one as far as its columns reach; scale x of a full."""
+    """Return the learned eigenvalues: scale (x - eps) for x > ``kept_above`` (factorised S), or scale x (full S)."""
     eps, eps_err, scale, scale_err = (law[name][..., None] for name in ("eps", "eps_err", "scale", "scale_err"))
     if not factorized:
         eps = eps_err = np.zeros_like(scale)
@@ -118,7 +118,7 @@ def learned_by_training(law: Law, factorized: bool, field: FieldOutliers, locati
 
 
 def learned_by_inference(field: FieldOutliers, location_err: np.ndarray) -> Law:
-    """The posterior mean has theta - delta^2 G(theta) = 2 theta - x."""
+    """Return the eigenvalues theta - delta^2 G(theta) = 2 theta - x of the posterior mean."""
     eigenvalue = 2 * field.theta - field.location
     error = np.where(field.detached, location_err, 0.0)
     nothing = np.full_like(eigenvalue, np.nan)

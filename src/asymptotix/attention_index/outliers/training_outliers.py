@@ -31,7 +31,7 @@ def _trained(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
 
 
 def kept_above(problem: Training, delta: float, eps: float) -> float:
-    """Eigenvalue of the field from which on it is learned: eps, or x_m where W has fewer columns than those above."""
+    """Return the cut above which eigenvalues of the field are learned: eps, or x_m if W has too few columns."""
     if not is_factorized(problem) or problem.width_ratio >= 1 or not (0 < delta < np.inf and np.isfinite(eps)):
         return eps
     return narrow_cut(problem.model.target.convolution(float(delta)), float(eps), problem.width_ratio)[0]

@@ -1,8 +1,8 @@
-"""From how many samples on outliers are visible in what training learns.
+"""Intervals of alpha in which outliers are visible in the matrix that training learns.
 
-With weight decay the field is that of the solution at each alpha. As the decay vanishes nothing need be sampled below
-interpolation: along eps = ratio delta the factorised learner has delta(ratio) from one equation and alpha from
-another, DIV = 2 N alpha, and the full one is known in closed form.
+With weight decay, the equations are solved at each alpha. As the decay vanishes, no sampling is needed below
+interpolation: for the factorised learner along eps = ratio delta, one equation gives delta(ratio) and another,
+DIV = 2 N alpha, gives alpha; for the full learner the field is known in closed form.
 
 Equations out-windows, out-explicit of docs/theory/outliers.md.
 """
@@ -28,24 +28,24 @@ from ..theory.vanishing_weight_decay import COUNTS_AS_ZERO, training_thresholds
 from .training_outliers import kept_above
 from .visibility import FieldAt, FieldCurve, Visibility, followed, remembered, windows_outcome
 
-#: Steps of the grid in log alpha, as many as may be needed in one direction.
+#: Distances in log alpha of outer grid points from those near interpolation; their number bounds the search.
 _STRIDES = np.log(1.5) * np.arange(1, 50)
 #: Distances to interpolation, in log alpha, at which the grid has points; delta may have a narrow peak there.
 _CLOSE = (0.3, 0.1)
-#: Errors of alpha, relative: from closed forms, and of enclosing what is sampled, as a share of the tolerance.
+#: Relative errors of alpha: of closed forms, and of changes between sampled fields, as a share of the tolerance.
 _CLOSED, _SHARE = 1e-12, 1e-3
-#: Noise in the field that is little beside a spike.
+#: Noise in the field, relative to the smallest spike, that stands for the limit of many samples.
 _LITTLE = 1e-3
 
 
 def training_windows(theory: TrainingTheory, tolerance: float) -> Outcome:
-    """Alphas at which each spike appears, disappears, and appears again; inf where it does not."""
+    """Return the alphas at which each spike appears, disappears and appears again; inf if it does not."""
     problem = theory.problem
     if problem.penalty is not None:
         raise NotImplementedError("outliers are covered for the built-in penalties, not for one of your own")
     vanishing = relative_decay(problem) <= COUNTS_AS_ZERO and problem.loss == "squared"
     target = problem.model.target
-    # what many samples leave of the noise decides nothing but which directions a narrow learner keeps
+    # in the limit of many samples, only the width of the learner decides which directions are visible
     never = kept_above(problem, _LITTLE * float(np.min(target.spikes)), 0.0)
     visibility = Visibility(target, never)
     curves = _vanishing(theory, visibility, tolerance) if vanishing else [_decaying(theory, visibility, tolerance)]
@@ -68,7 +68,7 @@ def _solved(theory: TrainingTheory, tolerance: float, log_alpha: float) -> Field
 
 
 def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> FieldCurve:
-    """All alphas: from where no spike is visible to where all are."""
+    """Return the curve over all alphas, from a point where no spike is visible to a point where all are."""
     at = remembered(partial(_solved, theory, tolerance))
     peak = float(np.log(_interpolation(theory)))
     near = [peak - gap for gap in _CLOSE] + [peak] + [peak + gap for gap in reversed(_CLOSE)]
@@ -78,12 +78,12 @@ def _decaying(theory: TrainingTheory, visibility: Visibility, tolerance: float) 
 
 
 def _enclosed_to(theory: TrainingTheory, tolerance: float) -> float:
-    """Relative error of alpha to which it is worth looking where fields are solved for."""
+    """Return the relative error of alpha at a change between solved fields."""
     return _CLOSED if theory.equations.in_closed_form else _SHARE * tolerance
 
 
 def _interpolation(theory: TrainingTheory) -> float:
-    """Where the peak of delta is, if it has one; about there where the loss has no such threshold."""
+    """Return the alpha at which delta may have a peak, or a rough value if the loss has no interpolation threshold."""
     if theory.problem.loss == "squared":
         return training_thresholds(theory.problem).interpolation
     return exact_recovery_full(theory.model.visible_directions)
@@ -93,12 +93,12 @@ def _interpolation(theory: TrainingTheory) -> float:
 
 
 def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float) -> list[FieldCurve]:
-    """Below interpolation without sampling, and solved above it where that may change anything."""
+    """Return the curve below interpolation, without sampling, and a solved curve above it if that can matter."""
     below = (_least_trace_curve if is_factorized(theory.problem) else _least_norm_curve)(theory, visibility)
     at_peak = below.at(below.grid[-1])
     if at_peak is not None and _too_narrow(theory.problem, at_peak):
         return [_decaying(theory, visibility, tolerance)]  # fewer columns fit fewer data: no closed form
-    # Beyond its peak delta falls: what is visible there stays so, and what is solved there is solved slowly.
+    # Above interpolation delta falls, so that visible spikes stay visible. Solving there takes long.
     if theory.model.noise == 0 or (at_peak is not None and visibility.of_all(at_peak)):
         return [below]
     peak = float(np.log(_interpolation(theory)))
@@ -113,7 +113,7 @@ def _vanishing(theory: TrainingTheory, visibility: Visibility, tolerance: float)
 
 
 def _too_narrow(problem: Training, at_peak: FieldAt) -> bool:
-    """Whether W has fewer columns than the interpolator of least trace has directions where it has most."""
+    """Return whether W has fewer columns than the rank of the least-trace interpolator at interpolation."""
     if not is_factorized(problem) or problem.width_ratio >= 1:
         return False
     law = problem.model.target.convolution(at_peak.delta)
@@ -121,7 +121,7 @@ def _too_narrow(problem: Training, at_peak: FieldAt) -> bool:
 
 
 def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
-    """The factorised interpolator, t = -ratio: from eps = 2 delta, where alpha = 0, to eps = 0 at interpolation."""
+    """Return the factorised interpolator at t = -ratio: from eps = 2 delta, alpha = 0, to eps = 0 at interpolation."""
     model = theory.model
     target, noisy_signal = model.target, model.noisy_signal
     noiseless = model.noise == 0
@@ -140,7 +140,7 @@ def _least_trace_curve(theory: TrainingTheory, visibility: Visibility) -> FieldC
 
 
 def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
-    """Delta of the interpolator of least trace at eps = ratio delta."""
+    """Return delta of the interpolator of least trace at eps = ratio delta."""
     target, noisy_signal = theory.model.target, theory.model.noisy_signal
 
     def excess(log_delta: float) -> float:
@@ -161,7 +161,7 @@ def _width(theory: TrainingTheory, ratio: float, widest: float) -> float:
 
 
 def _least_norm_curve(theory: TrainingTheory, visibility: Visibility) -> FieldCurve:
-    """The full interpolator, t = log alpha; with noise delta diverges at interpolation, 2 N alpha = 1."""
+    """Return the full interpolator at t = log alpha; with noise delta diverges at interpolation, 2 N alpha = 1."""
     model, N = theory.model, theory.model.visible_directions
     peak = float(np.log(exact_recovery_full(N)))
 

@@ -1,13 +1,13 @@
-"""Numbers of samples between which single eigenvalues of the target are visible in what is learned.
+"""Intervals of alpha in which single eigenvalues of the target are visible in the learned matrix.
 
-With the width delta(alpha) of the noise in the field, and its cut eps(alpha) where a penalty has one, a spike theta is
+The noise in the field has the width delta(alpha), and some penalties cut the field at eps(alpha). A spike theta is
 visible where both of
 
     -log(delta^2 F(theta)),        log(x/eps),        x = theta + delta^2 G(theta)
 
-are positive. Neither need be monotone: as the weight decay vanishes delta has a peak where the data can just be
-interpolated, at which outliers may dissolve and come back. So a curve of fields is followed on a grid from where
-nothing is visible to where all is, and every change is then enclosed.
+are positive. Neither need be monotone: as the weight decay vanishes, delta has a peak where the data can just be
+interpolated, at which outliers may dissolve and come back. The field is therefore followed on a grid of alpha, from a
+point where no spike is visible to a point where all are. Every change in between is then enclosed.
 
 Equation out-windows of docs/theory/outliers.md.
 """
@@ -28,19 +28,19 @@ from ...numerics import interrupts
 from ..targets.target import Target
 
 NAMES = ("outlier", "outlier_until", "outlier_again")
-#: Bound of the logarithms, of which one is infinite where delta is.
+#: Bound of the two logarithms, which are infinite where delta is zero or infinite.
 _LARGEST = 100.0
-#: Distance along a curve over which slopes are taken.
+#: Step along a curve for finite-difference slopes.
 _STEP = 1e-4
 _ROUNDING = np.float64(1e-14)
 _BETWEEN = "a change is known between two alphas only, the theory having no numbers in between"
 
 
 class FieldAt(NamedTuple):
-    """Width and cut of the field at one alpha, with their errors; eps is 0 where there is no cut.
+    """Width and cut of the field at one alpha, with their errors; eps is 0 if there is no cut.
 
-    Of a learner that is narrower than its rank the cut is that of its columns, x_m. ``doubt`` says why the numbers are
-    not to be relied on, where they are not.
+    For a learner narrower than its rank, eps is the cut x_m that the number of its columns sets. ``doubt`` is the
+    reason why the numbers are unreliable, or empty.
     """
 
     alpha: float
@@ -52,16 +52,16 @@ class FieldAt(NamedTuple):
 
 
 class FieldCurve(NamedTuple):
-    """A stretch of alpha with a coordinate t of its own, such as log alpha.
+    """The field along an interval of alpha, as a function of a coordinate t such as log alpha.
 
     Attributes
     ----------
     at : callable
-        The field at t; None where the theory has no numbers.
+        Function that returns the field at t; None where the theory has no numbers.
     grid : sequence of float
         Points t in the order of ascending alpha.
     relative_error : float
-        Of alpha, to which changes are enclosed.
+        Relative error of alpha to which changes are enclosed.
     """
 
     at: Callable[[float], FieldAt | None]
@@ -70,7 +70,7 @@ class FieldCurve(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A spike appears or disappears at alpha; ``doubt`` says why that may be wrong, where it may."""
+    """The alpha at which a spike appears or disappears; ``doubt`` is the reason why it may be wrong, or empty."""
 
     alpha: float
     error: float
@@ -78,17 +78,17 @@ class Change(NamedTuple):
 
 
 class _NoNumbers(Exception):
-    """The theory has none at a point that a search has come to."""
+    """Raised where a search reaches a point at which the theory has no numbers."""
 
 
 class Visibility:
-    """How far each spike of a target is from the edge of being visible, and where that changes.
+    """The margin by which each spike of a target is visible, and the alphas at which the margin changes sign.
 
     Parameters
     ----------
     target : Target
     never : float
-        Spikes up to this are visible at no alpha: a narrow learner has no column for them.
+        Spikes up to this value are visible at no alpha: a narrow learner has no column for them.
     """
 
     def __init__(self, target: Target, never: float = 0.0) -> None:
@@ -97,11 +97,11 @@ class Visibility:
         self.never = never
 
     def margin(self, at: FieldAt) -> np.ndarray:
-        """The smaller of the two logarithms for every spike."""
+        """Return the smaller of the two logarithms for every spike."""
         return self._margin_and_error(at)[0]
 
     def _margin_and_error(self, at: FieldAt) -> tuple[np.ndarray, np.ndarray]:
-        delta = np.float64(at.delta)  # of which zero is no exception: exact recovery
+        delta = np.float64(at.delta)  # whose zero, at exact recovery, raises no ZeroDivisionError
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             apart, error = -np.log(delta**2 * self.F), np.full(len(self.F), 2 * at.delta_err / delta)
             if at.eps > 0:
@@ -112,15 +112,15 @@ class Visibility:
         return np.clip(apart, -_LARGEST, _LARGEST), np.nan_to_num(error, nan=0.0, posinf=0.0)
 
     def of_all(self, at: FieldAt) -> bool:
-        """Whether all spikes are visible that can be."""
+        """Return whether all spikes above ``never`` are visible."""
         return bool((self.margin(at) > 0)[self.theta > self.never].all())
 
     def of_none(self, at: FieldAt) -> bool:
-        """Whether no spike is visible."""
+        """Return whether no spike is visible."""
         return bool((self.margin(at) < 0).all())
 
     def changes(self, curves: Sequence[FieldCurve]) -> list[list[Change]]:
-        """For every spike where it appears, disappears, appears again, ..., along stretches that follow each other."""
+        """Return for every spike where it appears, disappears, appears again, ..., along consecutive curves."""
         return [[change for curve in curves for change in self._along(curve, k)] for k in range(len(self.theta))]
 
     def _along(self, curve: FieldCurve, k: int) -> list[Change]:
@@ -152,7 +152,7 @@ class Visibility:
 
 
 def remembered(at: Callable[[float], FieldAt | None]) -> Callable[[float], FieldAt | None]:
-    """The same curve, asked for every point once."""
+    """Return a function with the same values that is evaluated once per point and checks for interrupts."""
 
     def checked(t: float) -> FieldAt | None:
         interrupts.check()
@@ -164,7 +164,7 @@ def remembered(at: Callable[[float], FieldAt | None]) -> Callable[[float], Field
 def followed(
     at: Callable[[float], FieldAt | None], steps: Iterable[float], arrived: Callable[[FieldAt], bool]
 ) -> list[float]:
-    """Points of a curve in turn, up to the first at which one has arrived."""
+    """Return the points of ``steps`` up to the first at which ``arrived`` is true of the field."""
     points: list[float] = []
     for t in steps:
         points.append(float(t))
@@ -174,7 +174,7 @@ def followed(
 
 
 def windows_outcome(spikes: list[list[Change]]) -> Outcome:
-    """The first three changes of every spike, with their errors, and words on what is left out or unknown."""
+    """Return the first three changes of every spike with their errors; the status mentions doubts and later changes."""
     never = Change(np.inf, 0.0)
     table = [[*changes, never, never, never][: len(NAMES)] for changes in spikes]
     values: dict[str, np.ndarray] = {}

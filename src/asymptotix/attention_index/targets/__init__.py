@@ -1,1 +1,1 @@
-"""Laws of the eigenvalues of the target matrix S_0, and what every one of them offers."""
+"""Laws of the eigenvalues of the target matrix S_0, and their common base class."""

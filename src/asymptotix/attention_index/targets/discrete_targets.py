@@ -19,18 +19,18 @@ NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
 
 MOST_EIGENVALUES = 10**6
-"""All of them are summed over at every point of an integral."""
+"""Largest number of eigenvalues. Every point of an integral sums over all of them."""
 
 SMALLEST, LARGEST = 1e-12, 1e6
-"""Between which the largest must lie, where those of Gaussian weights are of order one: noise is still told from it."""
+"""Range of the largest eigenvalue, which is of order one for Gaussian weights. Outside it digits are lost."""
 
 
 class _Discrete(Target):
-    """A law of finitely many eigenvalues: what Atoms and Empirical have in common."""
+    """A law of finitely many eigenvalues: the base class of Atoms, Empirical and RankedPowerLaw."""
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct values, ascending, and their weights."""
+        """Distinct eigenvalues, ascending, and their weights."""
         values, weights = self._values_and_weights()
         values = np.where(values <= NEGLIGIBLE * values.max(), 0.0, values)
         distinct, index = np.unique(values, return_inverse=True)

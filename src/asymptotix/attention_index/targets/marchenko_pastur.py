@@ -1,6 +1,6 @@
 """The target of Gaussian weights, S_0 = W_0 W_0^T / sqrt(m_0 d).
 
-The target of all figures of Boncoraglio et al., arXiv:2509.24914, Section 4, whose mu_MP is the law of W_0 W_0^T / d.
+Boncoraglio et al., arXiv:2509.24914, Section 4, use it in all figures; their mu_MP is the law of W_0 W_0^T / d.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class MarchenkoPastur(Target):
     """Spectrum of S_0 = W_0 W_0^T / sqrt(m_0 d), W_0 a d x m_0 matrix of independent entries of unit variance.
 
-    With s = sqrt(kappa0), an atom 1 - kappa0 at zero if kappa0 < 1 and the density
+    With s = sqrt(kappa0), the law has an atom 1 - kappa0 at zero if kappa0 < 1, and the density
 
         s sqrt((x - a)(b - x)) / (2 pi x)   on [a, b],    a, b = (1 -/+ s)^2 / s.
 
     Parameters
     ----------
     kappa0 : float
-        Rank ratio m_0 / d > 0, above one too. The mean is sqrt(kappa0), the mean square 1 + kappa0.
+        Rank ratio m_0 / d > 0; it may exceed one. The mean is sqrt(kappa0), the mean square 1 + kappa0.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class MarchenkoPastur(Target):
         return mid - half * np.cos(0.5 * (left + right))
 
     def _mass_above(self, x: np.ndarray) -> np.ndarray:
-        """(1/pi) Im int g dx with x(g) = 1/g + kappa0/(s - g), the inverse of the Stieltjes transform g."""
+        """Return (1/pi) Im int g dx with x(g) = 1/g + kappa0/(s - g), the inverse of the Stieltjes transform g."""
         s, linear = np.sqrt(self.kappa0), 1 - self.kappa0 + x * np.sqrt(self.kappa0)
         g = (linear - 1j * np.sqrt(np.maximum(4 * x * s - linear**2, 0))) / (2 * x)
         return np.imag(g * x - np.log(g) + self.kappa0 * np.log(s - g)) / np.pi

@@ -1,4 +1,4 @@
-"""A target whose eigenvalues have a power-law density, as those of trained networks have."""
+"""A target whose eigenvalues have a power-law density, as the spectra of trained networks do."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PowerLaw(Target):
-    """Eigenvalues with a power-law density, kappa0 of them positive,
+    """A target with a power-law density of eigenvalues.
+
+    A share kappa0 of the eigenvalues is positive:
 
         mu_0 = (1 - kappa0) delta_0 + kappa0 C x^{-exponent} dx    on [l, cutoff l],
 
-    where l follows from ``mean_square``. In terms of ranks, the eigenvalue at quantile 1 - u falls off as
-    u^{-1/(exponent - 1)}. The cutoff makes every exponent admissible, also those below 3 whose mean square would
-    otherwise be infinite, and it is there in every finite matrix.
+    where ``mean_square`` fixes l. In terms of ranks, the eigenvalue at quantile 1 - u falls off as
+    u^{-1/(exponent - 1)}. Every finite matrix has a cutoff. It makes every exponent admissible; without it, the mean
+    square would be infinite for exponents up to 3.
 
     A learned spectrum inherits the tail. Beyond the semicircle, s >> 2 scale delta, the local exponent
     -d log density / d log s of the learned eigenvalues s = scale (x - eps) is
@@ -30,19 +32,19 @@ class PowerLaw(Target):
         s/(s + scale eps) (exponent + 2 (exponent + 1) delta^2/x^2 + ...).
 
     For exponent 3, delta = 0.5 and eps = 0.2 it is 3.08, 2.96, 2.98 at a tenth, three tenths and six tenths of the
-    largest eigenvalue; below about 2 delta nothing of the power law is left. The singular values of W have the exponent
-    2 exponent - 1.
+    largest eigenvalue; below about 2 delta the power law is lost in the noise. The singular values of W have the
+    exponent 2 exponent - 1.
 
     Parameters
     ----------
     exponent : float
-        Of the density, at least 0; fits to trained networks are mostly between 2 and 4.
+        Exponent of the density, at least 0; fits to trained networks are mostly between 2 and 4.
     cutoff : float
         Largest eigenvalue divided by the smallest positive one, above 1.
     kappa0 : float
         Fraction of positive eigenvalues, in (0, 1].
     mean_square : float
-        Q_0.
+        Q_0, the mean square of all eigenvalues.
 
     Examples
     --------
@@ -110,7 +112,7 @@ class PowerLaw(Target):
         return [PiecewiseDensity(self.density, self._breaks()), *zeros(self.zero_mass)]
 
     def _breaks(self) -> np.ndarray:
-        """Ends of intervals no longer than a factor of two, on which the density is a polynomial to rounding error."""
+        """Return the ends of intervals [a, b] with b <= 2 a; on each a polynomial fits the density to rounding."""
         pieces = int(np.ceil(np.log2(self.cutoff)))
         return self.lower_edge * self.cutoff ** (np.arange(pieces + 1) / pieces)
 

@@ -1,4 +1,4 @@
-"""A target whose eigenvalues fall off as a power of their rank: what scaling laws are about.
+"""A target whose eigenvalues fall off as a power of their rank: the target of scaling laws.
 
 Equation sc-target of docs/theory/scaling.md.
 """
@@ -15,44 +15,44 @@ from ...numerics import checks
 from .discrete_targets import MOST_EIGENVALUES, _Discrete
 
 MOST_EXACT = 1000
-"""Ranks up to which every eigenvalue is an atom of its own."""
+"""Number of ranks up to which every eigenvalue is an atom of its own."""
 
 LEADING = 300
-"""Ranks that stay atoms of their own where there are more than that."""
+"""Number of leading ranks that stay single atoms if there are more than MOST_EXACT."""
 
 GROWTH = 1 + 1 / 40
-"""Ratio of the ranks at the ends of a bin beyond: errors and spectra are then right to about 1e-5."""
+"""Ratio of the ranks at the two ends of a bin. With this ratio errors and spectra are right to about 1e-5."""
 
 LARGEST_DIM = 10**9
 
 MOST_SPIKES = 16
-"""Leading directions of which outliers tell."""
+"""Number of leading directions whose outliers are computed."""
 
 
 @dataclass(frozen=True)
 class RankedPowerLaw(_Discrete):
     """Eigenvalues s_k = C sqrt(dim) k^{-gamma} of ranks k = 1 ... rank at a given dimension, and zeros beyond.
 
-    C follows from ``mean_square``. For gamma > 1/2 a few eigenvalues of order sqrt(dim) carry all of it, and the limit
-    at fixed alpha = n/dim^2 is trivial. Kept at its dimension, the law describes dim << n up to any power: the first
-    direction is learned at n of order dim, the last at n of order dim^(1 + 2 gamma), and errors fall as powers of n
-    between the two. For gamma < 1/2 the law has a limit, samples are alpha dim^2, and there is no power law in n.
+    ``mean_square`` fixes C. For gamma > 1/2 a few eigenvalues of order sqrt(dim) carry all of the mean square, and the
+    limit at fixed alpha = n/dim^2 is trivial. At a fixed dimension the law describes all n >> dim, up to any power of
+    dim: the first direction is learned at n of order dim, the last at n of order dim^(1 + 2 gamma), and errors fall as
+    powers of n in between. For gamma < 1/2 the law has a limit, n = alpha dim^2, and there is no power law in n.
 
     Parameters
     ----------
     gamma : float
-        Positive. ``PowerLaw(1 + 1/gamma)`` has the same tail as a continuum.
+        Exponent, positive. ``PowerLaw(1 + 1/gamma)`` is the continuous law with the same tail.
     dim : int
-        d, from 2 to 10^9. An experiment on this target has this dimension.
+        Dimension d, from 2 to 10^9. An experiment on this target has this dimension.
     rank : int, optional
         Number of positive eigenvalues, at most ``dim``; by default ``dim``.
     mean_square : float
-        Q_0.
+        Q_0, the mean square of all ``dim`` eigenvalues.
 
     Notes
     -----
-    Beyond 1000 ranks the first 300 are exact and the others stand together in bins whose ends have the ratio 1 + 1/40,
-    with their number and their mean square: errors are right to about 1e-5.
+    Above 1000 ranks the first 300 are exact and the others are binned: the ranks at the ends of a bin have the ratio
+    1 + 1/40, and a bin keeps the number and the mean square of its eigenvalues. Errors are right to about 1e-5.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class RankedPowerLaw(_Discrete):
 
     @property
     def no_power_law(self) -> str:
-        """Why errors are no power of the number of samples, where they are not."""
+        """The reason why errors are no power of the number of samples; empty if they are."""
         if self.gamma > 0.5:
             return ""
         return (
@@ -109,7 +109,7 @@ class RankedPowerLaw(_Discrete):
 
     @property
     def spikes(self) -> np.ndarray:
-        """The largest eigenvalues: the directions that are learned first, one after the other."""
+        """The largest eigenvalues, descending; their directions are learned first, one after the other."""
         return self.ranks(min(MOST_SPIKES, self.rank or self.dim))
 
     @property
@@ -117,7 +117,7 @@ class RankedPowerLaw(_Discrete):
         return 1 / self.dim
 
     def ranks(self, count: int) -> np.ndarray:
-        """The ``count`` largest eigenvalues, exact, descending."""
+        """Return the ``count`` largest eigenvalues, exact, descending."""
         count = checks.integer("count", count, 1)
         if count > min(self.positive_ranks, MOST_EIGENVALUES):
             most = min(self.positive_ranks, MOST_EIGENVALUES)
@@ -125,7 +125,7 @@ class RankedPowerLaw(_Discrete):
         return self.amplitude * np.sqrt(self.dim) * np.arange(1.0, count + 1) ** -self.gamma
 
     def eigenvalues(self, dim: int) -> np.ndarray:
-        """The exact spectrum, ascending; at no other dimension than its own."""
+        """Return the exact spectrum, ascending; ``dim`` must be the target's dimension."""
         if checks.integer("dim", dim, 1) != self.dim:
             raise ValueError(
                 f"dim must be that of the target, {self.dim}, whose eigenvalues are of order sqrt(dim); got {dim}"
@@ -137,7 +137,7 @@ class RankedPowerLaw(_Discrete):
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        # not rounded: the last of 10^9 eigenvalues is a small share of the first, and no zero
+        # not rounded to zero: the last of 10^9 eigenvalues is a tiny share of the first, but counts
         return self._values_and_weights()
 
     def _values_and_weights(self) -> tuple[np.ndarray, np.ndarray]:
@@ -149,11 +149,11 @@ class RankedPowerLaw(_Discrete):
 
     @cached_property
     def _bins(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number of ranks in every bin, and the sum of k^{-2 gamma} over them."""
+        """Number of ranks in every bin, and the sum of k^{-2 gamma} over these ranks."""
         ends = _bin_ends(self.positive_ranks)
         low, high = ends[:-1].astype(float), ends[1:].astype(float)
         counts, power = high - low, 2 * self.gamma
-        # Euler and Maclaurin at half integers: beyond 300 ranks the next term is below 1e-13
+        # Euler-Maclaurin formula at half integers: beyond rank 300 the next term is below 1e-13
         left, right = low - 0.5, high - 0.5
         integral = np.log(right / left) if power == 1 else (left ** (1 - power) - right ** (1 - power)) / (power - 1)
         sums = integral + power / 24 * (right ** (-1 - power) - left ** (-1 - power))
@@ -161,7 +161,7 @@ class RankedPowerLaw(_Discrete):
 
 
 def _bin_ends(last: int) -> np.ndarray:
-    """First rank of every bin, and the one after the last."""
+    """Return the first rank of every bin, and the rank after the last bin."""
     if last <= MOST_EXACT:
         return np.arange(1, last + 2)
     ends = list(range(1, LEADING + 2))

@@ -1,4 +1,4 @@
-"""A target with a few single eigenvalues that stand apart from its bulk."""
+"""A target with a few single eigenvalues outside its bulk."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from ..spectra.measures import Measure
 
 LARGEST = 1e6
-"""Of a spike: beyond it, noise can no longer be told from the bulk."""
+"""Largest spike. Beyond it, rounding errors of the spike exceed the bulk."""
 
 
 @dataclass(frozen=True)
 class Spiked(Target):
-    """A bulk, and finitely many eigenvalues outside its support: directions that may be learned as outliers.
+    """A bulk and finitely many spikes: eigenvalues outside its support, which may be learned as outliers.
 
     Parameters
     ----------
     bulk : Target or None
-        Law of all other eigenvalues; None is zero, so that the spikes are all there is of S_0.
+        Law of all other eigenvalues; with None they are zero.
     spikes : tuple of float
-        Eigenvalues, positive and outside the support of the bulk: to the right of it or in a gap, such as that between
-        the zeros and the rest of a Marchenko-Pastur law. Equal ones are a degenerate eigenvalue. Kept in descending
-        order.
+        Eigenvalues, positive and outside the support of the bulk: to the right of it or in a gap, such as the gap
+        between the zeros and the positive eigenvalues of a Marchenko-Pastur law. Equal spikes are one degenerate
+        eigenvalue. They are kept in descending order.
     dim : int, optional
-        The dimension d that the law describes: each spike has the weight 1/d and the bulk what is left, as in
-        experiments of this size. By default it is infinite and spikes have no weight: mean, mean square and all
-        learning curves are those of the bulk. Spikes of order one carry O(1/d) of Q_0, which at d = 100 may be a third.
+        Dimension d of the matrices: each spike has the weight 1/d and the bulk the rest, as in experiments of this
+        size. By default d is infinite and spikes have no weight: mean, mean square and all learning curves depend on
+        the bulk alone. Spikes of order one carry O(1/d) of Q_0, which at d = 100 may be a third.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Spiked(Target):
 
     @property
     def _alone(self) -> bool:
-        """Whether the matrix has no eigenvalue beside its spikes."""
+        """Whether the matrix has no eigenvalues except its spikes."""
         return len(self.spikes) == self.dim
 
     def _bulk_parts(self) -> list[Measure]:
@@ -138,9 +138,9 @@ class Spiked(Target):
         return super().convolution(delta)
 
     def eigenvalues(self, dim: int) -> np.ndarray:
-        """Deterministic spectrum of a matrix of size ``dim``, ascending: the spikes, and quantiles of the bulk.
+        """Return a deterministic spectrum of a matrix of size ``dim``, ascending: the spikes and quantiles of the bulk.
 
-        Nothing is rescaled: spikes are as they were given. Where the target has a ``dim``, only that size is its own.
+        Nothing is rescaled: the spikes keep their values. A target with a ``dim`` has a spectrum at this size only.
         """
         count = len(self.spikes)
         dim = checks.integer("dim", dim, count)

@@ -1,4 +1,4 @@
-"""A law of the eigenvalues of the target matrix S_0: what every one of them offers."""
+"""The base class of laws of the eigenvalues of the target matrix S_0."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ class Target(Specification, abc.ABC):
 
     @property
     def spikes(self) -> np.ndarray | tuple[float, ...]:
-        """Single eigenvalues that stand apart from the law, descending, with their multiplicities; mostly none."""
+        """Single eigenvalues that may become outliers, descending and with multiplicity; empty for most laws."""
         return np.zeros(0)
 
     @property
     def spike_weight(self) -> float:
-        """Weight of one spike in the law: 1/d where the law is that of a matrix of size d, 0 where d is infinite."""
+        """Weight of one spike in the law: 1/d for a matrix of size d, 0 in the limit of infinite d."""
         return 0.0
 
     def parts(self) -> list[Measure]:
-        """The measures whose sum is mu_0; a law with a convolution and an off_support of its own needs none."""
+        """Return the measures whose sum is mu_0; not needed by a law that overrides convolution and off_support."""
         raise NotImplementedError(f"{type(self).__name__} must say the parts() of its law, or its convolution()")
 
     def convolution(self, delta: float) -> Convolution:
-        """mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
+        """Return mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
         from ..spectra.biane import BianeConvolution
 
         return BianeConvolution(self.parts(), delta)
 
     def off_support(self, z: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """G(z) = int mu_0(ds)/(z - s) and F(z) = int mu_0(ds)/(z - s)^2 at real points off the support.
+        """Return G(z) = int mu_0(ds)/(z - s) and F(z) = int mu_0(ds)/(z - s)^2 at real z off the support.
 
-        An atom at z itself is left out: that of a spike, which does not see itself.
+        An atom at z itself, which a spike may have, is left out: a spike does not act on itself.
         """
         from ..spectra.measures import off_support
 
@@ -87,14 +87,14 @@ class Target(Specification, abc.ABC):
 
     @abc.abstractmethod
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Quantiles of the law conditioned on x > 0."""
+        """Return quantiles of the law conditioned on x > 0."""
 
     def eigenvalues(self, dim: int) -> np.ndarray:
-        """Deterministic spectrum of a matrix of size ``dim``, ascending.
+        """Return a deterministic spectrum of a matrix of size ``dim``, ascending.
 
-        round(zero_mass dim) entries are zero; the other r are the quantiles (i + 1/2)/r of the positive part, rescaled
-        by a common factor so that the mean square is exactly Q_0 at every size. The factor is 1 + O(1/dim) for a
-        bounded density; it is larger where a heavy tail carries Q_0 (1.05 for PowerLaw(3.5) at dim = 400).
+        round(zero_mass dim) entries are zero; the other r are the quantiles (i + 1/2)/r of the positive part. A common
+        factor rescales all, so that the mean square is exactly Q_0 at every size. The factor is 1 + O(1/dim) for a
+        bounded density, and larger if a heavy tail carries Q_0 (1.05 for PowerLaw(3.5) at dim = 400).
         """
         dim = checks.integer("dim", dim, 1)
         values = self.quantiles(dim)
@@ -105,7 +105,7 @@ class Target(Specification, abc.ABC):
         return values * np.sqrt(self.mean_square * dim / np.sum(values**2))
 
     def quantiles(self, dim: int) -> np.ndarray:
-        """The spectrum of :meth:`eigenvalues` before it is rescaled."""
+        """Return the spectrum of :meth:`eigenvalues` without its rescaling."""
         zeros = round(self.zero_mass * dim)
         rank = dim - zeros
         positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank) if rank else np.zeros(0)

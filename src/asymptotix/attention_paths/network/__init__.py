@@ -1,1 +1,1 @@
-"""The network, the inputs that it reads, and its attended inputs path by path."""
+"""The network, its inputs, and the attended inputs of every path."""

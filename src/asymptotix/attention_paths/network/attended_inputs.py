@@ -1,4 +1,4 @@
-"""What a network reads: tokens alone, or tokens together with the attention matrices that act on them."""
+"""Inputs of a network: tokens alone, or tokens together with the attention matrices that act on them."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class AttendedInputs(Specification):
         return f"AttendedInputs(tokens: {shapes_of([self.tokens])}; attention: {shapes_of(self.attention)})"
 
 
-#: What a network reads: bare tokens (examples, T, N0), or tokens with their attention.
+#: Inputs of a network: bare tokens (examples, T, N0), or tokens with their attention.
 Inputs = np.ndarray | AttendedInputs
 
 
 def tokens_of(inputs: Any) -> np.ndarray:
-    """The tokens, (examples, T, N0); their entries are checked where the network reads them."""
+    """Return the tokens, (examples, T, N0); only their shape is checked here, their entries where they are used."""
     tokens = inputs.tokens if isinstance(inputs, AttendedInputs) else checks.real_array("inputs", inputs)
     if tokens.ndim != 3 or tokens.size == 0:
         raise ValueError(f"inputs must have shape (examples, tokens, features) and not be empty, got {tokens.shape}")
@@ -75,7 +75,7 @@ def tokens_of(inputs: Any) -> np.ndarray:
 
 
 def in_chunks(inputs: Inputs, step: int) -> Iterator[Inputs]:
-    """The inputs in parts of at most ``step`` examples."""
+    """Yield the inputs in parts of at most ``step`` examples."""
     tokens = tokens_of(inputs)
     for first in range(0, len(tokens), step):
         part = slice(first, first + step)

@@ -1,11 +1,11 @@
-"""Attention of the bare tokens, and the tokens attended along every path.
+"""Attention matrices of the bare tokens, and the attended inputs of every path.
 
     Om^{l,h}_{st} = softmax over s of x_s^T W^{l,h} x_t      (s key, t query; columns sum to one)
     xi^pi = sum_{t_1..t_L} x_{t_1} Om^{1,h_1}_{t_1 t_2} Om^{2,h_2}_{t_2 t_3} ... Om^{L,h_L}_{t_L t*}
 
-Tiberi et al., arXiv:2405.15926, eqs. (16) and (7) or (23). No path over tokens is enumerated: from the last layer down,
-v^{h_L}_s = Om^{L,h_L}_{s t*} and v^{(h, rest)} = Om^{l,h} v^{rest}; then xi^pi = sum_s x_s v^pi_s, at a cost of
-T^2 + N0 T per example and path.
+Tiberi et al., arXiv:2405.15926, eqs. (16) and (7) or (23). Sequences of tokens are not enumerated. From the last layer
+to the first, v^{h_L}_s = Om^{L,h_L}_{s t*} and v^{(h, rest)} = Om^{l,h} v^{rest}; then xi^pi = sum_s x_s v^pi_s. The
+cost is T^2 + N0 T per example and path.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-# Queries times weights and scores of one chunk of examples: large enough for BLAS, small beside the data.
+# Bytes of projected queries and scores of one chunk of examples: large enough for BLAS, small compared with the data.
 _CHUNK_BYTES = 2**26
 
 QueryKey = Sequence[np.ndarray]
 
 
 def attention_matrices(x: np.ndarray, query_key: QueryKey) -> tuple[np.ndarray, ...]:
-    """Om of every layer, (examples, H_l, T, T), from tokens (examples, T, N0) and W^{l,h}, (H_l, N0, N0)."""
+    """Return Om of every layer, (examples, H_l, T, T), from tokens (examples, T, N0) and W^{l,h}, (H_l, N0, N0)."""
     examples, length, _ = x.shape
     found = tuple(np.empty((examples, len(W), length, length)) for W in query_key)
     for part in _chunks(x, query_key):
@@ -31,19 +31,19 @@ def attention_matrices(x: np.ndarray, query_key: QueryKey) -> tuple[np.ndarray, 
 
 
 def attend(x: np.ndarray, attention: Sequence[np.ndarray], read: slice) -> np.ndarray:
-    """xi, (examples, paths, N0), through given matrices; ``read`` are the tokens that the readout averages over."""
+    """Return xi, (examples, paths, N0), for given matrices; the readout averages over the tokens ``read``."""
     *below, last = attention
     pooled = last[..., read].mean(axis=-1)
     return _along_paths(pooled, below) @ x
 
 
 def attend_bare(x: np.ndarray, query_key: QueryKey, read: slice) -> np.ndarray:
-    """xi, (examples, paths, N0), through the attention of the tokens themselves, a chunk of examples at a time."""
+    """Return xi, (examples, paths, N0), for attention computed from the tokens, in chunks of examples."""
     paths = int(np.prod([len(W) for W in query_key]))
     xi = np.empty((len(x), paths, x.shape[-1]))
     for part in _chunks(x, query_key):
         chunk = x[part]
-        # Of the last layer only the queries that are read matter.
+        # The last layer needs only the queries of the tokens that the readout averages over.
         pooled = _softmax_attention(chunk, chunk[:, read], query_key[-1]).mean(axis=-1)
         below = [_softmax_attention(chunk, chunk, W) for W in query_key[:-1]]
         xi[part] = _along_paths(pooled, below) @ chunk
@@ -59,9 +59,9 @@ def _chunks(x: np.ndarray, query_key: QueryKey) -> Iterator[slice]:
 
 
 def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """Softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
+    """Return the softmax over s of x_s^T W^h x_t, as (examples, H, keys, queries)."""
     examples, count, features = queries.shape
-    # One product for all heads, then one per example and head: einsum over the three factors is far slower.
+    # One matrix product for all heads, then one per example and head; einsum over the three factors is far slower.
     projected = queries.reshape(-1, features) @ W.reshape(-1, features).T
     projected = projected.reshape(examples, count, len(W), features).transpose(0, 2, 3, 1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -75,7 +75,7 @@ def _softmax_attention(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> 
 
 
 def _along_paths(pooled: np.ndarray, below: Sequence[np.ndarray]) -> np.ndarray:
-    """Weights v^pi_s of the tokens, (examples, paths, T), from those of the last layer, (examples, H_L, T)."""
+    """Return the token weights v^pi_s, (examples, paths, T), from the last layer's v^{h_L}_s, (examples, H_L, T)."""
     v = pooled
     for A in reversed(below):
         v = v[:, None] @ A.swapaxes(-1, -2)

@@ -1,4 +1,4 @@
-"""Checks of the arrays that a network, its data and its weights are given as."""
+"""Checks of the arrays that users give as networks, data and weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...numerics import checks
 
 
 def count_of(paths: int) -> str:
-    """A number of paths in words, also where it has more digits than can be written."""
+    """Return a number of paths for a message; a huge number, rounded down, as a power of two."""
     return str(paths) if paths < 10**15 else f"2^{paths.bit_length() - 1}"
 
 
@@ -27,14 +27,14 @@ def per_layer(name: str, given: Any, shape: str) -> Sequence[Any]:
 
 
 def checked_tokens(name: str, x: Any) -> np.ndarray:
-    """Tokens as finite floats of shape (examples, T, N0)."""
+    """Return tokens as finite floats of shape (examples, T, N0)."""
     tokens = checks.array_of_shape(name, x, (None, None, None))
     require_entries(name, tokens)
     return tokens
 
 
 def labels_of_examples(given: Any, examples: int) -> np.ndarray:
-    """Labels as finite floats of shape (examples,) or (examples, outputs)."""
+    """Return labels as finite floats of shape (examples,) or (examples, outputs)."""
     labels = np.asarray(checks.real_array("labels", given), float)
     if labels.ndim not in (1, 2) or labels.size == 0:
         raise ValueError(f"labels must have shape (examples,) or (examples, outputs), got {labels.shape}")
@@ -54,8 +54,8 @@ def require_signs(name: str, labels: np.ndarray) -> None:
 def refuse_other_classes(labels: np.ndarray) -> None:
     """Raise ValueError for two classes whose labels are not opposite numbers, such as 0 and 1.
 
-    With one output the sign is the class. Two examples alone count as numbers, not as classes. With several outputs the
-    class is the largest output, and any labels are accepted.
+    With one output, the sign is the class. The labels of only two examples count as numbers, not as classes. With
+    several outputs, the class is the largest output, and any labels are accepted.
     """
     classes = _two_classes(labels)
     if classes is not None and classes[0] != -classes[1]:

@@ -1,7 +1,7 @@
-"""Deep multi-head attention whose attention looks at the bare input in every layer: the network and its forward pass.
+"""Deep multi-head attention, computed from the bare input in every layer: the network and its forward pass.
 
 Tiberi et al., arXiv:2405.15926, eqs. (1) to (4), in full eqs. (14) to (18); written in attention paths eqs. (5) to (7),
-in full eqs. (20) to (23). The print lists query and key weights of shape G x N; they act on the input and are G x N0.
+in full eqs. (20) to (23). The paper states shape G x N for query and key weights; they act on the input: G x N0.
 
 Equations ap-network, ap-attended, ap-kernel of docs/theory/attention_paths.md.
 """
@@ -23,13 +23,13 @@ from .attending import attend, attend_bare, attention_matrices
 from .given_arrays import checked_tokens, count_of, kind_of, per_layer, require_entries, shapes_of
 from .weights import SCALINGS, Weights, checked_weights, path_products
 
-#: Beyond any network; what memory holds of the order parameter decides long before.
+#: Most layers and heads that are accepted: beyond any network. Memory for the order parameter sets a lower limit.
 MOST_LAYERS, MOST_HEADS = 1000, 2**31
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class AttentionPaths(Specification):
-    """L layers of multi-head attention without nonlinearity in the values, read out as one number or several.
+    """L layers of multi-head attention with linear values, and one or several readouts.
 
     For tokens x_t in R^{N0} and attention Om^{l,h} computed from these tokens in every layer,
 
@@ -37,19 +37,19 @@ class AttentionPaths(Specification):
         z^{l+1}_t = (1/sqrt(N H_l)) sum_h sum_s V^{l,h} z^l_s Om^{l,h}_{st}
         f         = a . z^{L+1}_* / sqrt(N),      z_* = z_{t*}  or  (1/T) sum_t z_t.
 
-    A path pi = (h_1, ..., h_L) takes one head in every layer. The output depends on x through the attended inputs
+    A path pi = (h_1, ..., h_L) takes one head in every layer. The output depends on x only through the attended inputs
 
-        xi^pi = sum_{t_1..t_L} x_{t_1} Om^{1,h_1}_{t_1 t_2} Om^{2,h_2}_{t_2 t_3} ... Om^{L,h_L}_{t_L t*}
+        xi^pi = sum_{t_1..t_L} x_{t_1} Om^{1,h_1}_{t_1 t_2} Om^{2,h_2}_{t_2 t_3} ... Om^{L,h_L}_{t_L t*}.
 
-    alone. Give ``layers`` and ``heads`` where the attention matrices come with the data (:class:`AttendedInputs`), or
+    Give ``layers`` and ``heads`` if the attention matrices come with the data (:class:`AttendedInputs`). Give
     ``query_key`` to compute them: Om^{l,h}_{st} = softmax over the keys s of x_s^T W^{l,h} x_t, with no further scale.
 
     Parameters
     ----------
     layers : int, optional
-        L; by default as many as ``heads`` or ``query_key`` says.
+        L; by default the number of layers in ``heads`` or ``query_key``.
     heads : int or sequence of int, optional
-        H_l, one number for all layers or one per layer; by default 1, or what ``query_key`` says.
+        H_l, one number for all layers or one per layer; by default 1, or the heads of ``query_key``.
     query_key : sequence of arrays (H_l, N0, N0), optional
         W^{l,h}, first layer first; rows belong to keys, columns to queries.
     readout : "mean" or int
@@ -80,7 +80,7 @@ class AttentionPaths(Specification):
     query_key: tuple[np.ndarray, ...] | None
     readout: int | str
 
-    # Written out, not generated: more is accepted (one number for all layers, nothing at all) than is kept.
+    # Written out, not generated, because the arguments have more forms (int, None) than the stored fields.
     def __init__(
         self,
         layers: int | None = None,
@@ -104,20 +104,20 @@ class AttentionPaths(Specification):
     def from_queries_and_keys(
         cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean", *, scaling: str = "order one"
     ) -> Self:
-        """Network whose attention comes from separate query and key weights, such as those of a trained transformer.
+        """Return a network whose attention has separate query and key weights, as in a trained transformer.
 
         Parameters
         ----------
         queries, keys : sequences of arrays (H_l, G, N0)
-            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Rows are outputs: one
-            ``torch.nn.Linear.weight`` per head, which is stored as (out, in), stacks to it as it is; one matrix for all
-            heads, (H G, N0), is reshaped to (H, G, N0). There are no biases: give the tokens a feature that is 1.
+            WQ^{l,h} and WK^{l,h}, first layer first; G may differ between layers. Rows are outputs, as in
+            ``torch.nn.Linear.weight``: stack one per head without transposing, or reshape one matrix for all heads,
+            (H G, N0), to (H, G, N0). There are no biases: give the tokens a feature that is 1.
         readout : "mean" or int
         scaling : "order one" or "fan_in"
-            How large the entries are. "order one" is that of the paper: the scores are
-            (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t, where queries and keys are each divided by the square root of their
-            fan-in N0. "fan_in" is that of trained networks, w = W/sqrt(N0): queries w_Q x_t and keys w_K x_s as they
-            are, with scores q . k / sqrt(G), that is W^{l,h} = w_K^T w_Q / sqrt(G).
+            Size of the entries. "order one" is the paper's scaling: queries and keys are each divided by the square
+            root of their fan-in N0, so the scores are (1/(N0 sqrt(G))) x_s^T WK^T WQ x_t. "fan_in" is the scaling of
+            trained networks, w = W/sqrt(N0): queries are w_Q x_t, keys are w_K x_s and scores are q . k / sqrt(G),
+            that is W^{l,h} = w_K^T w_Q / sqrt(G).
 
         Examples
         --------
@@ -154,7 +154,7 @@ class AttentionPaths(Specification):
         return math.prod(self.heads)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse inputs that this network cannot read, naming what is wrong: tokens, or AttendedInputs."""
+        """Raise an error that names the fault if this network cannot read the inputs (tokens or AttendedInputs)."""
         if isinstance(inputs, AttendedInputs):
             self._check_heads(inputs)
             self._read_tokens(inputs.tokens.shape[1])
@@ -162,7 +162,7 @@ class AttentionPaths(Specification):
             self._read_tokens(self._own_tokens(inputs)[0].shape[1])
 
     def attention(self, tokens: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Attention matrices of the tokens, from ``query_key``.
+        """Return the attention matrices of the tokens, computed with ``query_key``.
 
         Parameters
         ----------
@@ -176,12 +176,12 @@ class AttentionPaths(Specification):
         return attention_matrices(*self._own_tokens(tokens))
 
     def attended(self, inputs: Inputs) -> np.ndarray:
-        """Attended inputs xi^pi of every example and path, eq. (7), at a cost of T^2 + N0 T each.
+        """Return the attended inputs xi^pi of every example and path, eq. (7), at a cost of T^2 + N0 T each.
 
         Parameters
         ----------
         inputs : array (examples, T, N0) or AttendedInputs
-            Tokens are enough where ``query_key`` is given; otherwise the attention matrices must come along.
+            Tokens suffice if the network has ``query_key``; otherwise the inputs must contain the attention matrices.
 
         Returns
         -------
@@ -198,9 +198,9 @@ class AttentionPaths(Specification):
         return attend_bare(x, query_key, self._read_tokens(x.shape[1]))
 
     def path_kernels(self, inputs: Inputs, other: Inputs | None = None) -> np.ndarray:
-        """Kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths, eq. (10).
+        """Return the kernels C_{pi pi'}(x, x') = xi^pi(x) . xi^pi'(x') / N0 of every pair of paths, eq. (10).
 
-        Of d^2 P P' numbers: for looking at paths of small problems. No other function needs them.
+        The array has d^2 P P' numbers: use it to inspect small problems. No other function needs it.
 
         Parameters
         ----------
@@ -226,13 +226,13 @@ class AttentionPaths(Specification):
         return kernels
 
     def effective_weights(self, weights: Weights) -> np.ndarray:
-        """Weights of every path as one row, Veff^pi = a^T V^{L,h_L} ... V^{1,h_1} / sqrt(N_2 ... N_L N_a).
+        """Return one row of weights per path, Veff^pi = a^T V^{L,h_L} ... V^{1,h_1} / sqrt(N_2 ... N_L N_a).
 
-        N_l is the width that goes into layer l, N_a that of the readout. With them
+        N_l is the input width of layer l, and N_a is the input width of the readout. Then
 
             f = (1/sqrt(H_1 ... H_L N_1 N0)) sum_pi Veff^pi V0 xi^pi,
 
-        and U^{pi pi'} = Veff^pi . Veff^pi' / N_1 is what the order parameter averages: eqs. (6), (5) and (13).
+        and the order parameter is the mean of Veff^pi . Veff^pi' / N_1: eqs. (6), (5) and (13).
 
         Parameters
         ----------
@@ -247,12 +247,12 @@ class AttentionPaths(Specification):
         return path_products(checked) / math.sqrt(math.prod(V.shape[1] for V in checked.V))
 
     def forward(self, weights: Weights, inputs: Inputs) -> np.ndarray:
-        """Outputs f, layer by layer.
+        """Return the outputs f, computed layer by layer.
 
         Parameters
         ----------
         weights : Weights
-            Entries of order one; the square roots of the widths are taken here.
+            Entries of order one; this function divides by the square roots of the widths.
         inputs : array (examples, T, N0) or AttendedInputs
 
         Returns
@@ -291,7 +291,7 @@ class AttentionPaths(Specification):
             raise ValueError(f"inputs.attention must have {self.heads} heads, the network's, got {given}")
 
     def _read_tokens(self, length: int) -> slice:
-        """The tokens that the readout averages over."""
+        """Return the slice of tokens that the readout averages over."""
         if isinstance(self.readout, str):
             return slice(None)
         if not -length <= self.readout < length:
@@ -314,7 +314,7 @@ def _query_key(given: Any) -> tuple[np.ndarray, ...]:
 
 
 def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int, ...]:
-    """H_1, ..., H_L from what was given; ``counts`` are those of query_key."""
+    """Return H_1, ..., H_L from the arguments; ``counts`` are the numbers of heads in query_key, or None."""
     L = None if layers is None else checks.integer("layers", layers, 1, MOST_LAYERS)
     if heads is None:
         heads = 1 if counts is None else counts

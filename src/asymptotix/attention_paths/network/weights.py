@@ -12,8 +12,8 @@ from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from .given_arrays import count_of, kind_of, per_layer, require_entries
 
-#: How large given weights are: W with entries of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
-#: training, where the layer itself divides by nothing.
+#: Sizes of given weights: W with entries of order one, as everywhere here, or w = W/sqrt(fan-in), as is usual in
+#: training, where a layer does not divide by sqrt(fan-in).
 SCALINGS = ("order one", "fan_in")
 
 
@@ -45,7 +45,7 @@ class Weights(NamedTuple):
 
 
 def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
-    """Weights as float arrays, or an error that names the one that does not fit; None stands for any number."""
+    """Return weights as float arrays, or raise an error that names the wrong one; None accepts any number."""
     if not isinstance(weights, Weights):
         raise TypeError(f"weights must be Weights(V0, V, a), got {kind_of(weights)}")
     V0 = checks.array_of_shape("weights.V0", weights.V0, (None, features))
@@ -67,7 +67,7 @@ def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: 
 
 
 def path_products(weights: Weights) -> np.ndarray:
-    """Plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
+    """Return the plain products a^T V^{L,h_L} ... V^{1,h_1} of checked weights, (paths, N_1) or (paths, C, N_1)."""
     E = np.atleast_2d(weights.a)[None]
     paths = math.prod(len(V) for V in weights.V)
     what = f"the weights of {count_of(paths)} paths"

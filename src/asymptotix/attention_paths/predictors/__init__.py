@@ -1,1 +1,1 @@
-"""Mean and variance of the output at new inputs, at an order parameter or over draws of the posterior."""
+"""Mean and variance of the output at new inputs, for one order parameter or averaged over posterior draws."""

@@ -1,9 +1,9 @@
-"""Predictions from draws of the posterior: of order parameters, given which everything else is Gaussian, or of weights.
+"""Predictions averaged over draws of the posterior: draws of order parameters, or of path weights.
 
-Given U the output at a new input is Gaussian with mean m(U) = k^T (K + T I)^-1 Y and covariance
-v(U) = K** - k^T (K + T I)^-1 k. Over the draws the mean is E_U[m] and the variance E_U[v] + Var_U[m].
+Given U, the output at a new input is Gaussian with mean m(U) = k^T (K + T I)^-1 Y and covariance
+v(U) = K** - k^T (K + T I)^-1 k. Over draws of U, the mean is E_U[m] and the variance E_U[v] + Var_U[m].
 
-At the saddle point, Tiberi et al., arXiv:2405.15926, eqs. (29) and (30), U is one matrix and Var_U[m] is left out.
+The saddle point of Tiberi et al., arXiv:2405.15926, eqs. (29) and (30), has a single U and leaves out Var_U[m].
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from ...numerics.threads import one_blas_thread
 from .gaussian_process import Prediction, Predictor
 
-#: Test examples worked on at a time, and the largest path-path tensor between them and the training examples.
+#: Most test examples in a chunk, and most bytes of the path-path tensor between a chunk and the training examples.
 _CHUNK = 512
 _TENSOR_BYTES = 128 * 2**20
 
 
 class DrawsPredictor:
-    """Draws of one chain, ready for new inputs: those of the path weights where there are some, else those of U.
+    """Predictor from the draws of one chain: draws of the path weights if there are any, otherwise draws of U.
 
     Parameters
     ----------
     xi : array (P, d, N0)
         Attended inputs of the training examples.
     at_mean : Predictor
-        That of the mean order parameter. K is linear in U, so its kernel is the mean kernel of the draws.
+        Predictor at the mean order parameter. K is linear in U, so its kernel is the mean kernel of the draws.
     order_parameter_draws : array (draws, d, d) or (draws, d, C, d, C)
     path_weights_draws : array (draws, d, N0) or (draws, d, C, N0), optional
     temperature, prior_variance : float
@@ -51,25 +51,25 @@ class DrawsPredictor:
         self._options = temperature, prior_variance
 
     def __call__(self, xi: np.ndarray) -> Prediction:
-        """Mean and variance at attended inputs (examples, d, N0)."""
+        """Return mean and variance at attended inputs (examples, d, N0)."""
         if self._weights is not None:
             return predict_path_weights(self._weights, xi)
         return predict_draws(self._xi, self._at_mean.labels, self._U, *self._options, xi)
 
     @property
     def kernel(self) -> np.ndarray:
-        """The mean kernel."""
+        """The mean kernel of the draws."""
         return self._at_mean.kernel
 
     def alignment(self, count: int) -> np.ndarray:
-        """Kernel-task alignment of the mean kernel."""
+        """Return the kernel-task alignment of the mean kernel."""
         return self._at_mean.alignment(count)
 
 
 def predict_draws(
     xi_train: np.ndarray, labels: np.ndarray, draws: np.ndarray, temperature: float, s_0: float, xi_new: np.ndarray
 ) -> Prediction:
-    """Mean and variance of the output at new inputs, over draws of U.
+    """Return mean and variance of the output at new inputs, over draws of U.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def predict_draws(
 
 
 def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
-    """Mean and variance of the output at new inputs, over draws of the path weights.
+    """Return mean and variance of the output at new inputs, over draws of the path weights.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ def predict_path_weights(draws: np.ndarray, xi_new: np.ndarray) -> Prediction:
 
 
 class _KernelOfDraw:
-    """K(U) between two sets of scaled attended inputs, for one U after the other.
+    """Kernels K(U) between two sets of scaled attended inputs, for many U in turn.
 
-    From the path-path tensor where it is smaller than the features that U would have to mix, and fits.
+    The path-path tensor is used if d < N0 (it is smaller than the features mixed by U) and it fits into memory.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray) -> None:
@@ -135,7 +135,7 @@ class _KernelOfDraw:
             self.tensor = product.reshape(n, d, m, d).transpose(1, 3, 0, 2).reshape(d * d, n * m)
 
     def __call__(self, U: np.ndarray) -> np.ndarray:
-        """Shape (rows C, columns C), examples slowest, at U of shape (d, C, d, C)."""
+        """Return K(U), (rows C, columns C) with examples slowest, at U of shape (d, C, d, C)."""
         d, C = U.shape[:2]
         n, m = len(self.rows), len(self.columns)
         if self.tensor is not None:
@@ -149,7 +149,7 @@ class _KernelOfDraw:
 def _at(
     U: np.ndarray, own: _KernelOfDraw, cross: _KernelOfDraw, diagonal: np.ndarray, Y: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance at one U, (examples C,) each."""
+    """Return mean and variance at one U, (examples C,) each."""
     K, k = own(U), cross(U)
     K[np.diag_indices_from(K)] += temperature
     factor = cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
@@ -160,7 +160,7 @@ def _at(
 
 
 def _chunks(xi: np.ndarray, numbers: int) -> Iterator[np.ndarray]:
-    """Parts of the examples, such that ``numbers`` floats per example fit into the tensor's share."""
+    """Yield chunks of the examples that fit into the tensor's memory at ``numbers`` floats per example."""
     step = int(np.clip(_TENSOR_BYTES // (8 * numbers), 64, _CHUNK))
     for first in range(0, len(xi), step):
         yield xi[first : first + step]

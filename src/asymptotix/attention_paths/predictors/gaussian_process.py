@@ -1,7 +1,7 @@
-"""Prediction at a given order parameter: a Gaussian process whose kernel is the sum over pairs of paths.
+"""Prediction at a given order parameter: a Gaussian process whose kernel is a sum over pairs of paths.
 
-With d paths, C outputs and prior variance s_0 of the projection, the kernel, the mean and the variance (of f itself,
-without label noise) are
+With d paths, C outputs and prior variance s_0 of the projection, the kernel, the mean and the variance (of f, without
+label noise) are
 
     K^{cc'}(x, x') = (s_0/d) sum_{pi, pi'} U^{(pi c),(pi' c')} xi^pi(x) . xi^pi'(x') / N_0
     mean^c = sum_{mu c'} k^{c,(mu c')} v^{mu c'},    v = (K + T)^{-1} Y
@@ -9,8 +9,8 @@ without label noise) are
 
 The mean is linear in the attended inputs, mean^c = sum_pi w^{pi c} . xi^pi(x).
 
-Tiberi et al., arXiv:2405.15926, eqs. (9) and (10), with the variance eqs. (29) to (31), at one output. The factor s_0
-of the kernel is missing in print, where every prior variance is one.
+Tiberi et al., arXiv:2405.15926, eqs. (9) and (10), for the variance eqs. (29) to (31), with one output. The paper's
+kernel has no factor s_0; every prior variance is one there.
 
 Equation ap-predict of docs/theory/attention_paths.md.
 """
@@ -24,14 +24,14 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 
 class Prediction(NamedTuple):
-    """Mean and variance of the output, (examples,) each, or (examples, outputs)."""
+    """Mean and variance of the output, each (examples,) or (examples, outputs)."""
 
     mean: np.ndarray
     variance: np.ndarray
 
 
 class Predictor:
-    """The posterior at an order parameter, ready for new inputs.
+    """Predictor at one order parameter: the Gaussian process given the training data.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Predictor:
         Order parameter, positive semi-definite.
     temperature : float
     prior_variance : float
-        s_0, that of the projection.
+        s_0, the prior variance of the projection.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Predictor:
         self._weights = np.einsum("pcqe,eqk->cpk", self._U, projected, optimize=True).reshape(self._outputs, -1)
 
     def __call__(self, xi: np.ndarray) -> Prediction:
-        """Mean and variance at attended inputs (examples, d, N_0)."""
+        """Return mean and variance at attended inputs (examples, d, N_0)."""
         mean = xi.reshape(len(xi), -1) @ self._weights.T
         variance = np.stack([self._variance(xi, c) for c in range(self._outputs)], axis=1)
         shape = (len(xi), *self.labels.shape[1:])
@@ -80,13 +80,13 @@ class Predictor:
         return self._kernel if self.labels.ndim == 1 else self._kernel.reshape(C, P, C, P)
 
     def alignment(self, count: int) -> np.ndarray:
-        """|e_r . Y|/sqrt(P C) for the eigenvectors e_r of the kernel, by falling eigenvalue: kernel-task alignment."""
+        """Return the alignment |e_r . Y|/sqrt(P C) of the labels with the eigenvectors e_r, by falling eigenvalue."""
         values, vectors = np.linalg.eigh(self._kernel)
         order = np.argsort(values)[::-1][: min(count, len(values))]
         return abs(vectors[:, order].T @ self.labels.T.ravel()) / np.sqrt(self.labels.size)
 
     def _cross(self, xi: np.ndarray, c: int) -> np.ndarray:
-        """k^{c,(c' mu)} between new inputs and the examples, (new, C P), outputs slow."""
+        """Return k^{c,(c' mu)} between new inputs and training examples, (new, C P) with outputs slow."""
         blocks = [_mixed(self._U[:, c, :, other], xi) @ self._train.T for other in range(self._outputs)]
         return np.concatenate(blocks, axis=1)
 
@@ -97,12 +97,12 @@ class Predictor:
 
 
 def _mixed(block: np.ndarray, xi: np.ndarray) -> np.ndarray:
-    """sum_pi U_{pi pi'} xi^pi for every pi', (examples, d N_0)."""
+    """Return sum_pi U_{pi pi'} xi^pi for every pi', (examples, d N_0)."""
     return np.matmul(block.T, xi).reshape(len(xi), -1)
 
 
 class NoPrediction:
-    """Stands for the predictor of a point without an order parameter, such as one that failed: nan everywhere."""
+    """Predictor of a point without an order parameter, such as a failed one: all its values are nan."""
 
     def __init__(self, labels: np.ndarray) -> None:
         self.labels = labels

@@ -1,4 +1,4 @@
-"""All chains of a point brought to their end, in threads, with progress; an interrupt finds each between two blocks."""
+"""Runs of all chains of a point, in threads and with progress; an interrupt stops each chain between two blocks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class ChainPool:
-    """Chains of one point and the CPU seconds that each has used.
+    """Chains of one point, and the CPU seconds that each has used.
 
     Parameters
     ----------
     chains
-        One per seed.
+        One chain per seed.
     earlier
-        Position among the chains -> values of the outcome that the chain goes on from.
+        For chains to resume: position among the chains -> values of the chain's earlier outcome.
 
     Attributes
     ----------
     seconds : list of float
-        CPU seconds of every chain, of all threads, without compilation.
+        CPU seconds of every chain, summed over all threads, without compilation.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ChainPool:
         self.seconds = [_take_up(chain, earlier[k]) if k in earlier else 0.0 for k, chain in enumerate(chains)]
 
     def run(self, progress: Progress) -> KeyboardInterrupt | None:
-        """Bring all chains to their end; an interrupt that came in between is returned, to be raised by the caller."""
+        """Run all chains to their end; return an interrupt that stopped them, for the caller to raise."""
         began, interrupt = time.process_time(), None
         try:
             _run(self.chains, progress)
@@ -53,17 +53,17 @@ class ChainPool:
         return interrupt
 
     def _share(self, seconds: float) -> None:
-        """Add to every chain its share of the CPU seconds, by leapfrog steps: threads of JAX belong to no chain."""
+        """Share the CPU seconds among the chains by leapfrog steps, because JAX's threads belong to no chain."""
         total = sum(chain.steps_now for chain in self.chains)
         for k, chain in enumerate(self.chains):
             self.seconds[k] += seconds * chain.steps_now / max(total, 1)
 
 
 def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
-    """Advance all chains block by block, in threads: JAX computes without holding the interpreter.
+    """Advance all chains block by block, in threads: JAX computes without holding the interpreter lock.
 
-    The chains work in threads even where there is one, so that an interrupt reaches the waiting thread only and finds
-    every chain between two blocks. None begins another while a signal to stop is waiting.
+    Even a single chain works in a thread, so that an interrupt reaches only the waiting thread and leaves every chain
+    between two blocks. No chain begins another block while a signal to stop is pending.
     """
     total, advance = sum(chain.goal for chain in chains), carried(_advance)
     pool = ThreadPoolExecutor(max(1, min(len(chains), os.cpu_count() or 1)))
@@ -83,12 +83,12 @@ def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
 
 
 def _advance(chain: Chain) -> int:
-    """One block, or nothing; the number of its iterations."""
+    """Advance by one block, or not at all if a signal to stop is pending; return the number of iterations."""
     return 0 if interrupts.waiting() else chain.advance()
 
 
 def _settle(pool: ThreadPoolExecutor) -> None:
-    """Wait until no chain is inside a block, however often Ctrl-C is pressed: its draws and its state must agree."""
+    """Wait until no chain is inside a block, however often Ctrl-C is pressed: draws and state of a chain must agree."""
     interrupt = None
     while True:
         try:
@@ -101,7 +101,7 @@ def _settle(pool: ThreadPoolExecutor) -> None:
 
 
 def _take_up(chain: Chain | FinishedChain, before: Mapping[str, np.ndarray]) -> float:
-    """Set a chain to where its predecessor stopped; return the CPU seconds that it had used."""
+    """Restore a chain where its earlier run stopped; return the CPU seconds that the earlier run used."""
     if isinstance(chain, FinishedChain):
         return chain.cpu_seconds
     if "chain_state" not in before:

@@ -1,4 +1,4 @@
-"""What is said of chains: means with their Monte Carlo errors, diagnostics of mixing, and a status each."""
+"""Report on chains: means with their Monte Carlo errors, diagnostics of mixing, and a status for each chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .finished_chain import FinishedChain
 if TYPE_CHECKING:
     from .chains import Chain
 
-#: What a chain must reach to count as converged: split R-hat over all chains, effective samples of every entry of U.
+#: Limits for a converged chain: largest split R-hat over all chains, least effective samples of any entry of U.
 LARGEST_R_HAT = 1.01
 LEAST_EFFECTIVE_SAMPLES = 100
 
@@ -24,16 +24,16 @@ ReportValues = dict[str, np.ndarray | float | int]
 def chain_outcomes(
     chains: Sequence[Chain | FinishedChain], seconds: Sequence[float], *, outputs: int | None
 ) -> list[Outcome]:
-    """Outcome of every chain of a point.
+    """Return the outcome of every chain of a point.
 
     Parameters
     ----------
     chains
-        One per seed.
+        One chain per seed.
     seconds
-        CPU seconds of each.
+        CPU seconds of each chain.
     outputs
-        C where the labels have an axis for outputs, else None.
+        C if the labels have an axis for outputs, else None.
     """
     draws = [chain.draws() for chain in chains]
     r_hat = _largest_r_hat([found["order_parameter"] for found in draws])
@@ -49,14 +49,14 @@ def chain_outcomes(
             doubts = _doubts(r_hat, float(values["effective_samples"]), chain)
             found.append(Outcome(values, Status.WEAK_SAMPLE if doubts else Status.CONVERGED, words="; ".join(doubts)))
         else:
-            values["chain_state"] = chain.packed()  # to go on from
+            values["chain_state"] = chain.packed()  # to resume from
             words = f"interrupted after {len(own['order_parameter'])} of {chain.settings.draws} draws"
             found.append(Outcome(values, Status.INTERRUPTED, words=words))
     return found
 
 
 def _summary(draws: Mapping[str, np.ndarray], outputs: int | None) -> ReportValues:
-    """Mean, its standard error and the draws, in the shape of the problem's own order parameter."""
+    """Return the mean, its standard error and the draws, in the shape of the problem's order parameter."""
     own = {f"{name}_draws": _with_outputs(name, rows, outputs) for name, rows in draws.items()}
     U = own["order_parameter_draws"]
     effective = _effective_samples(U)
@@ -72,7 +72,7 @@ def _summary(draws: Mapping[str, np.ndarray], outputs: int | None) -> ReportValu
 
 
 def _with_outputs(name: str, rows: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Rows over (path, output) as two dimensions where the labels have an output dimension."""
+    """Split axes over (path, output) into two axes, if the labels have an axis for outputs."""
     if outputs is None:
         return rows
     if name == "order_parameter":
@@ -90,7 +90,7 @@ def _effective_samples(U: np.ndarray) -> np.ndarray:
 
 
 def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
-    """Split R-hat over what all chains have."""
+    """Return the largest split R-hat over the entries of U, from as many draws as all chains have."""
     from numpyro.diagnostics import split_gelman_rubin
 
     common = min(len(draws) for draws in U)

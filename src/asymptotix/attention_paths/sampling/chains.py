@@ -1,7 +1,7 @@
-"""Chains of the No-U-Turn sampler in compiled blocks: to be watched, stopped between blocks and taken up again.
+"""Chains of the No-U-Turn sampler in compiled blocks, which can report progress, stop between blocks and resume.
 
 Programs are compiled once per kind of posterior and shape of its data; the data are arguments. How a chain is cut into
-blocks has no influence on its draws. The sampler itself is NumPyro's.
+blocks has no influence on its draws. The sampler is NumPyro's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from jax.flatten_util import ravel_pytree
 
 from ...numerics.precision import double_precision
 
-#: Most iterations of one block, and the seconds that a block aims at.
+#: Most iterations in one block, and the target duration of a block in seconds.
 BLOCK, BLOCK_SECONDS = 100, 0.3
-#: The whole covariance of the posterior is learnt as mass matrix where warm-up has this many iterations per coordinate,
-#: otherwise the variances: from fewer, a covariance is worse than none.
+#: Least number of warm-up iterations per coordinate for a dense mass matrix, the posterior's covariance. With fewer
+#: iterations only the variances are learned, because such a covariance is worse than none.
 DENSE_ITERATIONS = 5
 
 
 class LogPosterior(Protocol):
-    """What a chain samples, over coordinates z that have about unit variance under the prior.
+    """Posterior that a chain samples, in coordinates z that have about unit variance under the prior.
 
-    Hashable, with everything that decides which program is compiled; all numbers are in ``data``.
+    It is hashable and holds everything that decides which program is compiled; all numbers are in ``data``.
     """
 
     @property
@@ -39,7 +39,7 @@ class LogPosterior(Protocol):
 
 
 class ChainSettings(NamedTuple):
-    """Iterations before the first draw, iterations per draw, draws, and acceptance that the step size is tuned to."""
+    """Warm-up iterations, iterations per draw, number of draws, and the acceptance that the step size is tuned to."""
 
     warmup: int
     thin: int
@@ -48,7 +48,7 @@ class ChainSettings(NamedTuple):
 
 
 class ChainPrograms(NamedTuple):
-    """Compiled: `start(z, key, data)`, `advance(state, data, count)` and `observe(z, data)` over rows of z."""
+    """Compiled functions: `start(z, key, data)`, `advance(state, data, count)`, `observe(z, data)` over rows of z."""
 
     start: Any
     advance: Any
@@ -56,7 +56,7 @@ class ChainPrograms(NamedTuple):
 
 
 class ChainBlock(NamedTuple):
-    """Positions, numbers of leapfrog steps and divergence of up to BLOCK iterations."""
+    """Positions, numbers of leapfrog steps and divergence flags of up to BLOCK iterations."""
 
     z: Any
     steps: Any
@@ -94,21 +94,21 @@ def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> Chai
 
 @double_precision()
 def placed(data: Any) -> Any:
-    """Data on the device, once for all chains of a point."""
+    """Return the data on the device; called once for all chains of a point."""
     return jax.tree.map(jnp.asarray, data)
 
 
 class Chain:
-    """One chain: its state, what it has drawn so far, and how it went.
+    """One chain: its state, its draws so far and its counts of iterations, steps and divergences.
 
     Parameters
     ----------
     posterior, data
-        What is sampled.
+        The posterior to sample.
     settings
-        How.
+        Options of the sampler.
     entropy
-        Seed and other numbers that, with posterior and data, decide every draw; see `streams`.
+        Seed and other numbers that, with posterior and data, determine every draw; see `streams`.
     """
 
     @double_precision()
@@ -127,13 +127,13 @@ class Chain:
         self._parts: list[dict[str, np.ndarray]] = []
         self._block = 10
         self.iterations = self.divergences = self.steps = self.steps_now = 0
-        # Compiled here, by one thread, not by all chains at the same time.
+        # Compile here, in one thread, so that the chains do not all compile at the same time.
         self._programs.advance(self._state, self._data, 0)
         self._parts.append(self._observed(np.zeros((0, posterior.size))))
 
     @property
     def goal(self) -> int:
-        """Iterations of the whole chain."""
+        """Number of iterations of the whole chain, warm-up included."""
         return self.settings.warmup + self.settings.thin * self.settings.draws
 
     @property
@@ -142,7 +142,7 @@ class Chain:
 
     @property
     def energy(self) -> float:
-        """-ln p at the current position."""
+        """-ln p of the posterior at the current position."""
         return float(self._state.potential_energy)
 
     @property
@@ -151,21 +151,21 @@ class Chain:
 
     @property
     def sampled(self) -> int:
-        """Iterations after warm-up."""
+        """Number of iterations so far, after warm-up."""
         return max(self.iterations - self.settings.warmup, 0)
 
     @property
     def leapfrog_steps(self) -> float:
-        """Mean number of leapfrog steps of an iteration after warm-up; nan before."""
+        """Mean number of leapfrog steps per iteration after warm-up; nan before."""
         return self.steps / self.sampled if self.sampled else np.nan
 
     def draws(self) -> dict[str, np.ndarray]:
-        """Observable -> draws so far, (draw, ...)."""
+        """Return observable -> draws so far, (draw, ...)."""
         return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
 
     @double_precision()
     def advance(self) -> int:
-        """Go on for BLOCK_SECONDS or so; return the number of iterations."""
+        """Advance for about BLOCK_SECONDS; return the number of iterations."""
         began = time.perf_counter()
         count = min(self._block, self.goal - self.iterations)
         state, block = self._programs.advance(self._state, self._data, count)
@@ -186,7 +186,7 @@ class Chain:
         return count
 
     def _observed(self, z: np.ndarray) -> dict[str, np.ndarray]:
-        # Always BLOCK rows, so that one program serves all blocks.
+        # Pad to BLOCK rows, so that one program serves all blocks.
         padded = np.zeros((BLOCK, self.posterior.size))
         padded[: len(z)] = z
         found = self._programs.observe(padded, self._data)
@@ -194,21 +194,21 @@ class Chain:
 
     @double_precision()
     def packed(self) -> np.ndarray:
-        """The state of the sampler as one vector."""
+        """Return the state of the sampler as one vector."""
         return np.asarray(ravel_pytree(self._state)[0], dtype=np.float64)
 
     @double_precision()
     def restore(self, state: np.ndarray, draws: dict[str, np.ndarray], divergences: int, steps: float) -> None:
-        """Go back to where another chain of the same kind stopped.
+        """Continue where another chain of the same kind stopped.
 
         Parameters
         ----------
         state
-            Its `packed`.
+            The other chain's `packed`.
         draws
-            Its `draws`; rows beyond those that it had are left out.
+            The other chain's `draws`; rows beyond the draws of that state are ignored.
         divergences, steps
-            Its divergences and mean number of leapfrog steps.
+            The other chain's divergences and mean number of leapfrog steps.
         """
         flat, unravel = ravel_pytree(self._state)
         self._state = unravel(jnp.asarray(state[: len(flat)], flat.dtype))

@@ -1,6 +1,7 @@
-"""Posterior of the order parameters themselves: all weights integrated out exactly, at any width.
+"""Posterior of the order parameters, with all weights integrated out exactly at any width.
 
-At large N it is exp(-N S / 2) with the action of Tiberi et al., arXiv:2405.15926, eq. (32); the exact form is ours.
+At large N this posterior is exp(-N S / 2) with the action of Tiberi et al., arXiv:2405.15926, eq. (32); the exact form
+is ours.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .hierarchy import Hierarchy, LevelNumbers
 
 
 class CollapsedData(NamedTuple):
-    """Kernels of the paths, labels (P, C), temperature, and the numbers of the prior."""
+    """Data: kernels of the paths, labels (P, C), temperature, and the numbers of the prior."""
 
     kernels: PathKernels
     labels: Any
@@ -25,9 +26,9 @@ class CollapsedData(NamedTuple):
 
 @dataclass(frozen=True)
 class CollapsedPosterior:
-    """p(U^(1..L+1) | Y), proportional to the Wishart hierarchy times N(Y; 0, K(U^(1)) + T I), in the hierarchy's z.
+    """Posterior p(U^(1..L+1) | Y), proportional to the Wishart prior times N(Y; 0, K(U^(1)) + T I), in the prior's z.
 
-    Only the shape of the hierarchy is kept: widths enter through the data.
+    Only the shape of the hierarchy is kept: the widths enter through the data.
     """
 
     hierarchy: Hierarchy
@@ -45,7 +46,7 @@ class CollapsedPosterior:
         return log_prior + fit
 
     def observe(self, z: Any, data: CollapsedData) -> dict[str, Any]:
-        """U^(1), shape (d C, d C)."""
+        """Return U^(1), shape (d C, d C)."""
         F = self.hierarchy.factors(z, data.numbers)[0][0]
         return {"order_parameter": F @ F.T}
 
@@ -53,7 +54,7 @@ class CollapsedPosterior:
 def collapsed_data(
     hierarchy: Hierarchy, xi: np.ndarray, labels: np.ndarray, temperature: float, variances: tuple[float, ...]
 ) -> CollapsedData:
-    """Data of the posterior, from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
+    """Return the posterior's data from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
     kernels = path_kernels(xi, variances[0], hierarchy.outputs)
     columns = labels.reshape(len(xi), hierarchy.outputs)
     return CollapsedData(kernels, columns, np.float64(temperature), hierarchy.numbers(variances[1:]))

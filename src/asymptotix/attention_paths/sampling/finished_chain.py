@@ -1,4 +1,4 @@
-"""A chain of an earlier call that has all its draws: it is not run again, but judged together with new ones."""
+"""A chain of an earlier call that has all its draws: it is not run again, but reported together with new chains."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FinishedChain:
-    """What is left of a chain that has ended, with the attributes of :class:`Chain` that a report asks for.
+    """Values of a finished chain, with the attributes of :class:`Chain` that a report needs.
 
     Parameters
     ----------
     settings
-        How it was run.
+        Options of its run.
     values
-        Of its outcome.
+        Values of its outcome.
     """
 
     settings: ChainSettings
@@ -33,7 +33,7 @@ class FinishedChain:
 
     @property
     def iterations(self) -> int:
-        """All of them: there are none left to do."""
+        """Number of iterations done, which is all of them."""
         return self.goal
 
     @property
@@ -58,11 +58,11 @@ class FinishedChain:
 
     @property
     def cpu_seconds(self) -> float:
-        """What it took."""
+        """CPU seconds that the chain used."""
         return float(self.values["cpu_seconds"])
 
     def draws(self) -> dict[str, np.ndarray]:
-        """Observable -> draws, paths and outputs in one axis."""
+        """Return observable -> draws, with paths and outputs in one axis."""
         U = np.asarray(self.values["order_parameter_draws"])[: self.settings.draws]
         size = math.isqrt(math.prod(U.shape[1:]))
         found = {"order_parameter": U.reshape(len(U), size, size)}
@@ -73,7 +73,7 @@ class FinishedChain:
 
 
 def has_all_draws(values: Mapping[str, Any] | None, settings: ChainSettings) -> bool:
-    """Whether the values of an earlier outcome, filled up with NaN in a table, are those of a chain that has ended."""
+    """Return whether the values of an earlier outcome (padded with nan in a table) hold all draws of its chain."""
     if values is None or "order_parameter_draws" not in values:
         return False
     rows = np.asarray(values["order_parameter_draws"])[: settings.draws]

@@ -6,13 +6,13 @@ With input widths N_1..N_L of the layers and N_a of the readout, variances s_1..
     U^(l) | U^(l+1)   ~ Wishart(N_l, (s_l / N_l) I_{H_l} (x) U^(l+1)),      l = L..1,
 
 over partial paths times outputs, (h_l, ..., h_L, output) with the output fastest. No limit is taken: given all later
-weights, the rows of a layer's product are Gaussian. What is carried along is a factor, U^(l) = F^(l) F^(l)^T,
+weights, the rows of a layer's product are Gaussian. The recursion carries a factor, U^(l) = F^(l) F^(l)^T,
 
     F^(l) = sqrt(s_l / N_l) (I_{H_l} (x) F^(l+1)) A^(l),      A A^T ~ Wishart(N_l, I),
 
-so that singular matrices (N_l below the number of rows of A) need no care: F then has fewer columns than rows, and so
-has every later A fewer rows. A is lower triangular with A_ii^2 ~ chi^2_{N - i} and normal entries below (Bartlett)
-where N_l is at least its number m of rows, and an m x N_l matrix of normal entries otherwise.
+so singular matrices need no special treatment: where N_l is below the number m of rows of A, F has fewer columns than
+rows, and the A of all earlier layers have fewer rows. If N_l >= m, A is lower triangular with A_ii^2 ~ chi^2_{N - i}
+and normal entries below (Bartlett); otherwise A is an m x N_l matrix of normal entries.
 
 At large N this prior is exp(-N S_0 / 2) with the entropy of Tiberi et al., arXiv:2405.15926, eqs. (32) and (33); the
 exact form is ours.
@@ -35,7 +35,7 @@ import scipy.special
 
 
 class Level(NamedTuple):
-    """Shape of one factor A: heads H_l, rows m, width N_l (of which min(m, N_l) matters)."""
+    """Shape of one factor A: heads H_l, rows m, width N_l; A has min(m, N_l) columns."""
 
     heads: int
     rows: int
@@ -51,7 +51,7 @@ class Level(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Free coordinates of A."""
+        """Number of free coordinates of A."""
         return self.rows * (self.rows + 1) // 2 if self.triangular else self.rows * self.width
 
 
@@ -88,7 +88,7 @@ class Hierarchy:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """From the readout down to the first layer."""
+        """Shapes of the factors A, from the readout to the first layer."""
         found, columns = [], self.outputs
         for H, N in zip((1, *self.heads[::-1]), self.widths[::-1], strict=True):
             found.append(Level(H, H * columns, N))
@@ -102,23 +102,23 @@ class Hierarchy:
 
     @property
     def shape(self) -> Hierarchy:
-        """The hierarchy with the smallest widths that have the same coordinates: one program serves all of these."""
+        """Hierarchy with the same coordinates and the smallest widths; hierarchies of one shape share one program."""
         return Hierarchy(self.heads, tuple(level.columns for level in self.levels[::-1]), self.outputs)
 
     def numbers(self, variances: Sequence[float]) -> tuple[LevelNumbers, ...]:
-        """What the map needs besides its shape, from s_1..s_L, s_a; in the order of `levels`."""
+        """Return the numbers of every level, in the order of `levels`; ``variances`` are s_1..s_L, s_a."""
         found = []
         for level, s in zip(self.levels, tuple(variances)[::-1], strict=True):
             k = level.width - np.arange(level.rows if level.triangular else 0, dtype=float)
-            # Density of ln A for A^2 ~ chi^2_k, times d ln A / dz.
+            # Constants of the density of ln A for A^2 ~ chi^2_k, times d ln A / dz.
             constants = (1 - 0.5 * k) * math.log(2) - scipy.special.gammaln(0.5 * k) - 0.5 * np.log(2 * k)
             found.append(LevelNumbers(np.sqrt(s / level.width), k, constants))
         return tuple(found)
 
     def factors(self, z: Any, numbers: Sequence[LevelNumbers]) -> tuple[list[Any], Any]:
-        """F^(1), ..., F^(L+1) and the log density of the coordinates z, shape (size,).
+        """Return F^(1), ..., F^(L+1) and the log density of the coordinates z, shape (size,).
 
-        ``numbers`` may be those of any hierarchy of the same `shape`.
+        ``numbers`` may come from any hierarchy of the same `shape`.
         """
         log_density, first = 0.0, 0
         F, found = jnp.eye(self.outputs), []
@@ -132,7 +132,7 @@ class Hierarchy:
 
 
 def _noise_factor(z: Any, level: Level, numbers: LevelNumbers) -> tuple[Any, Any]:
-    """A with A A^T ~ Wishart(N, I_m), and the log density of its coordinates."""
+    """Return A with A A^T ~ Wishart(N, I_m), and the log density of its coordinates."""
     if not level.triangular:
         return z.reshape(level.rows, level.width), _log_normal(z)
     k = numbers.degrees
@@ -140,16 +140,16 @@ def _noise_factor(z: Any, level: Level, numbers: LevelNumbers) -> tuple[Any, Any
     scaled = jnp.diag(white)
     log_diagonal = 0.5 * jnp.log(k) + scaled / jnp.sqrt(2 * k)
     diagonal = jnp.exp(log_diagonal)
-    # The chi density in place of the normal one of the diagonal's z.
+    # For the diagonal's z, the chi density replaces the normal density.
     log_chi = k * log_diagonal - 0.5 * diagonal**2 + numbers.constants
     normal = _log_normal(z) + 0.5 * (scaled @ scaled) + 0.5 * level.rows * math.log(2 * math.pi)
     return jnp.where(np.eye(level.rows, dtype=bool), diagonal, white), log_chi.sum() + normal
 
 
 def _lower_triangle(z: Any, rows: int) -> Any:
-    """The m (m + 1)/2 numbers z, each once, in a lower triangle.
+    """Return a lower triangle that holds each of the m (m + 1)/2 numbers z once.
 
-    By concatenating and masking: XLA turns the scatter of an index assignment into a slow loop on CPUs.
+    Concatenation and a mask avoid index assignment, whose scatter XLA turns into a slow loop on CPUs.
     """
     return jnp.tril(jnp.concatenate([z[rows:], z[::-1]]).reshape(rows, rows))
 
@@ -159,6 +159,6 @@ def _log_normal(z: Any) -> Any:
 
 
 def _times_blocks(F: Any, A: Any, heads: int) -> Any:
-    """(I_H (x) F) A."""
+    """Return (I_H (x) F) A."""
     blocks = A.reshape(heads, F.shape[1], A.shape[1])
     return jnp.matmul(F, blocks, precision=jax.lax.Precision.HIGHEST).reshape(-1, A.shape[1])

@@ -1,7 +1,7 @@
 """Draws from the exact posterior at finite width: the No-U-Turn sampler on the order parameters or on the weights.
 
-The weights' posterior is Tiberi et al., arXiv:2405.15926, eq. (8), sampled there by the same method (appendix F); the
-posterior of the order parameters, all weights integrated out at any width, is ours.
+The weights' posterior is Tiberi et al., arXiv:2405.15926, eq. (8), sampled there by the same method (appendix F). The
+posterior of the order parameters, with all weights integrated out at any width, is ours.
 
 Equation ap-wishart of docs/theory/attention_paths.md.
 """
@@ -36,30 +36,30 @@ _Earlier = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class NUTS(Algorithm):
-    """The No-U-Turn sampler on the posterior of a :class:`PathPosterior`, exact at any width; a seed is a chain.
+    """The No-U-Turn sampler on the posterior of a :class:`PathPosterior`, exact at any width; each seed is one chain.
 
     Parameters
     ----------
     space : "collapsed" or "weights"
-        "collapsed" draws the order parameters U^(1), ..., U^(L+1), all weights integrated out: the prior is a chain of
-        Wishart matrices, the likelihood a Gaussian process, and the dimension does not depend on the width. "weights"
-        draws the weights themselves, which is slower but for the smallest networks.
+        "collapsed" draws the order parameters U^(1), ..., U^(L+1), with all weights integrated out: the prior is a
+        chain of Wishart matrices, the likelihood a Gaussian process, and the dimension does not depend on the width.
+        "weights" draws the weights themselves, which is slower except for the smallest networks.
     draws : int
-        Draws that are kept of each chain.
+        Number of draws kept from each chain.
     warmup : int
-        Iterations before the first draw, in which step size and mass matrix are tuned.
+        Number of iterations before the first draw, in which step size and mass matrix are tuned.
     thin : int
-        Iterations per draw.
+        Number of iterations per draw.
     target_accept : float
-        Mean acceptance that the step size is tuned to.
+        Mean acceptance probability that the step size is tuned to.
 
     Notes
     -----
     Reported per chain are ``order_parameter`` (the mean of U), ``order_parameter_err`` (its Monte Carlo standard
     error), ``order_parameter_draws``, ``r_hat`` (largest split R-hat over the entries of U, from all chains of the
     point), ``effective_samples`` (smallest over the entries), ``divergences``, ``step_size``, ``leapfrog_steps`` (mean
-    per iteration) and ``cpu_seconds`` (of all threads, without compilation); of weights also ``path_weights_draws``,
-    w^pi with f(x) = sum_pi w^pi . xi^pi(x).
+    per iteration) and ``cpu_seconds`` (of all threads, without compilation). ``space="weights"`` also reports
+    ``path_weights_draws``, w^pi with f(x) = sum_pi w^pi . xi^pi(x).
 
     Examples
     --------
@@ -94,19 +94,19 @@ class NUTS(Algorithm):
     def check_points(
         self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
     ) -> None:
-        """Refuse widths that are no whole numbers, and what memory cannot hold: draws and states of all chains."""
+        """Refuse widths that are not whole numbers, and chains whose draws and states do not fit into memory."""
         posterior, count = _path_posterior(problem), len(points) * len(seeds)
         size, features = posterior.network.paths * posterior.outputs, posterior.attended.shape[-1]
         numbers = self.draws * size * (size + (features if self.space == "weights" else 0))
-        # The draws of a chain, and a copy in passing.
+        # Bytes of the draws and of a temporary copy.
         what = f"{count} runs of {self.draws} draws of {size} x {size} numbers"
         refuse_beyond_memory(16 * numbers * count, what, "fewer draws or seeds")
         examples, paths = posterior.attended.shape[:2]
-        # Shared by all chains; made from one on the host.
+        # All chains share one table on the device, made from a second one on the host.
         table = 2 * stored_bytes(examples, paths, features, posterior.outputs)
         for runs in point_runs(points, seeds, control="width"):
             coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value))
-            # Of a chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.
+            # Per chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.
             one = 300 * coordinates + 6 * posterior.labels.size**2
             what = f"{len(seeds)} chains of {coordinates} coordinates ({runs.label})"
             refuse_beyond_memory(table + 8 * one * len(seeds), what, "a smaller width or space='collapsed'")
@@ -142,14 +142,14 @@ class NUTS(Algorithm):
         earlier: _Earlier,
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """As :meth:`run_points`; runs named in ``earlier`` go on where they stopped, and end in the same draws.
+        """Run the points like :meth:`run_points`, but resume the runs in ``earlier``; they end in the same draws.
 
-        Those that have all their draws are not run again: they are judged anew, together with the others.
+        Runs that have all their draws are not run again, but reported again together with the others.
 
         Parameters
         ----------
         earlier
-            (position in ``points``, position in ``seeds``) -> the values of the earlier outcome.
+            (position in ``points``, position in ``seeds``) -> values of the earlier outcome.
         """
         posterior = _path_posterior(problem)
         outputs = posterior.outputs if posterior.labels.ndim == 2 else None
@@ -171,7 +171,7 @@ class NUTS(Algorithm):
         seeds: Sequence[int],
         before: Mapping[int, Mapping[str, np.ndarray]],
     ) -> list[Chain | FinishedChain]:
-        """One chain per seed, at its start or at its end."""
+        """Return one chain per seed: a new chain, or the finished one of an earlier call."""
         from .chains import Chain, ChainSettings, placed
 
         sampled, data = _sampled(self.space, problem, widths)
@@ -194,7 +194,7 @@ def _path_posterior(problem: Problem) -> PathPosterior:
 
 
 def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) -> int:
-    """Numbers that describe the position of a chain."""
+    """Return the number of coordinates of a chain's position."""
     heads, outputs = problem.network.heads, problem.outputs
     if space == "weights":
         from .weight_space import WeightPosterior
@@ -208,7 +208,7 @@ def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) ->
 def _sampled(
     space: str, problem: PathPosterior, widths: tuple[int, ...]
 ) -> tuple[WeightPosterior, WeightData] | tuple[CollapsedPosterior, CollapsedData]:
-    """What is sampled, and its data."""
+    """Return the posterior to sample, and its data."""
     heads, xi, outputs = problem.network.heads, problem.attended, problem.outputs
     given = xi, problem.labels, problem.temperature, problem.prior_variances
     # Imported here, because both load JAX.
@@ -224,7 +224,7 @@ def _sampled(
 
 
 def _whole_widths(problem: PathPosterior, width: float) -> tuple[int, ...]:
-    """N_1..N_L, N_a as integers, or an error."""
+    """Return N_1..N_L, N_a as integers, or raise ValueError if they are not whole numbers."""
     if not np.isfinite(width):
         raise ValueError(
             f"width must be finite to be sampled, got {width}; solve(..., width=inf) is the Gaussian-process limit"

@@ -1,14 +1,14 @@
-"""Posterior of the weights themselves, through the attended inputs: no token is touched.
+"""Posterior of the weights themselves, computed from the attended inputs without the tokens.
 
-With E^(L+1) = a, shape (C, N_a), and for partial paths (h_l, ..., h_L), the output fastest,
+Start from E^(L+1) = a, shape (C, N_a). For partial paths (h_l, ..., h_L), the output fastest, define
 
-    E^(l)_(h, rest, c) = E^(l+1)_(rest, c) V^{l,h} / sqrt(N_{l+1}),      U^(l) = E^(l) E^(l)^T / N_l,
+    E^(l)_(h, rest, c) = E^(l+1)_(rest, c) V^{l,h} / sqrt(N_{l+1}),      U^(l) = E^(l) E^(l)^T / N_l.
 
-every output is linear in the attended inputs, f_c(x) = sum_pi w^{pi c} . xi^pi(x) with the path weights
+Then every output is linear in the attended inputs, f_c(x) = sum_pi w^{pi c} . xi^pi(x), with the path weights
 
-    w = E^(1) V0 / sqrt(d N_1 N0),
+    w = E^(1) V0 / sqrt(d N_1 N0).
 
-which cost d N_1 N0 operations, whatever the number of examples.
+They cost d N_1 N0 operations, whatever the number of examples.
 
 Tiberi et al., arXiv:2405.15926, eqs. (5), (6) and (8), with E^(1) the effective weights of all paths; eq. (13) for U.
 """
@@ -27,7 +27,7 @@ from ..network.weights import Weights
 
 
 class WeightData(NamedTuple):
-    """Attended inputs (P, d N0), labels (P, C), temperature, and variances s_0, s_1..s_L, s_a."""
+    """Data: attended inputs (P, d N0), labels (P, C), temperature, and variances s_0, s_1..s_L, s_a."""
 
     xi: Any
     labels: Any
@@ -37,7 +37,7 @@ class WeightData(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightPosterior:
-    """p(V0, V, a | Y), in coordinates z that are the weights divided by their prior standard deviations.
+    """Posterior p(V0, V, a | Y); its coordinates z are the weights divided by their prior standard deviations.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class WeightPosterior:
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of V0, of V^1..V^L and of a, in the order in which z holds them."""
+        """Shapes of V0, V^1..V^L and a, in their order in z."""
         N = self.widths
         layers = tuple(zip(self.heads, N[1:], N[:-1], strict=True))
         return ((N[0], self.features), *layers, (self.outputs, N[-1]))
@@ -68,7 +68,7 @@ class WeightPosterior:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def weights(self, z: Any, variances: Any) -> Weights:
-        """Weights of order one, `a` of shape (C, N_a)."""
+        """Return the weights of order one, with `a` of shape (C, N_a)."""
         parts, first = [], 0
         for shape, s in zip(self.shapes, variances, strict=True):
             last = first + math.prod(shape)
@@ -77,18 +77,18 @@ class WeightPosterior:
         return Weights(parts[0], parts[1:-1], parts[-1])
 
     def effective_weights(self, weights: Weights) -> Any:
-        """E^(1), shape (d C, N_1)."""
+        """Return E^(1), shape (d C, N_1)."""
         E = weights.a
         for V in list(weights.V)[::-1]:
             E = (E @ V / math.sqrt(E.shape[-1])).reshape(-1, V.shape[-1])
         return E
 
     def path_weights(self, weights: Weights, E: Any) -> Any:
-        """w, shape (d C, N0), from the weights and their E^(1)."""
+        """Return w, shape (d C, N0), from the weights and their E^(1)."""
         return E @ weights.V0 / math.sqrt(math.prod(self.heads) * self.widths[0] * self.features)
 
     def log_density(self, z: Any, data: WeightData) -> Any:
-        """Up to a constant."""
+        """Return ln p(z | Y) up to a constant."""
         weights = self.weights(z, data.variances)
         w = self.path_weights(weights, self.effective_weights(weights))
         w = w.reshape(-1, self.outputs, self.features).transpose(0, 2, 1).reshape(-1, self.outputs)
@@ -102,6 +102,6 @@ class WeightPosterior:
 
 
 def weight_data(xi: np.ndarray, labels: np.ndarray, temperature: float, variances: tuple[float, ...]) -> WeightData:
-    """Data of the posterior, from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
+    """Return the posterior's data from attended inputs (P, d, N0), labels (P,) or (P, C) and s_0, s_1..s_L, s_a."""
     P = len(xi)
     return WeightData(xi.reshape(P, -1), labels.reshape(P, -1), np.float64(temperature), np.array(variances))

@@ -1,1 +1,1 @@
-"""The order parameter over pairs of paths: its action, the minimum of it, and the likelihood of the labels."""
+"""The order parameter over pairs of paths: its action, the action's minimum, and the likelihood of the labels."""

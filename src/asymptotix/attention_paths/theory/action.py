@@ -17,7 +17,7 @@ of r_l N, its gradient is
 With C outputs U acts on paths x outputs and K on examples x outputs; nothing else changes.
 
 Tiberi et al., arXiv:2405.15926, eqs. (10) to (12), in full eqs. (31) to (34), for equal widths, heads and variances.
-The factor s_0 of the kernel is missing in print, where every prior variance is one.
+The paper's kernel has no factor s_0; every prior variance is one there.
 
 Equations ap-action, ap-gp of docs/theory/attention_paths.md.
 """
@@ -48,14 +48,14 @@ SINGLE_ROUNDING, SINGLE_GRADIENT = 1e-6, 1e-5
 
 @dataclass(frozen=True)
 class ActionValue:
-    """The action at one U, and what comes with it.
+    """The action at one U, its gradient, and their parts.
 
     Attributes
     ----------
     value
         S.
     D, R
-        Derivatives of ln det(K + T I) and of -Y^T (K + T I)^-1 Y with respect to U, of its shape (d C, d C).
+        Derivatives of ln det(K + T I) and of -Y^T (K + T I)^-1 Y with respect to U, shape (d C, d C) like U.
     inner
         The eliminated U^(2), ..., U^(L+1) as matrices; the last is C x C.
     prior_slope
@@ -63,7 +63,7 @@ class ActionValue:
     gradient
         dS/dU, shape (d C, d C).
     spread
-        Gives what the energy's curvature is estimated from, where the energy tells.
+        Function that returns the `Spread` from which the energy's curvature is estimated, or None.
     """
 
     value: float
@@ -89,21 +89,21 @@ class Action:
     temperature
         T > 0.
     prior_variance
-        One variance for all weights, or L + 2 of them: projection, value matrices of layers 1..L, readout.
+        One variance for all weights, or L + 2 variances: projection, value matrices of layers 1..L, readout.
     width
         N; inf is the Gaussian-process limit, where the data drop out of S.
     width_ratios
-        r_1..r_L, r_a: the width that the value matrices of each layer and the readout read from is r_l N. One each if
-        left out.
+        r_1..r_L, r_a: the value matrices of layer l read from width r_l N, the readout from r_a N. By default all
+        ratios are one.
 
     Attributes
     ----------
     size
         Rows of U: paths times outputs, outputs fastest.
     layers
-        Heads, variances and ratios of widths as the entropy takes them.
+        Heads, variances and ratios of widths, in the form that the entropy needs.
     rounding
-        Relative error of S by rounding.
+        Relative rounding error of S.
     """
 
     rounding = 1e-11
@@ -136,16 +136,16 @@ class Action:
         self._energy = Energy(attended, self.labels.reshape(self.examples, -1), self.prior_variances[0])
 
     def at_width(self, width: float) -> Action:
-        """The same data at another width; the features are shared."""
+        """Return the action of the same data at another width; both share the features."""
         other = copy.copy(self)
         other.width = checks.positive("width", width, infinite=True)
         return other
 
     def drafts(self, coarse: bool) -> Iterator[tuple[float, Action]]:
-        """Cheaper actions whose minima are near, the cheapest first: where to start from. None where S is cheap.
+        """Yield cheaper actions with nearby minima, the cheapest first, as starts of the search; none if S is cheap.
 
-        With each comes the scaled gradient below which its minimum is no nearer to that of S. That of the coarse one,
-        without most directions of token space, is some percent off; the other one is S in single precision.
+        Each comes with a scaled gradient; below it, the draft's minimiser gets no nearer to that of S. The coarse draft
+        omits most directions of token space, and its minimum is some percent off. The other is S in single precision.
         """
         energy = self._energy
         noise = self._rounding_of_single_kernel / self.temperature
@@ -158,7 +158,7 @@ class Action:
 
     @property
     def _rounding_of_single_kernel(self) -> float:
-        """Norm of the error of K in single precision: that of a random matrix with errors of its diagonal's size."""
+        """Norm of K's error in single precision, for random entries of the size of the diagonal's errors."""
         size = self.prior_order_parameter[0, 0] * self._energy.kernel_scale
         return float(np.finfo(np.float32).eps * size * np.sqrt(self.examples))
 
@@ -179,9 +179,9 @@ class Action:
         return self.layers.ratios[0] * self.width
 
     def at(self, U: Matrix, start: Sequence[Matrix] | None = None) -> ActionValue:
-        """S, its gradient and their parts at a symmetric positive definite U of shape (d C, d C).
+        """Return S, its gradient and their parts at a symmetric positive definite U of shape (d C, d C).
 
-        `start` is where the elimination of the deeper layers begins, such as the `inner` of a nearby U.
+        `start` holds the deeper order parameters at which their elimination begins, such as the `inner` of a nearby U.
         """
         self._require_definite(U)
         energy = self._energy.at(U, self.temperature)
@@ -210,11 +210,11 @@ class Action:
 
 
 def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
-    """Peak memory of minimising an action, in bytes, beyond the attended inputs handed over.
+    """Return the peak memory of minimising an action, in bytes, without the attended inputs that are passed in.
 
-    Five arrays of the size of the attended inputs (a checked copy, the features kept, the whitened ones of the last and
-    of the next step, what the curvature takes from them), a few of (examples x outputs)^2 and features^2, and some
-    hundred of U's size, most of them the past steps that the search combines.
+    It holds five arrays of the size of the attended inputs (a checked copy, the features, the whitened features of the
+    last and of the next step, the curvature's part of these), three of (examples x outputs)^2 and of features^2, and a
+    hundred of the size of U, most of them past steps that the search combines.
     """
     square = 3 * (examples * outputs) ** 2 + 3 * features**2 + 100 * (paths * outputs) ** 2
     table = table_bytes(examples, paths, features) if outputs == 1 else 0
@@ -222,7 +222,7 @@ def required_bytes(examples: int, paths: int, features: int, outputs: int = 1) -
 
 
 def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
-    """Labels as a finite float array of shape (P,) or (P, C), C >= 1."""
+    """Return labels as a finite float array of shape (P,) or (P, C), C >= 1."""
     if np.ndim(checks.real_array(name, labels)) == 1:
         return checks.array_of_shape(name, labels, (examples,))
     found = checks.array_of_shape(name, labels, (examples, None))
@@ -232,14 +232,14 @@ def checked_labels(name: str, labels: ArrayLike, examples: int) -> Matrix:
 
 
 def checked_variances(prior_variance: float | Sequence[float], layers: int) -> tuple[float, ...]:
-    """L + 2 positive variances (projection, value matrices, readout) from one number or as many."""
+    """Return L + 2 positive variances (projection, value matrices, readout), given one or all of them."""
     if checks.dimensions("prior_variance", prior_variance) == 0:
         return (float(checks.positive("prior_variance", prior_variance)),) * (layers + 2)
     return _positive_numbers("prior_variance", prior_variance, layers + 2)
 
 
 def checked_ratios(width_ratios: Sequence[float] | None, layers: int) -> tuple[float, ...]:
-    """L + 1 positive ratios r_1..r_L, r_a; all one where nothing is given."""
+    """Return L + 1 positive ratios r_1..r_L, r_a; all are one where nothing is given."""
     if width_ratios is None:
         return (1.0,) * (layers + 1)
     return _positive_numbers("width_ratios", width_ratios, layers + 1)

@@ -1,20 +1,21 @@
-"""Newton steps on the action, with a curvature that is estimated from what the gradient costs.
+"""Newton steps on the action, with a curvature that is estimated at about the cost of the gradient.
 
 Along geodesics U^(l) -> (U^(l))^1/2 exp(X_l) (U^(l))^1/2 of all layers' order parameters together, the curvature of the
 entropy is exact. With Z_l = (U^(l))^1/2 (I (x) U^(l+1))^-1/2 / sqrt(s_l) it is the quadratic form
 
     r_{L+1} tr(u X_{L+1}^2) / s_{L+1} + sum_l r_l | X_l Z_l - Z_l (I (x) X_{l+1}) |^2,
 
-since traces of products of exponentials are all that S_0 has beyond linear terms. The energy's second derivative along
+since S_0 consists of linear terms and traces of products of exponentials. The energy's second derivative along
 V = U^1/2 X_1 U^1/2 is, with the whitened features w of `energy` and the projections p of v on the features,
 
     -sum_{mu nu} (w_mu . V w_nu)^2 + 2 sum_mu (w_mu . V p)^2.
 
-Every product with it would cost an evaluation. But the first sum runs over all pairs of examples and averages itself:
-it is tr(M^2) tr(D V D V) where the covariance of w is that of the paths, D, times that of token space, M of trace one.
-Only along V = U, where it is known, w_mu . V w_mu does not average out. In the second sum p distinguishes directions of
-token space. Along the leading ones it is taken as it is, and along the others it is tr(V D V p M p^T) likewise. At the
-minimum some percent of the curvature are in error, of either sign; more at temperatures far below the kernel.
+Each exact product with this matrix would cost an evaluation of the action. But the first sum runs over all pairs of
+examples, so an average replaces it: tr(M^2) tr(D V D V), if the covariance of w is D, over paths, times M, over token
+space and of trace one. Only along V = U does w_mu . V w_mu not average out, and there the sum is known. The second sum
+depends on the directions of p in token space: it is exact along the leading ones, and replaced by the average
+tr(V D V p M p^T) along the others. At the minimum, the curvature has errors of some percent, of either sign; the
+errors are larger at temperatures far below the scale of the kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ACCURACY, MOST_PRODUCTS = 0.05, 100
 
 
 def newton_step(U: Matrix, action: Action, value: ActionValue) -> Matrix:
-    """U after one Newton step from where the action has this value, whose `spread` must be known."""
+    """Return U after one Newton step; ``value`` is the action at U, and its ``spread`` must not be None."""
     curvature = Curvature(U, action, value)
     slope = [curvature.root @ value.gradient @ curvature.root, *(np.zeros_like(X) for X in value.inner)]
     with one_blas_thread(len(U)):
@@ -90,18 +91,18 @@ class Curvature:
         DX = self._D @ X
         seen = self._whitened.T @ (X @ self._projected).astype(self._whitened.dtype).ravel()
         exact = (self._whitened @ seen).reshape(len(X), -1) @ self._projected.T
-        # X_1 = I is V = U, where the first sum is known.
+        # X_1 = I means V = U, where the first sum is known.
         along = np.trace(DX) / np.trace(self._D)
         apart = self._concentration * (DX - along * self._D) @ self._D
         apart -= self._D * (np.trace(apart) / np.trace(self._D))
         first = apart + along * self._total / np.trace(self._D) * self._D
         bent = 2.0 * (DX @ self._rest + exact) - first
-        # The last two: geodesics are not straight.
+        # The terms DX and R X arise because geodesics are not straight.
         return _symmetric(bent + DX - self._R @ X)
 
 
 def _solve(curvature: Curvature, slope: Sequence[Matrix]) -> list[Matrix]:
-    """Conjugate gradients for curvature(X) = -slope, ended where the curvature is not positive."""
+    """Solve curvature(X) = -slope by conjugate gradients; stop where the curvature is not positive."""
     X, residual = [np.zeros_like(g) for g in slope], [-g for g in slope]
     direction, size = residual, _dot(residual, residual)
     enough = ACCURACY**2 * size
@@ -109,7 +110,7 @@ def _solve(curvature: Curvature, slope: Sequence[Matrix]) -> list[Matrix]:
         product = curvature(direction)
         bend = _dot(direction, product)
         if bend <= 0.0:
-            # At the first product nothing but the slope is known.
+            # At the first product only the slope is known, so the step follows it downhill.
             return X if X[0].any() else direction
         X = [x + size / bend * p for x, p in zip(X, direction, strict=True)]
         residual = [x - size / bend * p for x, p in zip(residual, product, strict=True)]
@@ -125,13 +126,13 @@ def _dot(first: Sequence[Matrix], second: Sequence[Matrix]) -> float:
 
 
 def _roots(X: Matrix) -> tuple[Matrix, Matrix]:
-    """X^1/2 and X^-1/2."""
+    """Return X^1/2 and X^-1/2."""
     values, vectors = np.linalg.eigh(X)
     return (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
 
 
 def _times_repeated(Z: Matrix, X: Matrix) -> Matrix:
-    """Z (I (x) X)."""
+    """Return Z (I (x) X)."""
     return (Z.reshape(len(Z), -1, len(X)) @ X).reshape(len(Z), -1)
 
 

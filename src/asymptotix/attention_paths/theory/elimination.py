@@ -1,4 +1,4 @@
-"""Entropy of the order parameters of all layers, and its exact minimum over those of the deeper layers.
+"""Entropy of all layers' order parameters, and its exact minimum over U^(2), ..., U^(L+1) at fixed U^(1).
 
 Layer l = 1..L with H_l heads has an order parameter U^(l) of size d_l C, d_l = H_l ... H_L, indexed by partial paths
 (h_l, ..., h_L) and the output c = 1..C, with h_l slowest and c fastest; the readout has U^(L+1) = u of size C. With
@@ -8,15 +8,15 @@ read from, and PT the partial trace over h_l, the entropic part of the action is
     S_0 = r_{L+1} [ tr u / s_{L+1} - ln det u ]
         + sum_l r_l [ tr(PT(U^(l)) (U^(l+1))^-1) / s_l - ln det U^(l) + H_l ln det U^(l+1) ].
 
-Only U^(1) meets the data. The others are eliminated: dS_0/dU^(l+1) = 0 is the Riccati equation X A X + c X = B for
-X = U^(l+1), where A = I (x) (U^(l+2))^-1 (A = I for the readout), c = s_{l+1} (H_l r_l / r_{l+1} - 1) of either sign,
-and B = (s_{l+1} r_l) / (s_l r_{l+1}) PT(U^(l)).
+Only U^(1) enters the likelihood, so the others are eliminated: dS_0/dU^(l+1) = 0 is the Riccati equation
+X A X + c X = B for X = U^(l+1), where A = I (x) (U^(l+2))^-1 (A = I for the readout), c = s_{l+1} (H_l r_l / r_{l+1}
+- 1) of either sign, and B = (s_{l+1} r_l) / (s_l r_{l+1}) PT(U^(l)).
 
 S_0 is convex along the geodesics of the positive definite cone: Kronecker products and inverses of geodesics are
 geodesics, traces are convex on them and ln det is linear. So the eliminated order parameters are unique.
 
 Tiberi et al., arXiv:2405.15926, eqs. (32) and (33), whose S_0 = -L(u) - sum_l L(U^(l) (I (x) U^(l+1))^-1), at equal
-widths, heads and variances. The elimination in closed form is ours: the print minimises over all layers by gradients.
+widths, heads and variances. The elimination in closed form is ours: the paper minimises over all layers by gradients.
 
 Equations ap-entropy, ap-riccati of docs/theory/attention_paths.md.
 """
@@ -37,7 +37,7 @@ SWEEP_TOLERANCE = 1e-13
 """Relative change of every deeper order parameter below which the sweeps over layers stop."""
 
 STALL = (1e-8, 5)
-"""Sweeps also stop where the change, once below the first, has not fallen for as many sweeps: that is rounding."""
+"""Change and number of sweeps: sweeps also stop if a change below the first has not fallen for the second."""
 
 PLAIN_SWEEPS = 25
 """Sweeps before acceleration begins. At equal widths they are enough; unequal ones can tie layers to one another."""
@@ -50,7 +50,7 @@ MAX_SWEEPS = 1_000
 
 
 class Layers(NamedTuple):
-    """What the entropy depends on besides the order parameters.
+    """Parameters of the entropy: heads, prior variances and relative widths of the layers.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Layers(NamedTuple):
     variances
         s_1..s_{L+1}: value matrices, readout.
     ratios
-        r_1..r_{L+1}: widths that these read from, as multiples of N.
+        r_1..r_{L+1}: widths that these weights read from, as multiples of N.
     """
 
     heads: tuple[int, ...]
@@ -72,26 +72,26 @@ class Layers(NamedTuple):
         return math.prod(self.heads)
 
     def coefficients(self, layer: int) -> tuple[float, float]:
-        """The c of the equation for U^(l+1), and what multiplies PT(U^(l)) there; `layer` is l - 1, from zero."""
+        """Return c and the factor of PT(U^(l)) in the equation for U^(l+1); `layer` is l - 1, from zero."""
         s, s_next = self.variances[layer : layer + 2]
         relative = self.ratios[layer] / self.ratios[layer + 1]
         return s_next * (self.heads[layer] * relative - 1.0), relative * s_next / s
 
     def prior(self, layer: int, outputs: int) -> Matrix:
-        """U^(l) = s_l ... s_{L+1} I where no data are seen; `layer` is l - 1, from zero."""
+        """Return U^(l) = s_l ... s_{L+1} I, the minimiser without data; `layer` is l - 1, from zero."""
         return math.prod(self.variances[layer:]) * np.eye(math.prod(self.heads[layer:]) * outputs)
 
 
 def partial_trace(U: Matrix, heads: int) -> Matrix:
-    """Trace of U over its slow index h = 1..H: PT(U)_ab = sum_h U_(h a)(h b)."""
+    """Return the trace of U over its slow index h = 1..H: PT(U)_ab = sum_h U_(h a)(h b)."""
     size = U.shape[0] // heads
     return np.einsum("hahb->ab", U.reshape(heads, size, heads, size))
 
 
 def riccati(A: Matrix, B: Matrix, c: float) -> Matrix:
-    """Positive definite root X of X A X + c X = B for positive definite A.
+    """Return the positive definite root X of X A X + c X = B for positive definite A.
 
-    B is positive definite, or for c < 0 at least semi-definite:
+    B must be positive definite, or for c < 0 at least semi-definite. Then
     X = A^-1/2 g(A^1/2 B A^1/2) A^-1/2 with g(w) = (sqrt(c^2 + 4 w) - c) / 2.
     """
     values, vectors = np.linalg.eigh(A)
@@ -106,9 +106,9 @@ def riccati(A: Matrix, B: Matrix, c: float) -> Matrix:
 def eliminate(U: Matrix, layers: Layers, start: Sequence[Matrix] | None = None) -> list[Matrix]:
     """Minimise S_0 over U^(2), ..., U^(L+1) at fixed U^(1) = U.
 
-    One layer is closed form, two with a single output are one scalar root. Otherwise closed forms are swept over the
-    layers until nothing changes. Each of them lowers S_0, and with a single output the last two order parameters
-    always move together.
+    One layer has a closed form; two layers with a single output need one scalar root. Otherwise each layer's closed
+    form is applied in turn, in sweeps over the layers, until nothing changes. Each update lowers S_0. With a single
+    output, the last two order parameters are always updated together.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def eliminate(U: Matrix, layers: Layers, start: Sequence[Matrix] | None = None) 
     layers
         Heads, variances and ratios of widths.
     start
-        Where the sweeps start, such as the answer at a nearby U; the prior's values if left out.
+        Order parameters at which the sweeps start, such as the answer at a nearby U; by default the prior's values.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def eliminate(U: Matrix, layers: Layers, start: Sequence[Matrix] | None = None) 
 
 
 def entropy(U: Matrix, inner: Sequence[Matrix], layers: Layers) -> float:
-    """S_0 at U^(1) = U and U^(2..L+1) = inner."""
+    """Return S_0 at U^(1) = U and U^(2..L+1) = inner."""
     u = inner[-1]
     total = layers.ratios[-1] * (np.trace(u) / layers.variances[-1] - log_det(u))
     here, log_det_here = U, log_det(U)
@@ -152,18 +152,18 @@ def entropy(U: Matrix, inner: Sequence[Matrix], layers: Layers) -> float:
 
 
 def extended_inverse(X: Matrix, heads: int) -> Matrix:
-    """I_H (x) X^-1: the inverse of the next layer's order parameter, repeated for each head of this layer."""
+    """Return I_H (x) X^-1: the inverse of the next layer's order parameter, repeated for each head of this layer."""
     inverse = np.linalg.inv(X)
     return np.asarray(np.kron(np.eye(heads), 0.5 * (inverse + inverse.T)), dtype=np.float64)
 
 
 def log_det(X: Matrix) -> float:
-    """Logarithm of the determinant of a positive definite matrix by Cholesky, which refuses any other."""
+    """Return ln det of a positive definite matrix by Cholesky, which raises LinAlgError for any other matrix."""
     return float(2.0 * np.log(np.diag(np.linalg.cholesky(X))).sum())
 
 
 def _positive_root(w: Matrix, c: float) -> Matrix:
-    """Root x > 0 of x^2 + c x = w without the cancellation of (sqrt(c^2 + 4 w) - c) / 2 at c > 0 and small w."""
+    """Return the root x > 0 of x^2 + c x = w; (sqrt(c^2 + 4 w) - c) / 2 would cancel at c > 0 and small w."""
     root = np.sqrt(c * c + 4.0 * w)
     if c < 0:
         return 0.5 * (root - c)
@@ -172,7 +172,7 @@ def _positive_root(w: Matrix, c: float) -> Matrix:
 
 
 def _accelerated(U: Matrix, inner: list[Matrix], layers: Layers) -> list[Matrix]:
-    """Sweeps with Anderson acceleration on the logarithms, which a safeguard turns back into plain ones if need be."""
+    """Sweep with Anderson acceleration on the logarithms; a safeguard returns to plain sweeps where that fails."""
     sizes, point = [len(X) for X in inner], to_log(inner)
     anderson = Anderson(len(point), MEMORY, MAX_MOVE)
     least, stalled, change = np.inf, 0, np.inf
@@ -204,7 +204,7 @@ def _sweep(U: Matrix, before: Sequence[Matrix], layers: Layers) -> list[Matrix]:
 
 
 def _stationary(above: Matrix, below: Matrix | None, layers: Layers, layer: int) -> Matrix:
-    """U^(l+1) between U^(l) and U^(l+2), of which the readout has none; `layer` is l - 1, from zero."""
+    """Return the stationary U^(l+1) given U^(l) and U^(l+2) (None for the readout); `layer` is l - 1, from zero."""
     c, share = layers.coefficients(layer)
     B = share * partial_trace(above, layers.heads[layer])
     A = np.eye(len(B)) if below is None else extended_inverse(below, layers.heads[layer + 1])
@@ -212,11 +212,11 @@ def _stationary(above: Matrix, below: Matrix | None, layers: Layers, layer: int)
 
 
 def _last_pair(above: Matrix, layers: Layers, guess: float | None) -> tuple[Matrix, Matrix]:
-    """U^(L) and the scalar u together, given U^(L-1).
+    """Return the stationary U^(L) and scalar u together, given U^(L-1).
 
     In the eigenbasis of B the Riccati equation at A = 1/u is x_i^2 / u + c x_i = b_i. With y_i = x_i / u, which falls
-    with u, u solves u + c_a = k sum_i y_i. A negative c_a is moved to the right; then the difference of the logarithms
-    of both sides rises with ln u from below zero to above.
+    with u, the equation for u is u + c_a = k sum_i y_i. A negative c_a is moved to the right side; then the difference
+    of the logarithms of both sides rises with ln u from negative to positive values.
     """
     depth = len(layers.heads)
     (c, share), (c_a, k) = layers.coefficients(depth - 2), layers.coefficients(depth - 1)
@@ -233,7 +233,7 @@ def _last_pair(above: Matrix, layers: Layers, guess: float | None) -> tuple[Matr
     here = float(np.log(guess if guess is not None else layers.variances[-1]))
     value = mismatch(here)
     if abs(value) > 1e-15:
-        # The slope is at least 1/2 unless c < 0 < c_a. A hair wider than that bound, against rounding.
+        # The slope is at least 1/2 unless c < 0 < c_a, so the root is within 2 |value|; 1e-12 allows for rounding.
         reach = 2.0 * value + np.copysign(1e-12, value)
         while mismatch(here - reach) * value > 0:
             reach *= 2.0

@@ -1,4 +1,4 @@
-"""What the data contribute to the action: ln det(K + T I) + Y^T (K + T I)^-1 Y and its slopes in U.
+"""Energy, the data's part of the action: ln det(K + T I) + Y^T (K + T I)^-1 Y, and its slopes in U.
 
 With C outputs the kernel acts on (example, output),
 
@@ -9,15 +9,15 @@ and with A = (K + T I)^-1 and v = A Y the slopes are
     D^{(pi c),(pi' c')} = (s_0 / d) sum_{mu nu} A^{(mu c),(nu c')} xi^pi(mu) . xi^pi'(nu) / N0,
     R^{(pi c),(pi' c')} = (s_0 / d) sum_{mu nu} v^{mu c} v^{nu c'} xi^pi(mu) . xi^pi'(nu) / N0.
 
-Where there is one output and memory allows, the inner products of all pairs of paths are stored, and K and D are
-products with one matrix. Otherwise everything follows from the attended inputs by matrix products, for each pair of
-outputs in turn; where there is one output, a triangular solve takes the place of the inverse.
+With one output, and if memory allows, the inner products of all pairs of paths are stored in a table, and K and D are
+products with this table. Otherwise K and D are computed from the attended inputs by matrix products, for each pair of
+outputs in turn; with one output, a triangular solve replaces the inverse.
 
-Energies without a table can be drafted: in single precision, from the leading directions of token space. The inputs
-along the others are nearly orthogonal from example to example, so that they add to K what noise adds to the
-temperature.
+An energy without a table has a cheaper draft, in single precision and from the leading directions of token space.
+Along the other directions, the inputs of different examples are nearly orthogonal, so these directions act on K like
+noise, that is like a higher temperature.
 
-Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the print's energy is 1/P of this one, and its kernel lacks s_0.
+Tiberi et al., arXiv:2405.15926, eqs. (10) and (12): the paper's energy is 1/P of this one, and its kernel lacks s_0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEADING_SHARE = 0.99
 """Share of |features^T v|^2 in the directions of token space along which the whitened features are reported."""
 
 SAMPLED = 4
-"""One in so many examples is asked how the whitened features are spread over token space: all tell the same."""
+"""Every fourth example enters the spread over token space of whitened features; all examples have nearly the same."""
 
 
 class EnergyValue(NamedTuple):
@@ -56,22 +56,22 @@ class EnergyValue(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the whitened features w^pi = l^-1 features^pi and the projections p^pi of v lie in token space.
+    """Spread over token space of the whitened features w^pi = l^-1 features^pi and the projections p^pi of v.
 
-    With b_1..b_r the principal directions of p and M the covariance of w over paths and examples, of trace one:
+    Here b_1..b_r are the principal directions of p, and M is the covariance of w over paths and examples, of trace one.
 
     Attributes
     ----------
     total
         |I - T A|^2, which is the sum of (w_mu . U w_nu)^2 over all pairs of examples.
     concentration
-        tr M^2, one over the number of directions that count.
+        tr M^2, the inverse of the effective number of directions.
     projected
-        p^pi . b_i along the leading ones of those directions, (d, q).
+        p^pi . b_i along the q leading directions, (d, q).
     whitened
         w^pi . b_i for every example, (d, q, P).
     rest
-        p M p^T of the part of p along the others, (d, d).
+        p M p^T for the part of p along the other directions, (d, d).
     """
 
     total: float
@@ -82,7 +82,7 @@ class Spread(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """D and R, each of size d C, and how to get what the curvature is estimated from, where that is possible."""
+    """D and R, each of size d C, and a function for the `Spread` that the curvature is estimated from, or None."""
 
     D: Matrix
     R: Matrix
@@ -99,7 +99,7 @@ class Energy:
     labels
         Y, shape (P, C).
     prior_variance
-        s_0, that of the projection.
+        s_0, the prior variance of the projection.
     """
 
     def __init__(self, xi: Matrix, labels: Matrix, prior_variance: float) -> None:
@@ -108,23 +108,23 @@ class Energy:
         self._xi, self._scale = xi, float(np.sqrt(prior_variance / (self.paths * N0)))
         is_stored = self.outputs == 1 and table_bytes(self.examples, self.paths, N0) > 0
         self._table = PathTable(self.features) if is_stored else None
-        # By output, then by example, as the rows of K are kept here.
+        # Sorted by output, then by example, like the rows of K in this class.
         self._labels = np.ascontiguousarray(labels.T).ravel()
         self._noise: Matrix | None = None
 
     @cached_property
     def features(self) -> np.ndarray:
-        """Scaled inputs of the paths, (d, r, P), directions of token space by falling variance."""
+        """Scaled inputs of the paths, (d, r, P); the r directions of token space are sorted by falling variance."""
         return path_features(self._xi, self._scale)
 
     @property
     def is_costly(self) -> bool:
-        """Whether time is spent on the features of one output or their products, more than on matrices of P x P."""
+        """Whether, with one output, work on the features takes more time than work on P x P matrices."""
         return self.outputs == 1 and self.features.shape[0] * self.features.shape[1] > 2 * self.examples
 
     @property
     def is_stored(self) -> bool:
-        """Whether the inner products of all pairs of paths are."""
+        """Whether the inner products of all pairs of paths are stored."""
         return self._table is not None
 
     @property
@@ -133,12 +133,12 @@ class Energy:
         return float(np.vdot(self.features, self.features) / self.examples)
 
     def leading_directions(self, share: float) -> int:
-        """The number of directions of token space that hold this share of the variance of the features."""
+        """Return the number of directions of token space that hold this share of the features' variance."""
         variances = np.einsum("akm,akm->k", self.features, self.features)
         return 1 + int(np.searchsorted(np.cumsum(variances), share * variances.sum()))
 
     def draft(self, directions: int) -> Energy:
-        """The energy in single precision, with all but the leading directions of token space counted as noise."""
+        """Return the energy in single precision, with all but the leading directions of token space taken as noise."""
         other = copy.copy(self)
         other.features = self.features[:, :directions].astype(np.float32)
         rest = self.features.reshape(self.paths, -1)[:, directions * self.examples :]
@@ -146,7 +146,7 @@ class Energy:
         return other
 
     def at(self, U: Matrix, temperature: float) -> EnergyValue:
-        """The energy at a positive definite U, and what its slopes are made of."""
+        """Return the energy at a positive definite U, and the quantities from which its slopes are computed."""
         K = self._lower_kernel(U)
         K[np.diag_indices(len(K))] += temperature if self._noise is None else temperature + (U * self._noise).sum()
         factor, info = _potrf(K, lower=1, overwrite_a=1, clean=0)
@@ -160,8 +160,8 @@ class Energy:
         return EnergyValue(float(log_det + self._labels @ v), factor, v.reshape(self.outputs, -1).T, temperature)
 
     def slopes(self, energy: EnergyValue) -> Slopes:
-        """D and R, and how the whitened features are spread where that is worth while."""
-        # (d, C, r): projections of v on the features.
+        """Return D and R; where the features are costly, also a function for the `Spread` of the whitened features."""
+        # Projections of v on the features, (d, C, r) before the reshape.
         v = energy.mean_weights.astype(self.features.dtype, copy=False)
         projected = (self.features @ v).transpose(0, 2, 1).reshape(self.paths * self.outputs, -1).astype(np.float64)
         R = projected @ projected.T
@@ -179,12 +179,12 @@ class Energy:
         return Slopes(D, R, partial(_spread, energy, whitened, projected) if self.is_costly else None)
 
     def _lower_kernel(self, U: Matrix) -> Matrix:
-        """Lower triangle of K, Fortran-ordered as LAPACK reads it, outputs slow and examples fast."""
+        """Return the lower triangle of K in Fortran order for LAPACK; outputs are slow and examples fast."""
         if self._table is not None:
             return self._table.lower_kernel(U)
         if self.outputs == 1:
             mixed = np.linalg.cholesky(U).T.astype(self.features.dtype) @ self.features.reshape(self.paths, -1)
-            # Stored by rows; the transpose is what BLAS reads without a copy.
+            # The array is stored by rows, so BLAS reads its transpose without a copy.
             lower = _BLAS[mixed.dtype][0](1.0, mixed.reshape(-1, self.examples).T, lower=1)
             return np.asarray(lower, dtype=np.float64)
         U_blocks = U.reshape(self.paths, self.outputs, self.paths, self.outputs)
@@ -199,15 +199,15 @@ class Energy:
         return _spread(energy, self._whitened(energy.factor), projected)
 
     def _whitened(self, factor: Matrix) -> Matrix:
-        """Whitened features w^pi = l^-1 features^pi, l the Cholesky factor of K + T I: D = <w^pi, w^pi'>. (d, r, P)"""
+        """Return the whitened features w^pi = l^-1 features^pi, (d, r, P), with K + T I = l l^T; D = <w^pi, w^pi'>."""
         columns = self.features.reshape(-1, self.examples).T
         whitened = _BLAS[columns.dtype][1](1.0, factor.astype(columns.dtype, copy=False), columns, lower=1)
         return whitened.T.reshape(self.features.shape)
 
     def _blocked_slope(self, factor: Matrix) -> Matrix:
-        """D of several outputs from A = (K + T I)^-1: block (c, c') is <features^pi A_cc', features^pi'>.
+        """Return D of several outputs from A = (K + T I)^-1: block (c, c') is <features^pi A_cc', features^pi'>.
 
-        Whitened features would be C times as many, with zeros in most places.
+        Whitened features are not used: they would be C times as many numbers, most of them zero.
         """
         upper = _potri(factor, lower=1)[0].T
         columns, rows = self.features.reshape(-1, self.examples), self.features.reshape(self.paths, -1)
@@ -220,7 +220,7 @@ class Energy:
         return D.reshape(self.paths * self.outputs, -1)
 
     def _blocks(self) -> Iterator[tuple[int, int, tuple[slice, slice]]]:
-        """Pairs of outputs c <= c', and where their block lies in the upper triangle of K."""
+        """Yield the pairs of outputs c <= c', and the slices of their block in the upper triangle of K."""
         P = self.examples
         for c in range(self.outputs):
             for other in range(c, self.outputs):
@@ -228,7 +228,7 @@ class Energy:
 
 
 def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
-    """`Spread` of whitened features (d, r, P) and projections (d, r) of v."""
+    """Return the `Spread` of whitened features (d, r, P) and projections (d, r) of v."""
     left = np.eye(len(energy.factor)) - energy.temperature * np.tril(_potri(energy.factor, lower=1)[0])
     total = 2.0 * (left**2).sum() - (np.diag(left) ** 2).sum()
     sample = whitened[:, :, ::SAMPLED]
@@ -242,16 +242,16 @@ def _spread(energy: EnergyValue, whitened: Matrix, projected: Matrix) -> Spread:
 
 
 def path_features(xi: Matrix, scale: float) -> Matrix:
-    """Scaled inputs as (d, r, P), token space rotated to its r <= N0 principal directions, which changes no kernel.
+    """Return scaled inputs as (d, r, P), in the r <= N0 principal directions of token space; no kernel changes.
 
-    With the examples fastest, the kernel, the triangular solve and D are one large product each, without copies.
+    With examples as fastest index, the kernel, the triangular solve and D are one large product each, without copies.
     """
     P, d, N0 = xi.shape
     X = xi.reshape(P * d, N0)
     if P * d < N0:
         X = np.asarray(np.linalg.qr(X.T, mode="r")).T
     variances, directions = np.linalg.eigh(X.T @ X)
-    # All-zero inputs keep one (zero) direction.
+    # At least one direction is kept, also for inputs that are all zero.
     kept = variances >= RANK_TOLERANCE * variances[-1]
     X = X @ directions[:, kept][:, ::-1]
     return np.ascontiguousarray((scale * X).reshape(P, d, -1).transpose(1, 2, 0))

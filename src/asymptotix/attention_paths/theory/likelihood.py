@@ -3,12 +3,12 @@
     K^{(mu c),(nu c')} = (s_0 / d) sum_{pi pi'} U^{(pi c),(pi' c')} C_{pi pi'}^{mu nu},
     C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
 
-With A = (K + T I)^-1 and v = A Y, the derivative of ln N with respect to K is -(A - v v^T)/2: one Cholesky factor and
-one explicit inverse, which reverse-mode differentiation of the factorisation would take several times longer for. K is
-linear in U, so that the derivative with respect to U is a contraction of this matrix with C.
+With A = (K + T I)^-1 and v = A Y, the derivative of ln N with respect to K is -(A - v v^T)/2. It takes one Cholesky
+factor and one explicit inverse; reverse-mode differentiation of the factorisation would take several times longer. K is
+linear in U, so the derivative with respect to U is a contraction of this matrix with C.
 
-The kernel is that of Tiberi et al., arXiv:2405.15926, eq. (10), with the factor s_0 that the print leaves out; that Y
-is Gaussian given U holds at any width.
+The kernel is that of Tiberi et al., arXiv:2405.15926, eq. (10), with the factor s_0 that the paper leaves out. Given U,
+Y is Gaussian at any width.
 
 Equation ap-kernel of docs/theory/attention_paths.md.
 """
@@ -27,15 +27,15 @@ from .path_table import SMALL_BYTES, PathTable, table_bytes
 
 
 class PathKernels(NamedTuple):
-    """What the kernel is made from: one of the two is None.
+    """The kernels of pairs of paths, or the features that give them; the other one is None.
 
     Attributes
     ----------
     tensor : array (pairs, entries) or None
-        (s_0 / d) C_{pi pi'} of all d^2 pairs and P^2 entries; for one output the sums of a `PathTable`. Two axes only:
-        with three, XLA copies the tensor at every derivative.
+        (s_0 / d) C_{pi pi'} for all d^2 pairs and P^2 entries; for one output the sums of a `PathTable`. There are only
+        two axes, because with three XLA copies the tensor at every derivative.
     features : array (d, r, P) or None
-        sqrt(s_0 / (d N0)) xi, token space rotated to its rank r.
+        sqrt(s_0 / (d N0)) xi in the r principal directions of token space.
     """
 
     tensor: Any
@@ -43,7 +43,7 @@ class PathKernels(NamedTuple):
 
 
 def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1) -> PathKernels:
-    """Kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
+    """Return the kernels of attended inputs xi, shape (P, d, N0), in the form that is cheaper for a sampler."""
     P, d, N0 = xi.shape
     scale = math.sqrt(s_0 / (d * N0))
     if not stored_bytes(P, d, N0, outputs):
@@ -56,7 +56,7 @@ def path_kernels(xi: np.ndarray, s_0: float, outputs: int = 1) -> PathKernels:
 
 
 def stored_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> int:
-    """Memory of the tensor; 0 where the features are used instead."""
+    """Return the memory of the tensor in bytes; 0 where the features are used instead."""
     if outputs == 1:
         return table_bytes(examples, paths, features)
     needed = 8 * (paths * examples) ** 2
@@ -64,7 +64,7 @@ def stored_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> 
 
 
 def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
-    """K(U) for U = F F^T, shape (P C, P C), examples slowest; F has rows (path, output)."""
+    """Return K(U) for U = F F^T, shape (P C, P C), examples slowest; F has rows (path, output)."""
     C = outputs
     if kernels.tensor is None:
         X = kernels.features
@@ -76,7 +76,7 @@ def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
     U = F @ F.T
     d = len(U) // C
     if C == 1:
-        # Rows of the upper triangle one by one: the derivative of an index array is a slow loop on CPUs.
+        # Rows of the upper triangle one by one: the derivative of indexing with an array is a slow loop on CPUs.
         return symmetric(jnp.concatenate([U[i, i:] for i in range(d)]) @ kernels.tensor)
     P = math.isqrt(kernels.tensor.shape[-1])
     blocks = U.reshape(d, C, d, C).transpose(1, 3, 0, 2).reshape(C * C, d * d)
@@ -86,7 +86,7 @@ def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
 
 @jax.custom_vjp
 def symmetric(packed: Any) -> Any:
-    """The symmetric matrix whose upper triangle is given row by row; its derivative gathers, and scatters nothing."""
+    """Return the symmetric matrix with this upper triangle, given row by row; its derivative needs no slow scatter."""
     places = np.zeros((size := (math.isqrt(8 * len(packed) + 1) - 1) // 2, size), np.int32)
     places[np.triu_indices(size)] = np.arange(len(packed))
     return packed[np.maximum(places, places.T)]
@@ -94,7 +94,7 @@ def symmetric(packed: Any) -> Any:
 
 def _packed(_: None, slope: Any) -> tuple[Any]:
     rows, columns = np.triu_indices(len(slope))
-    # Of an off-diagonal entry there are two.
+    # Each off-diagonal entry occurs twice in the matrix.
     return (jnp.where(rows == columns, 0.5, 1.0) * (slope + slope.T).ravel()[len(slope) * rows + columns],)
 
 
@@ -103,7 +103,7 @@ symmetric.defvjp(lambda packed: (symmetric(packed), None), _packed)
 
 @jax.custom_vjp
 def log_gaussian(K: Any, Y: Any) -> Any:
-    """Log density N(Y; 0, K) of a vector Y, differentiable with respect to K; nan where K is not positive definite."""
+    """Return ln N(Y; 0, K) of a vector Y, differentiable with respect to K; nan where K is not positive definite."""
     return _forward(K, Y)[0]
 
 
@@ -122,7 +122,7 @@ def _backward(kept: tuple[Any, Any], slope: Any) -> tuple[Any, Any]:
 
 
 def _inverse(factor: Any) -> Any:
-    """(l l^T)^-1 from its Cholesky factor l, by halves: three quarters of the time of two triangular solves."""
+    """Return (l l^T)^-1 from the Cholesky factor l, by halves: three quarters of the time of two triangular solves."""
     n = len(factor) // 2
     top = jax.scipy.linalg.solve_triangular(factor[:n, :n], jnp.eye(n), lower=True)
     bottom = jax.scipy.linalg.solve_triangular(factor[n:, n:], jnp.eye(len(factor) - n), lower=True)
@@ -135,6 +135,6 @@ log_gaussian.defvjp(_forward, _backward)
 
 
 def log_likelihood(F: Any, kernels: PathKernels, labels: Any, temperature: Any, outputs: int = 1) -> Any:
-    """Log density N(Y; 0, K(F F^T) + T I) of labels of shape (P,) or (P, C)."""
+    """Return ln N(Y; 0, K(F F^T) + T I) of labels of shape (P,) or (P, C)."""
     Y = labels.reshape(-1)
     return log_gaussian(kernel(F, kernels, outputs) + temperature * jnp.eye(len(Y)), Y)

@@ -1,4 +1,4 @@
-"""Logarithms of positive definite matrices as vectors: coordinates without bounds, in which scale is a shift."""
+"""Logarithms of positive definite matrices as vectors: unbounded coordinates, in which rescaling is a shift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Matrix = NDArray[np.float64]
 
 
 def to_log(matrices: Sequence[Matrix]) -> Matrix:
-    """Upper triangles of log X one after another, off-diagonal entries times sqrt 2: lengths are Frobenius norms."""
+    """Join the upper triangles of all log X; off-diagonal entries times sqrt 2, so that lengths are Frobenius norms."""
     parts = []
     for X in matrices:
         values, vectors = np.linalg.eigh(X)
@@ -21,7 +21,7 @@ def to_log(matrices: Sequence[Matrix]) -> Matrix:
 
 
 def from_log(coordinates: Matrix, sizes: Sequence[int]) -> list[Matrix]:
-    """The positive definite matrices, of these sizes, that `to_log` turned into coordinates."""
+    """Return the positive definite matrices, of these sizes, from the coordinates that `to_log` gives."""
     matrices, first = [], 0
     for size in sizes:
         last = first + size * (size + 1) // 2

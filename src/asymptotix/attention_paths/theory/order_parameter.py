@@ -1,4 +1,4 @@
-"""Minimum of the action over the order parameter: closed-form steps that always descend, accelerated.
+"""Minimum of the action over the order parameter, by accelerated closed-form steps that always descend.
 
 At the current U_0, ln det(K + T I) lies below its tangent tr(D U) + const, Y^T (K + T I)^-1 Y below
 tr(U^-1 U_0 R U_0) + const, and the entropy below its value at the deeper layers' current order parameters. The sum of
@@ -7,12 +7,12 @@ these bounds,
     tr(Q U) - ln det U + tr(U^-1 W),    Q = (1/s_1) I (x) (U^(2))^-1 + D / N_1,    W = U_0 R U_0 / N_1,
 
 times r_1, touches S at U_0 and is least at the positive definite root of U Q U - U = W; N_1 = r_1 N is the width that
-the first layer reads from. Stepping there lowers S every time, keeps U positive definite and needs no step size.
+the first layer reads from. A step to this root lowers S, keeps U positive definite and needs no step size.
 
-Where an evaluation of S is costly, most are saved: the search begins on drafts of S, and near the minimum the steps are
-Newton's with the curvature of `curvature`, for as long as they succeed.
+Where an evaluation of S is costly, the search avoids most of them: it begins on drafts of S, which are cheaper
+approximations, and near the minimum it takes Newton steps with the curvature of `curvature`, as long as they succeed.
 
-The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11); the print finds it by Adam (appendix E), which may
+The minimum is that of Tiberi et al., arXiv:2405.15926, eq. (11). The paper finds it by Adam (appendix E), which may
 leave the cone of positive definite matrices.
 
 Equation ap-step of docs/theory/attention_paths.md.
@@ -40,16 +40,16 @@ MEMORY = 20
 """Past steps that the acceleration combines."""
 
 STRIDE = 8.0
-"""How many plain steps are taken at once where the iteration drifts (S is not convex); undone if S rises."""
+"""Number of plain steps taken at once where the iteration drifts (S is not convex); undone if S rises."""
 
 MAX_MOVE = 3.0
 """Largest change of an entry of log U that an accelerated step may make."""
 
 PATIENCE = 30
-"""Plain steps in a row in which neither S nor the gradient may fall before rounding is blamed."""
+"""Number of successive plain steps without a fall of S or of the gradient that ends the search (rounding)."""
 
 NEWTON = 0.1, 0.003
-"""Scaled gradients below which steps are Newton's: at first, and after a failure. After a second one none are."""
+"""Scaled gradients below which Newton steps are taken: at first, and after one failure. After two failures none are."""
 
 GROWTH = 2.0
 """A Newton step at which S rises, or after which the gradient is larger by this factor, is a failure."""
@@ -58,7 +58,7 @@ DRAFT_PATIENCE = 8
 """Evaluations of a draft in which the gradient may not fall below its least before the search on it ends."""
 
 SAFETY = 4.0
-"""By what the next accelerated step is multiplied to bound the error of U. In 108 searches over 2 to 8 paths, ended at
+"""Factor between the next accelerated step and the bound on the error of U. In 108 searches over 2 to 8 paths, ended at
 gradients of 1e-4 to 1e-8, U was off by 3.2 times that step at most (the median: 1.0), and by 14 times the plain one."""
 
 
@@ -77,18 +77,18 @@ class OrderParameter:
     action
         S at the minimum.
     evaluations
-        Evaluations of the action that were spent.
+        Number of evaluations of the action.
     gradient_norm
         max |U^1/2 (dS/dU) U^1/2|, which does not depend on the scale of U.
     error
         Bound on the numerical error of U, entry by entry.
     action_error
-        The same of S.
+        Bound on the numerical error of S.
     status
-        CONVERGED where gradient_norm fell below the tolerance, INACCURATE where rounding stopped it before,
+        CONVERGED where gradient_norm fell below the tolerance, INACCURATE where rounding stopped the search before,
         NOT_CONVERGED at the limit of evaluations.
     words
-        How the search ended.
+        Sentence on how the search ended.
     """
 
     U: Matrix
@@ -108,7 +108,7 @@ class OrderParameter:
 
 
 def monotone_step(U: Matrix, action: Action, value: ActionValue | None = None) -> Matrix:
-    """One step of the plain iteration, at which S never rises. `value` is `action.at(U)` where it is known already."""
+    """Return U after one plain step, at which S never rises. `value` is `action.at(U)`, computed if not given."""
     value = action.at(U) if value is None else value
     W = U @ value.R @ U / action.first_width
     return riccati(value.prior_slope + value.D / action.first_width, W, -1.0)
@@ -119,13 +119,13 @@ def minimise(
 ) -> OrderParameter:
     """Minimise S over U by `monotone_step` or `newton_step`, with Anderson acceleration on log U.
 
-    An accelerated step at which S rises is undone and replaced by the monotone one. At infinite width the answer is the
-    Gaussian-process limit, a multiple of the identity.
+    An accelerated step at which S rises is undone and replaced by the monotone step. At infinite width the minimum is
+    the Gaussian-process limit, a multiple of the identity.
 
     Parameters
     ----------
     action
-        What to minimise.
+        The action S to minimise.
     start
         First U, symmetric positive definite; the Gaussian-process limit if left out.
     tolerance
@@ -136,7 +136,7 @@ def minimise(
     tolerance = checks.positive("tolerance", tolerance)
     max_steps = checks.integer("max_steps", max_steps, 1)
     if np.isinf(action.width):
-        # Stationary by construction; a start plays no part and the residue of rounding is no gradient.
+        # Stationary by construction: the start plays no part, and the gradient is zero up to rounding.
         U = action.prior_order_parameter
         value = action.at(U)
         nothing = np.zeros_like(U)
@@ -147,19 +147,19 @@ def minimise(
     with one_blas_thread(action.examples * action.outputs):
         for accuracy, draft in action.drafts(coarse=start is None):
             U = _drafted(draft, U, max(accuracy, tolerance), max_steps)
-            del draft  # as large as half the features
+            del draft  # it takes half the memory of the features
         return _accelerated(action, U, tolerance, max_steps)
 
 
 def scaled_gradient(U: Matrix, gradient: Matrix) -> float:
-    """Scale-free size max |U^1/2 G U^1/2| of the gradient G at U."""
+    """Return max |U^1/2 G U^1/2|, the scale-free size of the gradient G at U."""
     values, vectors = np.linalg.eigh(U)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     return float(np.abs(root @ gradient @ root).max())
 
 
 def _drafted(draft: Action, U: Matrix, tolerance: float, max_steps: int) -> Matrix:
-    """The minimiser of a draft, or U where it cannot be computed: that is where the search would have begun without."""
+    """Return the minimiser of a draft; if it cannot be computed, return U, the start of a search without drafts."""
     try:
         return _accelerated(draft, U, tolerance, max_steps, DRAFT_PATIENCE).U
     except (np.linalg.LinAlgError, ArithmeticError):
@@ -189,7 +189,7 @@ def _accelerated(
         if trial_value is None:
             accelerated[step].anderson.retreat()
             failures += step is newton_step
-            # A plain step lowers S, whatever the last digits of S say.
+            # A plain step lowers S, even where rounding of the last digits of S hides that.
             step, trial = monotone_step, monotone_step(U, action, value)
             trial_value, evaluations = _computed(action, trial, value), evaluations + 1
             fell = trial_value is not None and trial_value.value < value.value - action.rounding * abs(value.value)
@@ -202,7 +202,7 @@ def _accelerated(
 
 
 def _is_trusted(norm: float, failures: int) -> bool:
-    """Whether a Newton step is taken at this gradient, after so many that failed."""
+    """Return whether a Newton step is taken at the scaled gradient ``norm``, after so many failures."""
     return failures < len(NEWTON) and norm < NEWTON[failures]
 
 
@@ -211,24 +211,24 @@ def _anderson(action: Action) -> Anderson:
 
 
 class _AcceleratedSteps(NamedTuple):
-    """Steps of one kind and their acceleration, which combines those of one kind only."""
+    """Steps of one kind, and an acceleration that combines steps of this kind only."""
 
     step: Callable[[Matrix, Action, ActionValue], Matrix]
     anderson: Anderson
 
     def propose(self, U: Matrix, action: Action, value: ActionValue) -> tuple[Matrix, float]:
-        """The next U, and how long a step in log U the distance of the minimum is judged by."""
+        """Return the next U, and the step length in log U from which the distance to the minimum is estimated."""
         point = to_log([U])
         move = to_log([self.step(U, action, value)]) - point
         following = self.anderson.advance(point, move)
         (proposed,) = from_log(following, [action.size])
-        # A plain step is shorter than the way to the minimum, Newton's is that way.
+        # A plain step is shorter than the distance to the minimum; a Newton step has about that length.
         short = SAFETY if self.step is monotone_step else 1.0
         return proposed, float(max(np.linalg.norm(following - point), short * np.linalg.norm(move)))
 
 
 def _try(action: Action, U: Matrix, before: ActionValue) -> ActionValue | None:
-    """The action at U, or None where it is higher than before or cannot be computed."""
+    """Return the action at U, or None where it is higher than before or cannot be computed."""
     value = _computed(action, U, before)
     fell = value is not None and value.value <= before.value + action.rounding * (1.0 + abs(before.value))
     return value if fell else None
@@ -244,7 +244,7 @@ def _computed(action: Action, U: Matrix, before: ActionValue) -> ActionValue | N
 def _report(
     U: Matrix, value: ActionValue, evaluations: int, norm: float, step: float, status: Status, words: str
 ) -> OrderParameter:
-    """``step`` is the length of the next one in log U: if log U is off by x, U_ij is by at most x sqrt(U_ii U_jj)."""
+    """Return the result at U; an error x of log U, estimated by ``step``, changes U_ij by at most x sqrt(U_ii U_jj)."""
     root = np.sqrt(np.diag(U))
     eps = np.finfo(float).eps
     error = np.expm1(SAFETY * (step + eps)) * np.outer(root, root)

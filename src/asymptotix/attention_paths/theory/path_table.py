@@ -1,9 +1,9 @@
-"""Kernels of all pairs of paths, stored: K(U) and the slope of its log-determinant take one pass over them each.
+"""Stored kernels of all pairs of paths: K(U), and the slope of its log-determinant, take one pass over them each.
 
     K^{mu nu} = (s_0 / d) sum_{pi pi'} U^{pi pi'} C_{pi pi'}^{mu nu},  C_{pi pi'}^{mu nu} = xi^pi(mu) . xi^pi'(nu) / N0.
 
-C_{pi pi'} and C_{pi' pi} enter as their sum, which is symmetric in the examples: of d^2 P^2 numbers a quarter is kept.
-A pass over them is bound by memory; making K from the inputs takes d N0 P^2 products instead.
+C_{pi pi'} and C_{pi' pi} enter as their sum, which is symmetric in the examples: a quarter of the d^2 P^2 numbers is
+stored. Memory bandwidth limits a pass over them; computing K from the inputs takes d N0 P^2 products instead.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMALL_BYTES, LARGE_BYTES = 64 * 2**20, 640 * 2**20
-"""Largest table that is stored: at any rate, and where tokens have so many features that it saves most of the work."""
+"""Largest stored table in bytes: in general, and if tokens have so many features that it saves most of the work."""
 
 
 def table_bytes(examples: int, paths: int, features: int) -> int:
-    """Memory of the table; 0 where none is stored."""
+    """Return the memory of the table in bytes; 0 where none is stored."""
     needed = 2 * examples * (examples + 1) * paths * (paths + 1)
     return needed if needed <= (LARGE_BYTES if 2 * (paths + 1) <= features else SMALL_BYTES) else 0
 
@@ -39,17 +39,17 @@ class PathTable:
         for place, (first, second) in enumerate(zip(*self._pairs, strict=True)):
             block = features[first].T @ features[second]
             self.sums[place] = (block if first == second else block + block.T).ravel()[self._places]
-        # Of an off-diagonal entry of a symmetric matrix there are two.
+        # Each off-diagonal entry occurs twice in a symmetric matrix.
         self._count = np.where(rows == columns, 1.0, 2.0)
 
     def lower_kernel(self, U: NDArray) -> NDArray:
-        """Lower triangle of K, Fortran-ordered as LAPACK reads it."""
+        """Return the lower triangle of K in Fortran order, as LAPACK reads it."""
         upper = np.zeros((self.examples, self.examples))
         upper.ravel()[self._places] = U[self._pairs] @ self.sums
         return upper.T
 
     def slope(self, lower: NDArray) -> NDArray:
-        """D^{pi pi'} = (s_0 / d) sum_{mu nu} A^{mu nu} C_{pi pi'}^{mu nu}, A given by its lower triangle."""
+        """Return D^{pi pi'} = (s_0 / d) sum_{mu nu} A^{mu nu} C_{pi pi'}^{mu nu}, given the lower triangle of A."""
         A = np.ascontiguousarray(lower.T).ravel()[self._places] * self._count
         half = np.zeros((self.paths, self.paths))
         half[self._pairs] = 0.5 * (self.sums @ A)

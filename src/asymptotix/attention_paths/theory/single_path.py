@@ -4,14 +4,15 @@ With one head in every layer, y_l = U^(l) / (s_l U^(l+1)) for l = 1..L and y_{L+
 
     S_0 = sum_{l=1}^{L+1} r_l (y_l - ln y_l - ln s_l),    U = prod_l s_l y_l.
 
-At fixed U it is least at y_l = 1 + lambda / r_l, where lambda = dS_0 / d ln U is set by U. Equal widths give
+At fixed U the entropy is least at y_l = 1 + lambda / r_l, where U determines lambda = dS_0 / d ln U. Equal widths give
 
     S_0(U) = (L + 1) U^{1/(L+1)} / s2 - ln U,    U^(l) = U^{(L+2-l)/(L+1)}    (second: at s2 = 1).
 
-This corrects the print. Tiberi et al., arXiv:2405.15926, below eq. (12), has U s2^{-(L+1)} - ln U for one head, while
-the elimination of its own eqs. (32) and (33) gives the above. Both have the same minimum without data, U = s2^{L+1},
-but the printed form has another slope elsewhere from L = 1 on: it charges the factor U once and in full, where the
-layers share it and pay for U^{1/(L+1)} each, so that it makes U far too small wherever the data ask for a large one.
+This corrects the paper. Tiberi et al., arXiv:2405.15926, has U s2^{-(L+1)} - ln U for one head below eq. (12), while
+the elimination from its own eqs. (32) and (33) gives the formula above. Both have the same minimum without data,
+U = s2^{L+1}, but for L >= 1 their slopes differ elsewhere. The printed form has the cost of one factor U, whereas the
+L + 1 layers share this factor and each has the cost of U^{1/(L+1)}. So the printed form makes U far too small wherever
+the data favour a large U.
 
 In the eigenbasis of the kernel of the inputs, with eigenvalues kappa_i at U = 1 and components q_i of the labels,
 
@@ -36,17 +37,17 @@ from .elimination import Matrix
 from .order_parameter import OrderParameter
 
 ROOT_TOLERANCE = 1e-15
-"""Of t at the minimum."""
+"""Absolute error of t at the minimum."""
 
 STEP = 0.1
-"""Spacing in ln U at which minima are looked for: every eigenvalue's share of S varies over a length of order one."""
+"""Spacing in ln U of the search for minima. Every eigenvalue's share of S varies over a length of order one."""
 
 
 class SinglePath:
     """Action of a network with one head in every layer and one output, at any width.
 
-    The variable is t = ln(1 + lambda / min r), which grows with ln U without bounds on either side and gives U, the
-    deeper order parameters and S without any equation to solve.
+    The variable is t = ln(1 + lambda / min r). It grows with ln U, is unbounded on both sides, and gives U, the deeper
+    order parameters and S in closed form.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ class SinglePath:
         self._squares = (vectors.T @ Y) ** 2
 
     def minimise(self, width: float) -> OrderParameter:
-        """The lowest minimum of S: minima are bracketed on a grid that covers all of them, then S' = 0 is solved."""
+        """Return the lowest minimum of S: a grid that covers all minima brackets each, then S' = 0 is solved there."""
         width = checks.positive("width", width, infinite=True)
         if np.isinf(width):
             return self._report(0.0, width, 1, 0.0, "Gaussian-process limit")
@@ -104,7 +105,7 @@ class SinglePath:
         return self._report(best, width, evaluations, self._error(best, width), Status.CONVERGED.sentence)
 
     def _grid(self, width: float) -> Matrix:
-        """Values of t with S' < 0 at and below the first and S' > 0 at and above the last."""
+        """Return a grid of t with S' < 0 at and below its first value and S' > 0 at and above its last."""
         # T d(energy)/d ln U lies between -|Y|^2 / 4 and U times the sum of the eigenvalues.
         r = self._ratios.min()
         last = np.log1p(self._squares.sum() / (4.0 * self.temperature * width * r)) + STEP
@@ -118,7 +119,7 @@ class SinglePath:
         return self._ratios.min() * np.expm1(t)
 
     def _layers(self, t: Matrix | float) -> Matrix:
-        """y_l = 1 + lambda / r_l, layers last. At the smallest ratio it is e^t, without rounding to zero."""
+        """Return y_l = 1 + lambda / r_l, layers last. At the smallest ratio this is e^t, which never rounds to zero."""
         r = self._ratios.min()
         return ((self._ratios - r) + r * np.exp(np.asarray(t)[..., None])) / self._ratios
 
@@ -126,7 +127,7 @@ class SinglePath:
         return np.log(self._layers(t) * self._variances).sum(axis=-1)
 
     def _slope(self, t: Matrix | float, width: float) -> Matrix:
-        """The derivative dS / d ln U."""
+        """Return the derivative dS / d ln U."""
         signal = np.exp(self._log_u(t))[..., None] * self._kappa
         total = signal + self.temperature
         energy = (signal / total * (1.0 - self._squares / total)).sum(axis=-1)
@@ -139,7 +140,7 @@ class SinglePath:
         return float(entropy + (np.log(total) + self._squares / total).sum() / width)
 
     def _error(self, t: float, width: float) -> float:
-        """Bound on the error of ln U at a minimum: what is left of the slope, and its rounding, over the curvature."""
+        """Return a bound on the error of ln U at a minimum: residual slope plus its rounding, over the curvature."""
         total = np.exp(self._log_u(t)) * self._kappa + self.temperature
         terms = abs(self._lambda(t)) + (1.0 + self._squares / total).sum() / width
         h = 1e-3 * STEP
@@ -149,7 +150,7 @@ class SinglePath:
         return float(len(self._ratios) * (off / max(curvature, np.finfo(float).tiny) + ROOT_TOLERANCE))
 
     def _report(self, t: float, width: float, evaluations: int, error: float, words: str) -> OrderParameter:
-        # U^(l) is the product of s y from layer l to the readout.
+        # U^(l) is the product of s_k y_k from layer k = l to the readout.
         orders = np.cumprod((self._layers(t) * self._variances)[::-1])[::-1]
         U, *inner = (np.array([[x]]) for x in orders)
         slope, value = abs(float(self._slope(t, width))), self._value(t, width)

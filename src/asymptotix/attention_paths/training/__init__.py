@@ -1,1 +1,1 @@
-"""Gradient descent on all weights of a network, and what is kept of it."""
+"""Gradient descent on all weights of a network, and the trained network."""

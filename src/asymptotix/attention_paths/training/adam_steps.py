@@ -1,7 +1,7 @@
-"""Steps of Adam on fresh batches, many in one compiled call; and the same network on given data.
+"""Steps of Adam on fresh batches, many in one compiled call, and evaluation of the network on given data.
 
-One program does any number of steps, and a batch depends on the seed and the number of its step alone: how the steps
-are shared among calls, and where a training was interrupted, changes no bit of what is found.
+One program does any number of steps, and a batch depends only on the seed and the number of its step. So the result is
+the same, bit by bit, however the steps are divided among calls and wherever a training was interrupted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .batch_source import Draw
 from .path_outputs import outputs
 from .trainable import Trainable
 
-#: Precision of products: that of the device (on recent GPUs a mantissa of 10 bits, in the sums 23), or all of float32.
+#: Precision of products: the device's default (recent GPUs: 10 bits of mantissa, 23 in the sums), or full float32.
 PRECISIONS = ("default", "highest")
-#: Examples that are evaluated together.
+#: Number of examples that are evaluated together.
 _EVALUATED_AT_ONCE = 256
 
 
 class TrainRule(NamedTuple):
-    """What decides which program is compiled."""
+    """Settings that decide which program is compiled."""
 
     draw: Draw
     readout: int | str
@@ -33,14 +33,14 @@ class TrainRule(NamedTuple):
 
 
 class AdamRates(NamedTuple):
-    """Step and weight decay; they are arguments, so that another rate needs no other program."""
+    """Learning rate and weight decay; they are arguments of the program, so new values need no compilation."""
 
     learning_rate: Any
     weight_decay: Any
 
 
 class TrainState(NamedTuple):
-    """Where a training is.
+    """State of a training.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class TrainState(NamedTuple):
     moments : Any
         State of the optimizer.
     step : int32
-        Steps that are done.
+        Number of steps done.
     loss, correct : float32
-        Sums over the batches since the last row of the history: mean loss, and share of right signs.
+        Mean loss and share of right signs of each batch, summed over the batches since the last row of the history.
     """
 
     trained: Trainable
@@ -61,7 +61,7 @@ class TrainState(NamedTuple):
 
 
 def state_at_start(trained: Trainable) -> TrainState:
-    """Before the first step."""
+    """Return the state before the first step."""
     placed = jax.tree.map(jnp.asarray, trained)
     zero = jnp.zeros((), jnp.float32)
     return TrainState(placed, _optimizer(AdamRates(0.0, 0.0)).init(placed), jnp.zeros((), jnp.int32), zero, zero)
@@ -71,7 +71,7 @@ def state_at_start(trained: Trainable) -> TrainState:
 def advanced(
     state: TrainState, constants: Any, key: Any, count: Any, rates: AdamRates, *, rule: TrainRule
 ) -> TrainState:
-    """The state ``count`` steps later."""
+    """Return the state ``count`` steps later."""
     optimizer = _optimizer(rates)
 
     def loss_of(trained: Trainable, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -91,18 +91,18 @@ def advanced(
 
 
 class Evaluation:
-    """Inputs and labels on the device, on which networks are evaluated in parts of one size."""
+    """Inputs and labels on the device, in parts of equal size, for the evaluation of networks."""
 
     def __init__(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         self.count, size = len(labels), _EVALUATED_AT_ONCE
         short = -self.count % size
-        # Labels of zero fill the last part up: no sign equals them, and their error is left out.
+        # Labels of zero pad the last part; _evaluated counts neither their signs nor their errors.
         x = np.concatenate([inputs, np.zeros((short, *inputs.shape[1:]), np.float32)])
         y = np.concatenate([labels, np.zeros(short, np.float32)])
         self.parts = jnp.asarray(x.reshape(-1, size, *inputs.shape[1:])), jnp.asarray(y.reshape(-1, size))
 
     def accuracy_and_error(self, trained: Trainable, rule: TrainRule) -> tuple[float, float]:
-        """Share of right signs and mean of (f - y)^2."""
+        """Return the share of right signs and the mean of (f - y)^2."""
         right, error = _evaluated(trained, *self.parts, readout=rule.readout, precision=rule.precision)
         return float(right) / self.count, float(error) / self.count
 
@@ -122,12 +122,12 @@ def _evaluated(trained: Trainable, x: Any, y: Any, *, readout: int | str, precis
 
 def _optimizer(rates: AdamRates) -> Any:
     optax = require_optax()
-    # The decay enters the gradient, before Adam scales it: as in the published code, and unlike AdamW.
+    # The decay is part of the gradient that Adam scales, as in the published code and unlike AdamW.
     return optax.chain(optax.add_decayed_weights(rates.weight_decay), optax.adam(rates.learning_rate))
 
 
 def require_optax() -> Any:
-    """The optimizers, or an error that says how to get them."""
+    """Return the optax module, or raise an error that says how to install it."""
     try:
         import optax
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Arrays and a description in one file: npz with a seal at its end, and the first member says what it is.
+"""Files of arrays with a description: npz with a checksum at the end, whose first member describes the contents.
 
-``numpy.load`` opens such a file. Nothing is pickled, and no library beside NumPy is needed where networks are trained.
+``numpy.load`` opens such a file. Nothing is pickled, and where networks are trained NumPy suffices to write it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from ...core.dataset.checksums import seal
 from ...core.dataset.whole_file import write_whole
 
-#: Name of the member that comes first, by which also a damaged file is known as one of ours.
+#: Name of the first member; a damaged file is recognised by it as written by asymptotix.
 _HEADER = "asymptotix"
 _BEGIN = b"PK\x03\x04"
 _SEAL_LENGTH = len(seal(b""))
 
 
 class DamagedFile(ValueError):
-    """A file that we wrote, and that is no longer as it was written."""
+    """Raised for a file that asymptotix wrote and that was changed or cut off afterwards."""
 
 
 def write_arrays(path: str | os.PathLike, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a file that :func:`read_arrays` reads; it appears only when it is complete."""
+    """Write a file for :func:`read_arrays`; it appears only when it is complete."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{_HEADER: np.array(json.dumps(header))}, **arrays)
     line = seal(buffer.getbuffer())
@@ -39,14 +39,14 @@ def write_arrays(path: str | os.PathLike, header: Mapping[str, Any], arrays: Map
 
 
 def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays of a file whose header names this ``kind``.
+    """Return header and arrays of a file whose header names this ``kind``.
 
     Raises
     ------
     DamagedFile
-        Where it is ours and was cut off or changed.
+        If asymptotix wrote the file and it was cut off or changed afterwards.
     ValueError
-        Where it is something else.
+        If the file is not of this kind.
     """
     data = _contents(path)
     inside, end = data[:-_SEAL_LENGTH], data[-_SEAL_LENGTH:]
@@ -66,7 +66,7 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dic
 
 
 def _names_us(data: bytes) -> bool:
-    """Whether the first member of a zip file is our header, as far as there is anything left of it."""
+    """Return whether the first member of a zip file is our header, judged by the bytes that are left."""
     begin, name = data[: len(_BEGIN)], data[30 : 30 + len(_HEADER)]
     return _BEGIN.startswith(begin) and _HEADER.encode().startswith(name)
 
@@ -78,6 +78,6 @@ def _contents(path: str | os.PathLike) -> bytes:
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
     if not Path(path).exists():
         raise FileNotFoundError(f"there is no file {path}")
-    if not Path(path).is_file():  # a pipe would be waited for
+    if not Path(path).is_file():  # reading a pipe would wait
         raise ValueError(f"{path} is not a file that can be read")
     return Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""Where batches come from: anything that draws them, or arrays of which they are drawn."""
+"""Sources of batches: an object that draws them, or arrays from which they are drawn."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import numpy as np
 from ...numerics import checks
 from ..network.given_arrays import checked_tokens, require_signs
 
-#: A batch from constants and a key: what is compiled. The constants are arguments of it, because a data set that is
-#: part of a program is copied into it, and looked at by the compiler.
+#: Function that returns a batch from constants and a key; it is compiled. The constants are its arguments, because a
+#: data set inside a program would be copied into the program and processed by the compiler.
 Draw = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
 
 
 @runtime_checkable
 class Drawing(Protocol):
-    """What training learns from: ``draw(key, count)`` is a fresh batch, written in JAX.
+    """Data to train on: ``draw(key, count)`` returns a fresh batch and is written in JAX.
 
-    ``key`` is a key of ``jax.random``, ``count`` the number of examples; returned are inputs (count, T, N0) and labels
+    ``key`` is a key of ``jax.random``, ``count`` the number of examples. The batch has inputs (count, T, N0) and labels
     (count,) of +1 and -1.
     """
 
@@ -33,14 +33,14 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class BatchSource:
-    """Batches of one size.
+    """Source of batches of one size.
 
     Attributes
     ----------
     draw, constants
         A batch is ``draw(constants, key)``, float32.
     batch, tokens, features : int
-        Its size.
+        Sizes of a batch.
     """
 
     draw: Draw
@@ -50,19 +50,19 @@ class BatchSource:
     features: int
 
     def drawn(self, key: Any) -> tuple[np.ndarray, np.ndarray]:
-        """One batch, to be looked at."""
+        """Return one batch as NumPy arrays."""
         x, labels = _one_batch(self.constants, key, draw=self.draw)
         return np.asarray(x), np.asarray(labels)
 
     def probe(self, key: Any) -> np.ndarray:
-        """A few numbers of one batch, (2, batch), by which data are told from other data on any device."""
+        """Return a few numbers of one batch, (2, batch), that identify the data on any device."""
         x, labels = self.drawn(key)
         flat = x.reshape(self.batch, -1).astype(float)
         return np.stack([flat @ np.cos(np.arange(flat.shape[1])), labels])
 
 
 def batch_source(data: Any, batch: int) -> BatchSource:
-    """Where batches come from, checked by drawing one; ``data`` is what :func:`asymptotix.train` takes."""
+    """Return the source of batches for the ``data`` of :func:`asymptotix.train`, checked by drawing one batch."""
     if isinstance(data, Drawing):
         return _from_drawing(data, batch)
     inputs, labels = checked_pair("data", data)
@@ -70,7 +70,7 @@ def batch_source(data: Any, batch: int) -> BatchSource:
 
 
 def checked_pair(name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (P, T, N0) and labels (P,) of +1 and -1 as float32."""
+    """Return inputs (P, T, N0) and labels (P,) of +1 and -1 as float32, or raise an error that names the fault."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         accepted = "a pair (inputs, labels) of arrays" + (", or have draw(key, count)" if name == "data" else "")
         raise TypeError(f"{name} must be {accepted}, got {type(given).__name__}")
@@ -85,7 +85,7 @@ def checked_pair(name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:
-    """Checksum of inputs and labels."""
+    """Return a checksum of inputs and labels."""
     shapes = repr([array.shape for array in pair]).encode()
     return hashlib.sha256(shapes + b"".join(np.ascontiguousarray(array).tobytes() for array in pair)).hexdigest()
 
@@ -97,7 +97,7 @@ def _one_batch(constants: Any, key: Any, *, draw: Draw) -> tuple[jax.Array, jax.
 
 @dataclass(frozen=True)
 class _Rows:
-    """Batches from arrays: examples drawn uniformly, each anew. Equal ones are one program."""
+    """Batches from arrays, examples drawn uniformly and independently. Equal instances share a compiled program."""
 
     batch: int
 
@@ -109,7 +109,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _OfTree:
-    """Batches of an object that is a pytree of JAX, and so is its own constants."""
+    """Batches of an object that is a pytree of JAX; the object itself is passed as constants."""
 
     batch: int
 
@@ -137,11 +137,11 @@ def _from_drawing(data: Drawing, batch: int) -> BatchSource:
 
 
 def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) -> tuple[Draw, Any]:
-    """A function as a program and the arrays that it holds."""
+    """Split a function into a program and the arrays that it holds."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
     closed = jax.make_jaxpr(drawn)(key)
-    program = closed.jaxpr  # alone: what is compiled is kept, and should not keep the arrays
+    program = closed.jaxpr  # without the arrays, which a compiled program would keep in memory
 
     def draw(constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
         x, labels = jaxpr_as_fun(ClosedJaxpr(program, constants))(key)
@@ -151,7 +151,7 @@ def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) 
 
 
 def _checked_batch(drawn: Any, batch: int) -> tuple[jax.Array, jax.Array]:
-    """What was drawn, in single precision, or an error that says what is wrong with its shape."""
+    """Return the drawn batch in single precision, or raise an error that says what is wrong with its shape."""
     name = f"data.draw(key, {batch})"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:
         raise TypeError(f"{name} must return a pair (inputs, labels), got {type(drawn).__name__}")

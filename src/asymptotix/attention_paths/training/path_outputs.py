@@ -1,16 +1,17 @@
-"""Outputs of the network that is trained, in the order of products that costs least.
+"""Outputs of the network in training, with products in the order that costs least.
 
-The values are linear. So the readout is pulled through them once for a whole batch, which leaves one row of N0 numbers
+The values are linear, so the readout is multiplied with them once for a whole batch. This gives one row of N0 numbers
 per path,
 
     w^pi = w_a w^{L,h_L} ... w^{1,h_1} w_0 / sqrt(H_1 ... H_L),
 
-and every token meets these rows, not the matrices: u^pi_s = w^pi . x_s. Layer after layer the attention then sums over
-its heads and tokens, u^{(h_2..h_L)}_t = sum_{h_1, s} Om^{1,h_1}_{st} u^{(h_1..h_L)}_s, and the last one is read. It is
-f = sum_pi w^pi . xi^pi, Tiberi et al., arXiv:2405.15926, eq. (5), with the sums in another order. For L = 2, H = 4,
-N = 512 and 48 tokens it takes a seventh of the products of layer after layer; those of the scores are what is left.
+and every token is multiplied with these rows, not with the matrices: u^pi_s = w^pi . x_s. Then the attention of each
+layer sums over its heads and tokens, u^{(h_2..h_L)}_t = sum_{h_1, s} Om^{1,h_1}_{st} u^{(h_1..h_L)}_s, and the readout
+uses the last sum. This is f = sum_pi w^pi . xi^pi, Tiberi et al., arXiv:2405.15926, eq. (5), with the sums in another
+order. For L = 2, H = 4, N = 512 and 48 tokens it takes a seventh of the products of a computation layer by layer; the
+remaining products are those of the scores.
 
-Attention depends on the bare input in every layer, so that the scores of all layers are computed at once.
+Attention depends on the bare input in every layer, so the scores of all layers are computed at once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .trainable import Trainable
 
 
 def outputs(trained: Trainable, x: jax.Array, readout: int | str) -> jax.Array:
-    """Outputs f, (examples,), of tokens (examples, T, N0)."""
+    """Return the outputs f, (examples,), for tokens (examples, T, N0)."""
     counts = [len(V) for V in trained.values]
     attention = _attention(trained, x)
     u = x @ _path_rows(trained).T
@@ -42,7 +43,7 @@ def outputs(trained: Trainable, x: jax.Array, readout: int | str) -> jax.Array:
 def products_per_example(
     heads: Sequence[int], *, tokens: int, features: int, width: int, key_size: int, batch: int
 ) -> int:
-    """Multiplications of one example's outputs; those of a whole batch are shared among its examples."""
+    """Return the number of multiplications per example; those done once per batch are divided by ``batch``."""
     paths, total = math.prod(heads), sum(heads)
     if _is_merged(tokens, features, key_size):
         scores = total * tokens * features * (features + tokens)
@@ -55,7 +56,7 @@ def products_per_example(
 
 
 def _path_rows(trained: Trainable) -> jax.Array:
-    """w^pi, (paths, N0), the first layer's head slowest."""
+    """Return w^pi, (paths, N0), with the first layer's head slowest."""
     rows = trained.readout[None]
     for V in reversed(trained.values):
         rows = jnp.einsum("rn,hnm->hrm", rows, V).reshape(-1, V.shape[-1]) / math.sqrt(len(V))
@@ -63,7 +64,7 @@ def _path_rows(trained: Trainable) -> jax.Array:
 
 
 def _attention(trained: Trainable, x: jax.Array) -> jax.Array:
-    """Om of all layers, (examples, queries t, heads of all layers, keys s)."""
+    """Return Om of all layers, (examples, queries t, heads of all layers, keys s)."""
     q, k = jnp.concatenate(trained.queries), jnp.concatenate(trained.keys)
     key_size = q.shape[1]
     q = q / math.sqrt(key_size)
@@ -71,12 +72,12 @@ def _attention(trained: Trainable, x: jax.Array) -> jax.Array:
         W = jnp.einsum("hgi,hgj->hij", k, q)
         scores = jnp.einsum("bthi,bsi->bths", jnp.einsum("btj,hij->bthi", x, W), x)
     else:
-        # Heads before tokens: the products of one head are then of matrices that lie in one piece.
+        # Heads come before tokens, so that the matrices of each head are contiguous in memory.
         scores = jnp.einsum("bhtg,bhsg->bhts", jnp.einsum("btj,hgj->bhtg", x, q), jnp.einsum("bsj,hgj->bhsg", x, k))
         scores = scores.swapaxes(1, 2)
     return jax.nn.softmax(scores, axis=-1)
 
 
 def _is_merged(tokens: int, features: int, key_size: int) -> bool:
-    """Whether x_s (w_K^T w_Q) x_t takes fewer products by the matrix of a head than by queries and keys."""
+    """Return whether scores take fewer products with one matrix w_K^T w_Q per head than with queries and keys."""
     return features * (features + tokens) < key_size * (2 * features + tokens)

@@ -1,4 +1,4 @@
-"""Training of a network on all its weights, attention included: Tiberi et al., arXiv:2405.15926, appendix H.1."""
+"""Training of all weights of a network, attention included: Tiberi et al., arXiv:2405.15926, appendix H.1."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .train_checkpoint import Progressed, TrainCheckpoint
 from .trainable import drawn_start
 from .trained_paths import TrainedPaths, as_history
 
-#: Seconds that one compiled call should take: progress is shown and signals are obeyed between two of them.
+#: Target duration of one compiled call in seconds; between two calls progress is shown and signals are obeyed.
 _SECONDS_PER_CALL = 0.5
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training that a second signal stopped; ``result`` is what was found."""
+    """Raised when a second signal stops training; ``result`` is the network trained until then."""
 
     def __init__(self, result: TrainedPaths) -> None:
         super().__init__("interrupted twice; what was found is this exception's result")
@@ -83,52 +83,54 @@ def train(
     checkpoint: str | os.PathLike | None = None,
     progress: Progress | bool | None = None,
 ) -> TrainedPaths:
-    """Train all weights of a network, queries and keys included, on the mean of (f - y)^2 with Adam.
+    """Train all weights of a network, including queries and keys, with Adam on the mean of (f - y)^2.
 
-    Weights are w = W/sqrt(fan-in), start uniform on (-1, 1)/sqrt(fan-in) and have no biases: the published training. In
-    other scalings the same learning rate means another step. Where validation data are given, the weights of the step
-    at which the accuracy on them was best are kept, otherwise the last ones.
+    As in the published training, weights are w = W/sqrt(fan-in), start uniform on (-1, 1)/sqrt(fan-in) and have no
+    biases. In another scaling, the same learning rate gives other steps. If validation data are given, the weights of
+    the step with the best validation accuracy are kept, otherwise those of the last step.
 
     Parameters
     ----------
     network : AttentionPaths
-        Architecture: layers, heads and readout. Its attention is learned, so that it has no ``query_key``.
+        Architecture: layers, heads and readout. It must have no ``query_key``, because attention is learned.
     data : object with ``draw(key, count)``, or pair of arrays
-        ``draw`` returns a fresh batch, inputs (count, T, N0) and labels (count,) of +1 and -1, and is written in JAX:
-        it is compiled with the steps. From arrays (P, T, N0) and (P,) batches are drawn uniformly, each example anew.
+        ``draw`` returns a fresh batch, inputs (count, T, N0) and labels (count,) of +1 and -1. It must be written in
+        JAX, because it is compiled with the steps. From arrays (P, T, N0) and (P,), the examples of a batch are drawn
+        uniformly and independently.
     validation : pair of arrays, optional
         Inputs (P', T, N0) and labels (P',).
     width, key_size : int
         N and G.
     steps : int, optional
-        Steps in all; by default ten epochs of ``data.epoch``, or of the number of examples.
+        Total number of steps; by default ten epochs, an epoch being ``data.epoch`` or the number of examples.
     batch : int
     learning_rate, weight_decay : float
-        Of Adam; the decay is a gradient weight_decay w, as in the published code (5e-5 there, not in the text).
+        Options of Adam; the gradient includes weight_decay w, as in the published code (5e-5 there, not in the text).
     validate_every : int
-        Steps between two rows of the history; the last step has one too.
+        Number of steps between two rows of the history; the last step has a row too.
     seed : int
-        Of start and batches.
+        Seed of the initial weights and of the batches.
     precision : "default" or "highest"
-        Of products: the device's own (TF32 on recent GPUs), or all of float32.
+        Precision of products: the device's own (TF32 on recent GPUs), or full float32.
     checkpoint : path, optional
-        File that keeps the training about every half a minute, at an interrupt and at the end. A call that finds it
-        there goes on, with the same bits on the same machine (GPUs may choose other kernels), also to a larger
-        ``steps``. A damaged one is put aside with a warning, and training starts anew; one of another training, or a
-        file that is something else, is refused and left alone.
+        File that stores the training about every half a minute, at an interrupt and at the end. A call that finds this
+        file resumes from it, also up to a larger ``steps``, with bitwise equal results on the same machine (GPUs may
+        choose other kernels). A damaged checkpoint is renamed with a warning, and training starts anew. A checkpoint of
+        another training, or any other file, is refused and left unchanged.
     progress : Progress, bool or None
-        See :class:`asymptotix.core.progress.Progress`; loss, accuracy and the time that is left are shown.
+        See :class:`asymptotix.core.progress.Progress`; it shows loss, accuracy and the remaining time.
 
     Returns
     -------
     TrainedPaths
-        After an interrupt (Ctrl-C, SIGTERM) what was found until then; a second one raises it.
+        After an interrupt (Ctrl-C, SIGTERM), the network trained until then; a second interrupt raises
+        TrainingInterrupted with it.
 
     Warns
     -----
     ConvergenceWarning
-        Where the loss grew beyond all numbers and the best weights until then are returned; without any, a
-        FloatingPointError is raised.
+        If the loss became infinite or nan: the best validated weights are returned, or without any, a
+        FloatingPointError is raised. Also if the checkpoint could not be written.
 
     Examples
     --------
@@ -186,7 +188,7 @@ def _settings(network: AttentionPaths, source: BatchSource, **options: Any) -> T
         raise ValueError(f"readout must be a token index below {T}, the number of tokens, got {readout}")
     H, N, G, N0 = sum(settings.heads), settings.width, settings.key_size, settings.features
     weights = H * (N**2 + 2 * G * N0) + N * N0
-    # Weights, gradient, two moments, best and a copy; of an example its scores, queries, keys and their gradients.
+    # Weights, gradient, two moments, best and a copy; per example: scores, queries, keys and their gradients.
     example = T * (H * (4 * T + 4 * max(N0, 2 * G)) + 2 * network.paths + 2 * N0)
     needed = 4 * (6 * weights + settings.batch * example + network.paths * N)
     refuse_beyond_memory(needed, f"training with batches of {settings.batch}", "a smaller batch or width")
@@ -203,7 +205,7 @@ def _steps(steps: int | None, data: Any, batch: int) -> int:
 
 
 class _Training:
-    """One training: where it is, and what it has seen."""
+    """One training: its settings, its current state and its history."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class _Training:
         self._earlier_seconds, self._began = self.now.seconds, time.perf_counter()
 
     def run(self, progress: Progress | bool | None) -> bool:
-        """All steps that are left; whether a signal stopped them."""
+        """Do all remaining steps; return whether a signal stopped them."""
         left, interrupted = self.settings.steps - self.step, False
         try:
             with as_progress(progress, left, "training") as bar:
@@ -249,7 +251,7 @@ class _Training:
         return int(self.now.state.step)
 
     def result(self) -> TrainedPaths:
-        """What is kept: the best weights where they were validated, else the last ones."""
+        """Return the trained network: the best validated weights if there are any, otherwise the last ones."""
         best = self.now.best
         if best is None and self.failed:
             raise FloatingPointError(
@@ -272,7 +274,7 @@ class _Training:
         )
 
     def complaints(self) -> list[str]:
-        """What the user should hear."""
+        """Return the texts of warnings for the user."""
         found = []
         if self.failed:
             found.append(
@@ -311,7 +313,7 @@ class _Training:
             bar.advance(done, ", ".join(words))
 
     def _record(self) -> None:
-        """A row of the history, averages since the one before; and the weights, where they are the best so far."""
+        """Add a row to the history, averaged since the row before; keep the weights if they are the best so far."""
         now, state, rows = self.now, self.now.state, self.now.rows
         since = self.step - (int(rows["step"][-1]) if rows["step"] else 0)
         row = {"step": self.step, "loss": float(state.loss) / since, "train_accuracy": float(state.correct) / since}
@@ -321,7 +323,7 @@ class _Training:
             if accuracy > now.best_accuracy and np.isfinite(error):
                 now = replace(now, best=state.trained, best_accuracy=accuracy, best_step=self.step)
         zero = jnp.zeros((), jnp.float32)
-        # At once: a second signal may come at any moment.
+        # A single assignment, because a second signal may come at any moment.
         self.now = replace(
             now,
             state=state._replace(loss=zero, correct=zero),
@@ -340,7 +342,7 @@ class _Training:
         return {name: [] for name in names}
 
     def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, Any]:
-        """What a training must have in common with one that it goes on from: all but where it ends."""
+        """Return what a training must share with a checkpoint to resume it: all settings except ``steps``."""
         own = {name: value for name, value in asdict(self.settings).items() if name != "steps"}
         return own | {
             "heads": list(self.settings.heads),

@@ -1,7 +1,7 @@
-"""The file in which a training is kept while it goes on, and from which it goes on.
+"""The checkpoint file of a running training, from which a later call resumes.
 
-What is not safe is not done: a checkpoint of another training, or a file that is none, is never overwritten; a damaged
-one is put aside and the training starts anew.
+A checkpoint of another training, or a file that is no checkpoint, is never overwritten. A damaged checkpoint is
+renamed, and the training starts anew.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .trainable import Trainable
 from .trained_paths import named_arrays, trainable_from
 
 KIND = "training checkpoint"
-#: Least time between two writes, and the largest share of the time that may go into writing.
+#: Least time between two writes in seconds, and the largest share of the time that may go into writing.
 SECONDS_BETWEEN_WRITES = 30.0
 SHARE_OF_WRITING = 0.05
-#: How far numbers of the data may be off by the rounding of another device.
+#: Tolerance, relative and absolute, for numbers of the data that another device rounds differently.
 _PROBE_TOLERANCE = 1e-3
 
 
 @dataclass
 class Progressed:
-    """All that a training knows at some step.
+    """Everything that a training has computed up to some step.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Progressed:
     best_accuracy : float
     best_step : int
     seconds : float
-        Wall time so far.
+        Wall time so far, in seconds.
     """
 
     state: TrainState
@@ -57,16 +57,16 @@ class Progressed:
 
 
 class TrainCheckpoint:
-    """A file that always holds a whole training; a failure to write it does not end the work.
+    """A file that always holds a complete state of a training; a failure to write it does not stop the training.
 
     Parameters
     ----------
     path
-        Where it is, or will be.
+        Path of the file, which need not exist yet.
     identity
-        What must be the same for the training to go on, name -> value.
+        name -> value of everything that must be equal for the training to resume.
     probe
-        Numbers of the data.
+        Numbers that identify the data.
     """
 
     def __init__(self, path: str | os.PathLike, identity: Mapping[str, Any], probe: np.ndarray) -> None:
@@ -80,7 +80,7 @@ class TrainCheckpoint:
         self._due = time.monotonic() + SECONDS_BETWEEN_WRITES
 
     def taken_up(self, start: TrainState) -> Progressed | None:
-        """Where the training in the file is, None where there is none; ``start`` has the shapes that it must have."""
+        """Return the state in the file, None where there is none; ``start`` has the shapes that it must have."""
         if not self.path.exists():
             return None
         try:
@@ -108,7 +108,7 @@ class TrainCheckpoint:
         )
 
     def offer(self, make: Callable[[], Progressed]) -> None:
-        """Write what ``make`` gives, if it is time to."""
+        """Write the state that ``make`` returns, if a write is due."""
         if (began := time.monotonic()) < self._due:
             return
         self.write(make)
@@ -116,11 +116,11 @@ class TrainCheckpoint:
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
     def write(self, make: Callable[[], Progressed]) -> None:
-        """Write what ``make`` gives now."""
+        """Write the state that ``make`` returns, now."""
         try:
             self._write(make())
             self.trouble = ""
-        except Exception as error:  # a full disk, a folder that is gone: none of it is the training's fault
+        except Exception as error:  # a full disk or a removed folder must not stop the training
             interrupts.raise_if_hidden_in(error)
             self.trouble = str(error) or type(error).__name__
 

@@ -1,14 +1,14 @@
-"""What gradient descent moves, in the scaling in which it moves it.
+"""Trainable weights, in the scaling in which gradient descent updates them.
 
-Adam takes steps of the same size whatever the size of a weight, so that the scaling is part of the experiment. Here it
-is that of the published training, which is the usual one: w = W/sqrt(fan-in), with
+The size of Adam's steps does not depend on the size of a weight, so the scaling is part of the experiment. It is the
+usual one, also of the published training: w = W/sqrt(fan-in), with
 
     q_t = w_Q x_t,  k_s = w_K x_s,  Om_{st} = softmax over s of k_s . q_t / sqrt(G),
     z^1_t = w_0 x_t,  z^{l+1}_t = (1/sqrt(H_l)) sum_h sum_s w^{l,h} z^l_s Om^{l,h}_{st},  f = w_a . z^{L+1}_*,
 
-and no biases. Every w starts uniform on (-1, 1)/sqrt(fan-in), as linear layers commonly do: of variance 1/(3 fan-in), a
-third of what the prior of the theory has. In weights W of order one the same step would be sqrt(fan-in), some 14 to 23
-times, smaller.
+and no biases. Every w starts uniform on (-1, 1)/sqrt(fan-in), as linear layers commonly do. Its variance 1/(3 fan-in)
+is a third of the theory's prior variance. For weights W of order one, the same learning rate would give steps that are
+smaller by the factor sqrt(fan-in), some 14 to 23.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..network.weights import Weights
 
 
 class Trainable(NamedTuple):
-    """Weights w = W/sqrt(fan-in).
+    """All weights of a network, scaled as w = W/sqrt(fan-in).
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Trainable(NamedTuple):
 
 
 def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, key_size: int) -> Trainable:
-    """Weights before the first step, float32, uniform on (-1, 1)/sqrt(fan-in)."""
+    """Return the weights before the first step, float32, uniform on (-1, 1)/sqrt(fan-in)."""
     rng = np.random.default_rng(streams.training_start(seed))
 
     def uniform(*shape: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, k
 
 
 def of_order_one(trained: Trainable) -> Weights:
-    """The values, projection and readout as weights of order one, float64."""
+    """Return values, projection and readout as weights of order one, float64."""
 
     def scaled(w: Any) -> np.ndarray:
         return np.asarray(w, float) * math.sqrt(w.shape[-1])
@@ -69,7 +69,7 @@ def of_order_one(trained: Trainable) -> Weights:
 
 
 def with_attention(trained: Trainable, readout: int | str) -> AttentionPaths:
-    """The network whose attention is the trained one: W^{l,h} = w_K^T w_Q / sqrt(G)."""
+    """Return the network with the trained attention, W^{l,h} = w_K^T w_Q / sqrt(G)."""
 
     def matrices(q: np.ndarray, k: np.ndarray) -> np.ndarray:
         return k.swapaxes(-1, -2).astype(float) @ q / math.sqrt(q.shape[1])

@@ -1,4 +1,4 @@
-"""A network that was trained by gradient descent: what it computes, how it got there, and its file."""
+"""A network that was trained by gradient descent: its outputs, its training history, and its file."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .trainable import Trainable, of_order_one, with_attention
 
 KIND = "trained network"
 SCHEMA_VERSION = 1
-#: Attended inputs of one part of the examples that a prediction is asked for.
+#: Most bytes of attended inputs that a prediction holds in memory at a time.
 _CHUNK_BYTES = 2**27
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedPaths:
-    """Network whose weights gradient descent has found; :func:`asymptotix.train` returns it.
+    """Network trained by gradient descent; :func:`asymptotix.train` returns it.
 
     Attributes
     ----------
     trained : Trainable
-        All weights in the scaling of the training, w = W/sqrt(fan-in), with queries and keys apart.
+        All weights in the scaling of the training, w = W/sqrt(fan-in), with separate queries and keys.
     readout : "mean" or int
-        Average over the tokens, or the index of one.
+        Average over the tokens, or the index of one token.
     history : Dataset (step)
-        ``loss`` and ``train_accuracy``, averages over the batches since the row before, and, where validation data were
-        given, ``validation_accuracy`` and ``validation_error`` at that step.
+        ``loss`` and ``train_accuracy``, averaged over the batches since the row before; if validation data were given,
+        also ``validation_accuracy`` and ``validation_error`` at that step.
     settings : mapping
-        How it was trained; ``steps_done`` of ``steps``, and ``kept_step``, the step whose weights these are.
+        Options of the training, with ``steps_done`` (of ``steps``) and ``kept_step``, the step of the kept weights.
     provenance : mapping
         Versions, device, date, commit, wall seconds.
 
@@ -66,7 +66,7 @@ class TrainedPaths:
 
     @functools.cached_property
     def network(self) -> AttentionPaths:
-        """The network, whose ``attention`` and ``attended`` are the trained ones."""
+        """The network, whose ``attention`` and ``attended`` use the trained queries and keys."""
         return with_attention(self.trained, self.readout)
 
     @functools.cached_property
@@ -76,11 +76,11 @@ class TrainedPaths:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were done: an interrupted training has fewer."""
+        """Whether all steps were done; an interrupted training has done fewer."""
         return self.settings.get("steps_done") == self.settings.get("steps")
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Outputs f in double precision; their sign is the class.
+        """Return the outputs f in double precision; their sign is the class.
 
         Parameters
         ----------
@@ -93,10 +93,10 @@ class TrainedPaths:
         return self.path_outputs(inputs).sum(axis=1)
 
     def path_outputs(self, inputs: np.ndarray) -> np.ndarray:
-        """What every path adds to the output: f is their sum, Tiberi et al., arXiv:2405.15926, eq. (5).
+        """Return the contribution of every path to the output f, Tiberi et al., arXiv:2405.15926, eq. (5).
 
-        Without some heads f is the sum over the paths that pass through none of them, and where the layers are rescaled
-        that times sqrt(H_l / heads that remain) of every layer: all prunings cost one call.
+        The sum over all paths is f. The output without some heads is the sum over the paths through none of them; for
+        rescaled layers, multiply it by sqrt(H_l / remaining heads) of every layer. So one call serves all prunings.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class TrainedPaths:
         return np.concatenate(found)
 
     def evaluate(self, inputs: np.ndarray, labels: np.ndarray) -> xr.Dataset:
-        """How well it does on labelled data.
+        """Return accuracy and squared error on labelled data.
 
         Parameters
         ----------
@@ -134,18 +134,18 @@ class TrainedPaths:
         return xr.Dataset({"accuracy": np.mean(np.sign(f) == np.sign(y)), "test_error": np.mean((f - y) ** 2)})
 
     def order_parameter(self) -> np.ndarray:
-        """U^{pi pi'} of the trained values, (paths, paths): see :func:`asymptotix.empirical_order_parameter`."""
+        """Return U^{pi pi'} of the trained values, (paths, paths); see :func:`asymptotix.empirical_order_parameter`."""
         return empirical_order_parameter(self.weights)
 
     def with_heads(self, kept: Sequence[np.ndarray], *, rescale: bool) -> Self:
-        """The network of some heads only, one boolean array (H_l,) per layer; see :func:`asymptotix.prune`."""
+        """Return the network with the heads that ``kept``, (H_l,) per layer, marks; see :func:`asymptotix.prune`."""
 
         def chosen(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
             return tuple(array[keep] for array, keep in zip(arrays, kept, strict=True))
 
         values = chosen(self.trained.values)
         if not rescale:
-            # The smaller network divides by the square root of the heads that it has.
+            # The smaller network divides by the square root of its own number of heads.
             shares = [math.sqrt(keep.mean()) for keep in kept]
             values = tuple(V if s == 1 else s * V.astype(float) for s, V in zip(shares, values, strict=True))
         queries, keys = chosen(self.trained.queries), chosen(self.trained.keys)
@@ -153,7 +153,7 @@ class TrainedPaths:
         return dataclasses.replace(self, trained=smaller, settings={**self.settings, "pruned": self._pruned(kept)})
 
     def _pruned(self, kept: Sequence[np.ndarray]) -> list[list[int]]:
-        """All heads that are gone, counted as in the network that was trained."""
+        """Return all pruned heads as pairs (layer, head), counted as in the network that was trained."""
         before = {tuple(pair) for pair in self.settings.get("pruned", ())}
         gone = set(before)
         for layer, keep in enumerate(kept):
@@ -162,7 +162,7 @@ class TrainedPaths:
         return [list(pair) for pair in sorted(gone)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to an npz file that :meth:`load` reads and ``numpy.load`` opens; it appears when it is complete."""
+        """Write an npz file that :meth:`load` reads and ``numpy.load`` opens; it appears only when it is complete."""
         header = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -175,7 +175,7 @@ class TrainedPaths:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:
-        """Read what :meth:`save` wrote; a file that is damaged or of another kind is refused."""
+        """Read a file that :meth:`save` wrote; a damaged file or one of another kind is refused."""
         header, arrays = read_arrays(path, KIND)
         if (version := header.get("schema_version")) != SCHEMA_VERSION:
             raise ValueError(f"{path} must have schema version {SCHEMA_VERSION}, got {version}: upgrade asymptotix")
@@ -200,7 +200,7 @@ class TrainedPaths:
 
 
 def named_arrays(trained: Trainable, prefix: str = "") -> dict[str, np.ndarray]:
-    """The weights under names for a file, such as ``values.0``."""
+    """Return the weights under names for a file, such as ``values.0``."""
     found: dict[str, np.ndarray] = {}
     for name, value in trained._asdict().items():
         layers = {f"{name}.{layer}": w for layer, w in enumerate(value)} if isinstance(value, tuple) else {name: value}
@@ -209,7 +209,7 @@ def named_arrays(trained: Trainable, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def trainable_from(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Trainable:
-    """The weights from the names that :func:`named_arrays` gives them."""
+    """Return the weights from arrays under the names that :func:`named_arrays` gives them."""
     layers = sum(name.startswith(f"{prefix}values.") for name in arrays)
 
     def each(name: str) -> tuple[np.ndarray, ...]:
@@ -220,7 +220,7 @@ def trainable_from(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Traina
 
 
 def as_history(rows: Mapping[str, Any]) -> xr.Dataset:
-    """The table of a training, from its columns."""
+    """Return the history of a training as a Dataset, from its columns."""
     columns = {name: ("step", np.asarray(column)) for name, column in rows.items() if name != "step"}
     return xr.Dataset(columns, coords={"step": np.asarray(rows["step"])} if "step" in rows else None)
 

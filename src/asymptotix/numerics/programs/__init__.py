@@ -1,1 +1,1 @@
-"""Programs of functions that the user writes: compiled, kept as they were, and listed."""
+"""Programs of functions that the user writes: compilation, snapshots and listings."""

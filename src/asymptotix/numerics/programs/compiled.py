@@ -1,8 +1,8 @@
-"""Programs of functions of the user's own, which may call LAPACK: one matrix after the other.
+"""Compilation of the user's functions, with calls of LAPACK on one matrix after the other.
 
-On a CPU, XLA's calls of LAPACK on batches hand parts of them to the threads of the pool that they run on themselves:
-as many of them at once as there are cores, in one program or in two, wait for one another for ever. Calls on single
-matrices do not. Fourier transforms are said to wait in the same way; :func:`compiled` leaves out these threads there.
+On a CPU, an XLA call of LAPACK on a batch occupies one thread of a pool and hands parts of the batch to other threads
+of the same pool. As many such calls at once as there are cores, in one program or in two, wait for one another forever.
+Calls on single matrices do not. Fourier transforms may wait in the same way; :func:`compiled` lets them use one thread.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from .. import interrupts
 
 Made = TypeVar("Made")
 
-#: By their names, since not all of them are public.
+#: Primitives that call LAPACK, by their names, because not all of them are public.
 _LAPACK = {
     "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "schur",
     "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 }  # fmt: skip
-#: Functions in functions, as they are or with derivatives of their own: all derivatives have been taken.
+#: Primitives that call another program. Their derivative rules are ignored: all derivatives have been taken.
 _CALLS = {"checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"}
 _WITHOUT_POOL = {"xla_cpu_multi_thread_eigen": False}
-#: Rows of a block, for which a program is compiled. Larger: few rows take longer. Smaller: more calls.
+#: Number of rows of a block, for which a program is compiled. Larger: few rows take longer. Smaller: more calls.
 _BLOCK = 2**12
 
 
 def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
-    """``jax.jit`` of a function that is, or calls, one of the user's own, so that it ends where that calls LAPACK."""
+    """Return ``jax.jit`` of a function that runs the user's code; it does not hang if this code calls LAPACK."""
     plain = jax.jit(function)
     chosen: list[Callable[..., Made]] = []
 
     def call(*given: Any) -> Made:
-        if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # part of another program, which sees to it
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # the outer program is the one to rewrite
             return plain(*given)
         interrupts.check()
         if not chosen:
-            text = plain.lower(*given).as_text()  # LAPACK is named where it is for a CPU
+            text = plain.lower(*given).as_text()  # names LAPACK in a program for a CPU
             options = _WITHOUT_POOL if "stablehlo.fft" in text else None
             waits = "lapack" in text or options
             chosen.append(jax.jit(one_by_one(function), compiler_options=options) if waits else plain)
@@ -53,18 +53,18 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    """Apply a program of many rows to blocks of one size, for which it is compiled once.
+    """Apply a program to blocks of rows of one size, for which it is compiled once.
 
     Parameters
     ----------
     program : callable
-        Its arrays have as many rows as its arguments, and row by row they do not depend on other rows.
+        Returns arrays with as many rows as its arguments; each row depends on the same row of the arguments only.
     *arrays : arrays (m, ...)
 
     Returns
     -------
     array or tuple of arrays (m, ...)
-        As ``program`` returns them.
+        The output of ``program`` for all rows.
     """
     count = len(arrays[0])
     parts = []
@@ -75,7 +75,7 @@ def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
 
 
 def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
-    """The same function, calling LAPACK on one matrix after the other; not to be differentiated or mapped any more."""
+    """Return the function with LAPACK called on one matrix after the other; do not differentiate or map the result."""
 
     def rewritten(*given: Any) -> Made:
         traced, shape = jax.make_jaxpr(function, return_shape=True)(*given)
@@ -86,7 +86,7 @@ def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def _evaluated(traced: Any, given: Sequence[Any]) -> list[Any]:
-    """What a traced function makes of its arguments."""
+    """Evaluate a traced function, with LAPACK called on one matrix after the other."""
     jaxpr = traced.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *given], strict=True))
 
@@ -110,7 +110,7 @@ def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequen
 
 
 def _mapped(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
-    """A call of LAPACK on the last axes, for one set of leading indices after the other."""
+    """Call LAPACK on the last two axes, for one set of leading indices after the other."""
     batch = max(given, key=lambda x: x.ndim).shape[:-2]  # some also take vectors
     rows = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in given]
     found = jax.lax.map(lambda row: primitive.bind(*row, **options), rows)
@@ -118,7 +118,7 @@ def _mapped(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequen
 
 
 def _rewritten(option: Any) -> Any:
-    """An option of a primitive; those that are traced functions, as of loops and branches, are gone through, too."""
+    """Return an option of a primitive, in which traced functions, such as bodies of loops, are rewritten too."""
     if isinstance(option, core.ClosedJaxpr):
         given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in option.in_avals]
         return jax.make_jaxpr(lambda *given: _evaluated(option, given))(*given)

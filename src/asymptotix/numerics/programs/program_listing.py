@@ -14,20 +14,20 @@ import numpy as np
 def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Iterator[str]:
     """Yield the operations of a function of float64 arrays, with all constants, for a digest.
 
-    Constants are rounded, because another machine may have computed them. Conversions between precisions are left
-    out, so that it does not matter whether the user works with 32 or 64 bits.
+    Constants are rounded, because they may come from another machine. Conversions between precisions are left out, so
+    that the listing is the same in 32 and 64 bits.
     """
     import jax
 
     given = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
-    traced = jax.make_jaxpr(lambda *x: function(*x))(*given)  # a new function, as above
+    traced = jax.make_jaxpr(lambda *x: function(*x))(*given)  # a new function, because JAX keeps old traces
     yield from listing(traced.jaxpr, traced.consts, exact=False)
 
 
 def listing(jaxpr: Any, constants: Sequence[Any], *, exact: bool) -> Iterator[str]:
-    """Yield the operations of a program and of all programs in it, variables numbered in their order.
+    """Yield the operations of a program and of all programs in it, variables numbered in order of appearance.
 
-    ``exact`` keeps all digits of constants, and all types. Otherwise see :func:`program_listing`.
+    ``exact`` keeps all digits of constants, and all types; without it see :func:`program_listing`.
     """
     from jax.extend import core
 

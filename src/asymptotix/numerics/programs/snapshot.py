@@ -1,7 +1,7 @@
 """Snapshots of functions that the user writes.
 
-A function may change while it stays the same object: it reads a global that is set anew, or an attribute of a callable
-object. Every cache that knows a function by its identity, those of JAX included, then returns old numbers. Models
+A function may change while it stays the same object: it may read a global variable, or an attribute of a callable
+object, that gets a new value. A cache with the function's identity as key, as in JAX, then returns old numbers. Models
 therefore compute with a snapshot: the program of the function at the time when the model was made. As the program of a
 snapshot never changes, its identity is a correct key of any cache.
 """
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 class Snapshot:
     """The program of a function at the time of the snapshot; made by :func:`snapshot`.
 
-    A call evaluates the program. Arguments of shapes or types for which there is no program are given to the function
+    A call evaluates the program. If there is no program for the shapes or types of the arguments, it calls the function
     itself.
 
     Parameters
@@ -44,19 +44,19 @@ class Snapshot:
         with double_precision():
             program = _traced(function, traced, np.float64)
             lines = () if program is None else _with_derivative(program[0], traced)
-            #: Digest of the program and its derivative, all constants with all digits included; of no lines if the
+            #: Digest of the program and its derivative, with all digits of all constants; of an empty text if the
             #: function cannot be traced.
             self.digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         #: Programs by the type of the arguments.
         self._programs = {} if program is None else {"float64": program}
 
     def _program(self, dtype: str) -> tuple[Any, Any] | None:
-        """Return the program for float64 or float32; that for float32 is traced when it is first needed.
+        """Return the program for float64 or float32, or None if it cannot be traced.
 
-        None where it cannot be traced.
+        The program for float32 is traced when it is first needed.
         """
         if dtype == "float32" and dtype not in self._programs:
-            # Traced in double precision once more, to see whether it is still the same function.
+            # A second trace in double precision shows whether it is still the same function.
             if Snapshot(self.function, self.shapes, self.leading).digest != self.digest:
                 raise ValueError(
                     f"{self.function!r} has changed since the model was made: a variable that it reads has another "
@@ -81,7 +81,7 @@ class Snapshot:
             return self.function(*given)
         program = self._program(*types)
         if program is None:
-            # A function that holds NumPy's integers, once traced in double precision, may fail in single precision.
+            # A function with NumPy integers that was traced in double precision may fail in single precision.
             with double_precision():
                 found = self(*(x.astype(np.float64) for x in arrays))
                 narrow = {np.dtype(np.float64): np.float32}
@@ -104,15 +104,15 @@ class Snapshot:
         return _again, (self.function, self.shapes, self.leading)
 
 
-#: Snapshots that are in use, by function, form and digest. A cache that still holds results of a snapshot holds the
-#: snapshot too, so that the next model of the same unchanged function finds both.
+#: Snapshots in use, by function, shapes and digest. A cache that still holds results of a snapshot also holds the
+#: snapshot, so that the next model of the same unchanged function finds both.
 _in_use: WeakValueDictionary[Any, Snapshot] = WeakValueDictionary()
 
 
 def snapshot(function: Callable[..., Any], *shapes: Shape, leading: bool = False) -> Snapshot:
-    """Return the snapshot of a function of arrays of these shapes: one object as long as its program is the same.
+    """Return the snapshot of a function for these shapes: the same object as long as the program is the same.
 
-    A function that JAX cannot trace is known by its identity.
+    A function that JAX cannot trace is identified by the object itself.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def snapshot(function: Callable[..., Any], *shapes: Shape, leading: bool = False
     try:
         key: Any = (function, hash(function))
     except TypeError:
-        key = (id(function), None)  # the snapshot in use keeps the function, and with it its number
+        key = (id(function), None)  # unique, because the snapshot keeps the function alive
     return _in_use.setdefault((key, shapes, leading, made.digest), made)
 
 
@@ -145,20 +145,20 @@ def _again(function: Callable[..., Any], shapes: tuple[Shape, ...], leading: boo
 
 
 def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: Any) -> tuple[Any, Any] | None:
-    """Return the program of a function and the structure of what it returns; None where JAX cannot trace it."""
+    """Return the program of a function and the structure of its result; None if JAX cannot trace it."""
     import jax
 
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     try:
         # A new function at every call: JAX keeps the traces of functions that it has seen.
         traced, shape = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*given)
-    except Exception:  # whatever the user's function raises: the trial of the model says it in one sentence
+    except Exception:  # any error of the user's function; the trial of the model reports it
         return None
     return traced, jax.tree.structure(shape)
 
 
 def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
-    """Yield the listing of a program, and that of its derivative where the user has given a rule for it."""
+    """Yield the listing of a program, and of its derivative if the user has given a rule for it."""
     import jax
     from jax.extend import core
 
@@ -178,7 +178,7 @@ def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
 
 
 def _has_own_rules(jaxpr: Any) -> bool:
-    """Whether a program holds functions with derivatives that are not JAX's own, such as those of ``relu``."""
+    """Whether a program contains functions with derivative rules of the user; JAX's, as of ``relu``, do not count."""
     import jax
 
     def is_own(equation: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Who does the chunks: this process, a pool of others on this machine, Dask, or anything with ``submit``."""
+"""Executors of chunks: this process, a pool of processes on this machine, Dask, or anything with ``submit``."""

@@ -1,4 +1,4 @@
-"""The ``executor`` argument of a sweep, and whom it means."""
+"""The ``executor`` argument of a sweep, and the executor that it selects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .submitting import Executor, InProcess, Submitting
 
 
 def as_executor(given: Any) -> Executor:
-    """None, a number of processes, an address of Dask, or an object with ``submit``."""
+    """Return the executor for None, a number of processes, an address of Dask, or an object with ``submit``."""
     if given is None:
         return InProcess()
     if isinstance(given, int) and not isinstance(given, bool):

@@ -20,7 +20,7 @@ class OnDask:
     ----------
     client : distributed.Client
     own : bool
-        Whether it was opened for this sweep, and is closed with it.
+        Whether the client was opened for this sweep and is closed with it.
     """
 
     def __init__(self, client: Any, *, own: bool) -> None:
@@ -40,7 +40,7 @@ class OnDask:
     def run(self, store: str, lines: Sequence[Line], given: Mapping[str, Given]) -> Iterator[Ended]:
         try:
             yield from self._submitting.run(store, lines, given)
-        # A client that loses its scheduler cancels what it waits for, and nobody else does.
+        # Only a client that lost its scheduler cancels the futures that it waits for.
         except (CancelledError, asyncio.CancelledError) as error:
             raise RuntimeError(
                 f"the Dask scheduler {self._address} was lost; what is done is in {store}, and the same call goes on "
@@ -49,7 +49,7 @@ class OnDask:
 
 
 def client_of(address: str) -> Any:
-    """A new client of the scheduler at an address."""
+    """Return a new client of the scheduler at an address."""
     try:
         from distributed import Client  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -59,7 +59,7 @@ def client_of(address: str) -> Any:
 
 def _warn_of_limits(workers: Mapping[str, Mapping[str, Any]]) -> None:
     if limited := [name for name, told in workers.items() if told.get("memory_limit")]:
-        # Dask counts what JAX holds as its own and pauses, spills or kills for it.
+        # Dask counts JAX's memory against its limit, and pauses, spills or kills the worker.
         warnings.warn(
             f"{len(limited)} of {len(workers)} Dask workers have a memory limit, at which Dask pauses or kills them: "
             "start them with --memory-limit 0 --nthreads 1",

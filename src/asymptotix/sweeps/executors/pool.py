@@ -1,4 +1,4 @@
-"""Processes on this machine that share its cores, and what becomes of a chunk that kills them."""
+"""Processes on this machine that share its cores, and the treatment of chunks that kill their process."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..leases import Watch, let_go
 from ..sweep_store import SweepStore
 from .submitting import Ended, Given, Line, Submitting
 
-#: How often the worker of a chunk may die before the chunk counts as failed.
+#: Number of worker deaths at one chunk after which the chunk counts as failed.
 MOST_DEATHS = 3
-#: How many pools may die one after the other in which no chunk was begun: then it is no chunk that kills them.
+#: Number of successive pools that end before any chunk was begun, after which the sweep stops: no chunk is the cause.
 MOST_IDLE_DEATHS = 3
-#: What tells libraries how many threads they may have: OpenMP, BLAS, numba, and the runtime of JAX on CPUs.
+#: Environment variables that set the number of threads of OpenMP, BLAS, numba, and the runtime of JAX on CPUs.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "PJRT_NPROC")
 
 
 class Pool:
     """Processes on this machine, started once, each with its share of the cores.
 
-    They are spawned, because JAX does not live through a fork. One that dies (out of memory, killed) takes its pool
-    with it, but alone leaves its claim: the others are told to end, and let go of theirs. Its chunk is tried again
-    after all others, alone, when there is most memory.
+    They are spawned, because JAX does not survive a fork. If one process dies (out of memory, killed), its whole pool
+    ends, but only its claim remains: the others end by a signal and release their claims. Its chunk is tried again
+    after all others, alone, when most memory is free.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Pool:
                         left.pop(name, None)
                         yield name, ended
             except BrokenExecutor as error:
-                interrupts.check()  # who stops a whole group of processes stops the driver too
+                interrupts.check()  # a signal to the whole process group also stops the driver
                 suspects = _left_by_the_dead(store, left)
                 idle_deaths = 0 if begun or suspects else idle_deaths + 1
                 if idle_deaths == MOST_IDLE_DEATHS:
@@ -83,7 +83,7 @@ class Pool:
             shares.put(cores)
         pool = ProcessPoolExecutor(workers, context, _begin, (shares,))
         try:
-            # All are started now, while the environment says how many threads they may have.
+            # Start all processes now, while the environment sets their numbers of threads.
             with _environment(max(1, available_cores() // workers)):
                 for future in [pool.submit(os.getpid) for _ in range(workers)]:
                     future.result()
@@ -100,13 +100,13 @@ _CANNOT_BEGIN = (
 
 
 def _left_by_the_dead(store: str, left: Mapping[str, Line]) -> list[str]:
-    """Chunks at which processes of this machine died, by the claims that are left of them; these are removed."""
+    """Return the chunks at which processes of this machine died, known by their claims; remove these claims."""
     kept, watch = SweepStore(store), Watch()
     return [name for name in sorted(kept.claimed() & left.keys()) if watch.frees(kept.claim_path(name))]
 
 
 def shares_of_cores(workers: int) -> list[tuple[int, ...]]:
-    """The cores of this process dealt to workers, each in one piece; none where the platform does not bind."""
+    """Return contiguous shares of this process's cores, one per worker; empty if the platform cannot bind processes."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * workers
     cores = sorted(os.sched_getaffinity(0))[: available_cores()]
@@ -117,12 +117,13 @@ def shares_of_cores(workers: int) -> list[tuple[int, ...]]:
 
 
 def _begin(shares: Any) -> None:
-    """In a new worker: Ctrl-C is the driver's to obey; other ends come at once, since nothing kept can be lost.
+    """Prepare a new worker: it ignores Ctrl-C, which the driver obeys, and ends at once on SIGTERM or SIGHUP.
 
-    A signal that waited for the end of a chunk would be forgotten by then, and the driver, who asks a broken pool to
-    end, wait for ever. A driver that is killed can ask nothing: its workers look for that themselves.
+    Ending at once loses nothing that is stored. A signal that waited for the end of a chunk would be forgotten by then,
+    and the driver, which sends it to the workers of a broken pool, would wait for ever. A killed driver sends no
+    signal, so each worker watches its driver.
     """
-    if cores := shares.get():  # before JAX counts them, which it does at its first computation
+    if cores := shares.get():  # before JAX counts the cores, at its first computation
         os.sched_setaffinity(0, cores)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
@@ -145,7 +146,7 @@ def _end_with_driver() -> None:
 
 @contextlib.contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """Scope in which new processes are told how many threads they may have."""
+    """Set the environment variables for the number of threads of processes that start within this scope."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:

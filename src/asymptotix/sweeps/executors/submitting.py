@@ -1,4 +1,4 @@
-"""Chunks done one after the other here, or handed to anything that has ``submit`` and returns futures."""
+"""Executors that compute chunks one by one in this process, or pass them to anything with ``submit`` and futures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ...numerics import interrupts
 from ..chunk_work import FAILED, given_up, work_on
 
-#: Chunks that wait in an executor for every worker: enough to keep it busy, few enough to be lost.
+#: Number of chunks in an executor per worker: enough to keep it busy, so few that losing them costs little.
 WAITING = 4
 SECONDS_BETWEEN_LOOKS = 0.02
 Line = Mapping[str, Any]
@@ -19,7 +19,7 @@ Ended = tuple[str, str]
 
 
 class Executor(Protocol):
-    """Works through chunks and says how each ended, in any order; what it opened itself is closed with its scope."""
+    """Computes chunks and yields how each ended, in any order; the scope ``opened`` closes what the executor opened."""
 
     def opened(self) -> AbstractContextManager[object]: ...
 
@@ -27,7 +27,7 @@ class Executor(Protocol):
 
 
 class InProcess:
-    """One after the other, here."""
+    """Computes chunks one after the other, in this process."""
 
     def opened(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -39,15 +39,15 @@ class InProcess:
 
 
 class Submitting:
-    """Anything with ``submit(function, *arguments)`` that returns futures: ``concurrent.futures``, a Dask client.
+    """Executor from any ``submit(function, *arguments)`` that returns futures: ``concurrent.futures``, a Dask client.
 
     Parameters
     ----------
     submit : callable
     workers : int
-        How many chunks are worked on at a time, as far as that is known.
+        Number of chunks computed at a time, as far as that is known.
     killing : tuple of exception types
-        What a future raises when its chunk killed one worker after the other: the chunk then counts as failed.
+        Exceptions that a future raises when its chunk killed several workers in turn; the chunk then counts as failed.
     """
 
     def __init__(self, submit: Callable[..., Any], workers: int, killing: tuple[type[Exception], ...] = ()) -> None:

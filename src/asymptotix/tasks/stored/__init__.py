@@ -1,1 +1,1 @@
-"""Data sets that lie on the disk: what they are, where they are looked for, how they are fetched and read."""
+"""Data sets on the disk: their catalogue, and how they are found, downloaded and read."""

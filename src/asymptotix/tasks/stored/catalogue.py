@@ -1,8 +1,8 @@
-"""The data sets of the papers' experiments: files, addresses, sums, licences.
+"""The data sets of the papers' experiments: files, addresses, checksums, licences.
 
-Nothing of them is part of this package. A sum is the SHA-256 of the file as it is published; for a gzip file there is
-that of its content too, because copies that were packed anew are common and as good. Of MNIST and Fashion-MNIST the
-test sets are enough.
+The data are not part of this package. A checksum is the SHA-256 of the published file. For a gzip file there is also
+the SHA-256 of its content, because repacked copies are common and as good. Of MNIST and Fashion-MNIST only the test
+sets are needed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class StoredFile:
     Attributes
     ----------
     name : str
-        Its name inside the folder of its data set.
+        Name inside the folder of the data set.
     size : int
-        Bytes.
+        Size in bytes.
     sha256 : str
-        Of the file as published.
+        SHA-256 of the published file.
     content_sha256 : str or None
-        Of what is inside a gzip file.
+        SHA-256 of the content of a gzip file.
     addresses : tuple of str
-        Beginnings of the addresses that serve it, the first to be tried first; the name is added. None: it is not
-        published as such, only found on a disk.
+        Beginnings of the addresses of the file, in the order of the attempts; the name is appended. Empty: the file is
+        not published in this form, but may be on a disk.
     """
 
     name: str
@@ -55,24 +55,24 @@ class StoredFile:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where it can be downloaded."""
+        """Addresses from which the file can be downloaded."""
         return tuple(address + self.name for address in self.addresses)
 
 
 @dataclass(frozen=True)
 class StoredSet:
-    """A data set: the folder it lies in and its files.
+    """A data set: its folder and its files.
 
     Attributes
     ----------
     name, folder : str
-        What the user calls it, and where it lies inside a directory of data.
+        Name for the user, and folder inside a directory of data.
     shows : str
-        What it holds, in a few words.
+        Short description of the content.
     files : tuple of StoredFile
-        What `asymptotix data get` fetches.
+        Files that `asymptotix data get` fetches.
     instead : tuple of StoredFile
-        Any of these alone holds the same as all ``files`` together.
+        Files of which each one alone replaces all ``files``.
     licence, citation : str
     """
 
@@ -85,13 +85,13 @@ class StoredSet:
     instead: tuple[StoredFile, ...] = ()
 
     def file(self, name: Any) -> StoredFile:
-        """The file of a name, refused with the names that there are."""
+        """Return the file of a name; the error for an unknown name lists the known ones."""
         known = {file.name: file for file in (*self.files, *self.instead)}
         return known[checks.one_of("name", name, tuple(known))]
 
 
 def stored_set(name: Any) -> StoredSet:
-    """The data set of a name, refused with the names that there are."""
+    """Return the data set of a name; the error for an unknown name lists the known ones."""
     return DATA_SETS[checks.one_of("data_set", name, tuple(DATA_SETS))]
 
 

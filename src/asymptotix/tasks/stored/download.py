@@ -1,6 +1,6 @@
-"""Fetching a data set: checked, and there as a whole or not at all.
+"""Download of data sets: a file is checked, and appears as a whole or not at all.
 
-pooch downloads into a temporary file beside the wanted one, compares the SHA-256, and moves the file to its place.
+pooch downloads into a temporary file in the same folder, compares the SHA-256, and moves the file to its place.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ class DownloadError(OSError):
 
 
 def download_directory(to: Path | None = None) -> Path:
-    """Where files are put: the directory given, else that of ``$ASYMPTOTIX_DATA``, else the cache."""
+    """Return the directory for files: the given one, else that of ``$ASYMPTOTIX_DATA``, else the cache."""
     named = to or os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else cache_directory()
 
 
 def get(owner: StoredSet, to: Path | None = None, *, progress: bool | None = None) -> Iterator[tuple[Path, str]]:
-    """Fetch what is missing or damaged of a data set, and yield each file with what was done.
+    """Fetch missing or damaged files of a data set, and yield each path with what was done.
 
     Parameters
     ----------
     owner : StoredSet
     to : path or None
-        Directory of data, made if it is not there; see `download_directory`.
+        Directory of data, created if it does not exist; see `download_directory`.
     progress : bool or None
-        As that of `Progress`.
+        See `Progress`.
 
     Raises
     ------
     DownloadError
-        That says of every address why it did not work.
+        If all addresses of a file failed. The message has the reason for each.
     OSError
-        Where the directory cannot be written to.
+        If the directory cannot be written to.
     """
     place = download_directory(to)
     for file in owner.instead:
@@ -65,20 +65,20 @@ def get(owner: StoredSet, to: Path | None = None, *, progress: bool | None = Non
 
 
 def download(file: StoredFile, path: Path, *, progress: bool | None = None) -> None:
-    """Fetch one file to ``path``, from the first of its addresses that gives it."""
+    """Fetch one file to ``path``, from the first of its addresses that works."""
     mode = _mode_of_files_in(path.parent)
     failures = []
     for url in file.urls:
         failure = _attempt(file, url, path, progress)
         if failure is None:
-            path.chmod(mode)  # temporary files are for their owner alone
+            path.chmod(mode)  # only the owner may read a temporary file
             return
         failures.append(f"{url}: {failure}")
     raise DownloadError(f"{path.name} could not be fetched. {'; '.join(failures)}")
 
 
 def _attempt(file: StoredFile, url: str, path: Path, progress: bool | None) -> str | None:
-    """Fetch from one address; return what went wrong, in words, or None."""
+    """Fetch from one address; return a description of what went wrong, or None."""
     pooch = _pooch()
     import requests
 
@@ -86,7 +86,7 @@ def _attempt(file: StoredFile, url: str, path: Path, progress: bool | None) -> s
         with Progress(file.size // 1000, f"{path.name}, kB", enabled=progress) as shown:
             fetch = pooch.HTTPDownloader(
                 progressbar=_Shown(shown, file.size), chunk_size=_CHUNK, timeout=TIMEOUTS,
-                headers={"Accept-Encoding": "identity"},  # the SHA-256 is of the bytes of the file
+                headers={"Accept-Encoding": "identity"},  # the SHA-256 belongs to the file without encoding
             )  # fmt: skip
             pooch.retrieve(url, f"sha256:{file.sha256}", path.name, path.parent, downloader=fetch)
     except _Unusable as error:
@@ -103,18 +103,18 @@ def _attempt(file: StoredFile, url: str, path: Path, progress: bool | None) -> s
 
 
 class _Unusable(Exception):
-    """What a server answers is not what was asked for, in words."""
+    """Raised if a server's answer is not the requested file."""
 
 
 class _Shown:
-    """A bar of progress as pooch wants it, which refuses what is longer than the file."""
+    """A progress bar with the methods that pooch needs; it refuses answers that are longer than the file."""
 
     def __init__(self, progress: Progress, size: int) -> None:
         self._progress, self._size, self._done, self.total = progress, size, 0, size
 
     def update(self, amount: int) -> None:
         self._done += amount
-        if self._done > self._size + _CHUNK:  # pooch counts the last piece as a whole one
+        if self._done > self._size + _CHUNK:  # pooch counts the last piece as a full one
             raise _Unusable(f"it sends more than the {self._size:,} bytes that are expected")
         self._progress.advance(min(self._done, self._size) // 1000 - self._progress.done)
 
@@ -126,7 +126,7 @@ class _Shown:
 
 
 def _mode_of_files_in(folder: Path) -> int:
-    """Make the folder, and return the mode that a new file has in it."""
+    """Create the folder, and return the mode of a new file in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{secrets.token_hex(8)}.probe"
@@ -141,7 +141,7 @@ def _mode_of_files_in(folder: Path) -> int:
 
 
 def _in_words(error: Exception) -> str:
-    """What went wrong, without the objects that requests prints."""
+    """Describe a failed request, without the objects that requests prints."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

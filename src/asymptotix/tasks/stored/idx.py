@@ -1,4 +1,4 @@
-"""The IDX format of MNIST and its kin: a big-endian header, then the numbers."""
+"""The IDX format of MNIST and similar data sets: a big-endian header, then the numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _UNSIGNED_BYTES = b"\x00\x00\x08"
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of an IDX file of unsigned bytes, packed by gzip or not.
+    """Return the array of an IDX file of unsigned bytes, packed by gzip or not.
 
     Raises
     ------
     ValueError
-        That names the file, where it is cut short or something else.
+        If the file is cut short or has another format. The message names the file.
     """
     data = Path(path).read_bytes()
     if data.startswith(_GZIP):

@@ -1,9 +1,9 @@
-"""Where a data set's files are, and whether they are what was published.
+"""Search for the files of a data set, and comparison with the published files.
 
-Files are looked for in a directory that the caller names, then in the one that the environment variable
-ASYMPTOTIX_DATA names, then in the cache of ``asymptotix data get``. Each has a folder per data set: omniglot/, mnist/,
-fashion_mnist/, trec/, bert_vocab/. The first file found is taken or refused: a damaged one is never passed over in
-silence.
+The places of the search are a directory that the caller names, then the directory of the environment variable
+ASYMPTOTIX_DATA, then the cache of ``asymptotix data get``. Each has a folder per data set: omniglot/, mnist/,
+fashion_mnist/, trec/, bert_vocab/. The first file found is used, or refused if it is damaged: a damaged file is never
+skipped silently.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class _Readable(Protocol):
 
 
 def stored_file(data_set: str, name: str, directory: Path | None = None, *, verify: bool = True) -> Path:
-    """The path of a data set's file, checked.
+    """Return the path of a data set's file, after a comparison with the published file.
 
-    A gzip file may have been packed anew or unpacked (then its name ends before ``.gz``): its content decides.
+    A gzip file may be repacked, or unpacked (then its name ends before ``.gz``), if its content is the published one.
 
     Parameters
     ----------
     data_set : "omniglot", "mnist", "fashion-mnist", "trec" or "bert-vocab"
     name : str
-        Of the file, as it is published.
+        Name of the file, as it is published.
     directory : path or None
-        Where to look first; it must exist. After it come ``$ASYMPTOTIX_DATA`` and the cache.
+        First directory of the search; it must exist. After it come ``$ASYMPTOTIX_DATA`` and the cache.
     verify : bool
-        False takes a file of that name whatever it holds: for stand-ins of the same format.
+        Whether the file must be the published one; False accepts stand-ins of the same name and format.
 
     Raises
     ------
     FileNotFoundError
-        That names the places looked at and the command that gets the file.
+        If there is no such file. The message names the places searched and the command that gets the file.
     ValueError
-        Where the file that was found is not what was published.
+        If the file that was found is not the published one.
     """
     owner = stored_set(data_set)
     file = owner.file(name)
@@ -62,7 +62,7 @@ def stored_file(data_set: str, name: str, directory: Path | None = None, *, veri
 
 
 def places(directory: Path | None = None) -> dict[str, Path]:
-    """Where data are looked for, in this order; a directory that somebody named must be there."""
+    """Return the places of the search, in this order; a directory that the user named must exist."""
     named = {"directory": directory, f"${VARIABLE}": os.environ.get(VARIABLE) or None}
     found = {}
     for name, place in named.items():
@@ -74,7 +74,7 @@ def places(directory: Path | None = None) -> dict[str, Path]:
 
 
 def cache_directory() -> Path:
-    """Where ``asymptotix data get`` puts files unless told otherwise: the user's cache, as the platform has it."""
+    """Return the default directory of ``asymptotix data get``: the user's cache on this platform."""
     home = Path.home()
     if sys.platform == "darwin":
         caches = home / "Library" / "Caches"
@@ -84,14 +84,14 @@ def cache_directory() -> Path:
 
 
 def candidates(owner: StoredSet, file: StoredFile, place: Path) -> Iterator[Path]:
-    """The paths that a file may have in a directory of data."""
+    """Yield the paths that a file may have in a directory of data."""
     yield place / owner.folder / file.name
     if file.content_sha256 is not None:
         yield place / owner.folder / file.name.removesuffix(".gz")
 
 
 def difference(file: StoredFile, path: Path) -> str | None:
-    """What tells a file on the disk from the published one, in words; None where it is that or holds the same."""
+    """Describe how a file on the disk differs from the published one; None if the file or its content is the same."""
     with open(path, "rb") as stream:
         sha256 = _sha256(stream)
     if sha256 in (file.sha256, file.content_sha256):
@@ -109,7 +109,7 @@ def difference(file: StoredFile, path: Path) -> str | None:
 
 
 def not_found(owner: StoredSet, what: str, looked: dict[str, Path]) -> FileNotFoundError:
-    """The error that says where something was looked for and how to get it."""
+    """Return the error for missing data, with the places searched and the command that gets the data."""
     where = {"directory": "not given", f"${VARIABLE}": "not set"} | looked
     said = ", ".join(f"{name} ({path})" for name, path in where.items())
     return FileNotFoundError(f"{what} is in none of: {said}; get it with: asymptotix data get {owner.name}")

@@ -1,8 +1,8 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn by 20 people, black on white, 105 x 105 pixels.
 
-It is read from whichever of these is there: the packed ``omniglot_105.npz``, the two zips of PNGs as published, or
-the folders that those unpack to. All give the same arrays, and one sum of their content is checked: a zip that was
-packed anew, or folders, are as good as the original.
+The data are read in one of three forms: the packed ``omniglot_105.npz``, the two zips of PNGs as published, or the
+folders that the zips unpack to. All forms give the same arrays, and one checksum of this content is verified. A
+repacked zip, or folders, are therefore as good as the original.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .locate import not_found, places
 
 PACKED = "omniglot_105.npz"
 SETS = ("images_background", "images_evaluation")
-#: SHA-256 of names, places and pixels of all images: see `OmniglotImages.sha256`.
+#: SHA-256 of names, positions and pixels of all images: see `OmniglotImages.sha256`.
 CONTENT_SHA256 = "98395b932fbda55424c75128dd4079f50529921c0d671bf792609f4089d62edb"
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-#: The split of Vinyals et al., arXiv:1606.04080, as the few-shot literature uses it, has 1028 / 172 / 423 classes:
-#: these alphabets for validation, and for testing the evaluation set after the 41st character of Gurmukhi.
+#: The split of Vinyals et al., arXiv:1606.04080, as the few-shot literature uses it, has 1028 / 172 / 423 classes.
+#: These alphabets are for validation; the evaluation set after the 41st character of Gurmukhi is for testing.
 VALIDATION_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
 LAST_TRAINING_CHARACTER = ("Gurmukhi", 41)
 
 _PNG = re.compile(r"(?:.*/)?(?P<alphabet>[^/]+)/character(?P<character>\d+)/(?P<file>\d+)_(?P<drawer>\d+)\.png")
-#: What the readers of zips, arrays and PNGs (Pillow: SyntaxError) say of damaged bytes.
+#: Errors that the readers of zips, arrays and PNGs (Pillow: SyntaxError) raise for damaged bytes.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, OSError, SyntaxError)
 
 
@@ -47,9 +47,9 @@ class OmniglotImages:
     packed : uint8 array (classes, drawers, height, ceil(width / 8))
         One bit per pixel, ink is 1; see `pixels`. Images are square.
     alphabets : str array
-        Names, the background set's first.
+        Names of the alphabets, those of the background set first.
     class_alphabet, class_character, class_set, class_file : arrays (classes,)
-        Index into ``alphabets``; number in it, from 1; 0 background, 1 evaluation; number that begins the PNGs' names.
+        Index in ``alphabets``; number in the alphabet, from 1; 0 background, 1 evaluation; first number of PNGs' names.
     """
 
     packed: np.ndarray
@@ -69,11 +69,11 @@ class OmniglotImages:
         return np.where(test, TEST, np.where(np.isin(names, VALIDATION_ALPHABETS), VALIDATION, TRAIN)).astype(np.uint8)
 
     def pixels(self, classes: np.ndarray | slice) -> np.ndarray:
-        """Images (classes, drawers, height, width) of 0 and 1, ink is 1."""
+        """Return images (classes, drawers, height, width) of 0 and 1, ink is 1."""
         return np.unpackbits(self.packed[classes], axis=-1, count=self.packed.shape[2])
 
     def sha256(self) -> str:
-        """Sum of what all forms of the data set have in common."""
+        """Return the checksum of the content that all forms of the data set have in common."""
         digest = hashlib.sha256("\n".join(self.alphabets.tolist()).encode())
         for numbers in (self.class_alphabet, self.class_character, self.class_set, self.class_file):
             digest.update(np.ascontiguousarray(numbers, "<u2").data)
@@ -82,17 +82,17 @@ class OmniglotImages:
 
 
 def read_omniglot(directory: Path | None = None, *, verify: bool = True) -> OmniglotImages:
-    """Read Omniglot from ``directory``, ``$ASYMPTOTIX_DATA`` or the cache, in whichever form it is there.
+    """Read Omniglot from ``directory``, ``$ASYMPTOTIX_DATA`` or the cache, in any of its forms.
 
-    It may lie in the folder ``omniglot`` of the directory or in the directory itself. PNGs need Pillow and take some
-    seconds.
+    The data may be in the folder ``omniglot`` of the directory or in the directory itself. PNGs need Pillow and take
+    some seconds.
 
     Raises
     ------
     FileNotFoundError
-        That names the places looked at and the command that gets the data.
+        If there are no data. The message names the places searched and the command that gets the data.
     ValueError
-        Where a file is damaged, or with ``verify`` the content is not the published one.
+        If a file is damaged, or with ``verify`` if the content is not the published one.
     """
     place, sources = omniglot_sources(directory)
     said = " and ".join(map(str, sources))
@@ -107,7 +107,7 @@ def read_omniglot(directory: Path | None = None, *, verify: bool = True) -> Omni
 
 
 def omniglot_sources(directory: Path | None = None) -> tuple[Path, list[Path]]:
-    """The directory of data that has Omniglot, and what holds it there: the packed file, or a zip or folder per set."""
+    """Return the directory of data that has Omniglot, and its packed file, or the zip or folder of each set."""
     owner = stored_set("omniglot")
     looked = places(directory)
     for place in looked.values():
@@ -119,7 +119,7 @@ def omniglot_sources(directory: Path | None = None) -> tuple[Path, list[Path]]:
 
 
 def _sources(folder: Path) -> list[Path]:
-    """What holds Omniglot in a folder; nothing where a set is missing."""
+    """Return the files or folders that contain Omniglot in a folder; none if a set is missing."""
     if (folder / PACKED).is_file():
         return [folder / PACKED]
     found = []
@@ -145,7 +145,7 @@ def _per_class(images: OmniglotImages) -> tuple[np.ndarray, ...]:
 
 
 class _Drawing(NamedTuple):
-    """Where an image belongs, in the order of the arrays; what is in its file."""
+    """An image: its position, in the order of the arrays, and the content of its file."""
 
     of_set: int
     alphabet: str
@@ -175,7 +175,7 @@ def _read_pngs(sources: list[Path]) -> OmniglotImages:
 
 
 def _drawings(of_set: int, source: Path) -> Iterator[_Drawing]:
-    """The images of a set, from its zip or its folder; what else is there is passed over."""
+    """Yield the images of a set from its zip or its folder; other files are ignored."""
     for name, png in _members(source):
         if found := _PNG.fullmatch(name):
             character, drawer, file = (int(found[part]) for part in ("character", "drawer", "file"))
@@ -194,7 +194,7 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _inked(drawing: _Drawing) -> np.ndarray:
-    """The rows of an image, a bit per pixel, ink 1; in the PNGs paper is 1."""
+    """Return the rows of an image, one bit per pixel, ink 1; in the PNGs paper is 1."""
     try:
         from PIL import Image
     except ImportError as error:
