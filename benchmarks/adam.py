@@ -1,10 +1,10 @@
 """Training with Adam against its exact theory: errors, losses and spectra at finite size.
 
     python benchmarks/adam.py                two tokens at d = 50 and 100; full matrices and three tokens at d = 60
-    python benchmarks/adam.py --spectra      singular values at d = 200, alpha = 0.05, 0.5, 4, 40 (an accelerator's job)
+    python benchmarks/adam.py --spectra      singular values at d = 200, alpha = 0.05, 0.5, 4, 40 (for an accelerator)
 
-Targets have a deterministic spectrum, so that runs differ by their data only. "Allowed" is 5 % of theory plus two
-standard errors of the mean.
+Targets have a deterministic spectrum, so that runs differ only by their data. The allowed distance is 5 % of theory
+plus two standard errors of the mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def problem_of(tokens: int = 2, parameterization: str = "factorized") -> asx.Ris
 
 
 def gaps(problem: asx.RiskMinimization, dim: int, seeds: int, label: str) -> float:
-    """Print theory against runs; return the mean relative distance, over alpha and both observables."""
+    """Print theory and runs; return the mean relative distance over all alphas and both observables."""
     start = time.perf_counter()
     theory = asx.solve(problem, alpha=ALPHAS, progress=False)
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def gaps(problem: asx.RiskMinimization, dim: int, seeds: int, label: str) -> flo
 
 
 def _kolmogorov(problem: asx.RiskMinimization, theory: asx.Result, runs: asx.Result) -> str:
-    """Distance of the pooled spectrum from the law, and from the law without the factor Sigmahat/mhat."""
+    """Format the Kolmogorov distance of the pooled spectrum from the law, with and without the factor Sigmahat/mhat."""
     law, found = theory.spectrum(), runs.eigenvalues.values.ravel()
     if problem.parameterization == "full":
         return f"{law.kolmogorov_distance(found):10.4f}            -"

@@ -1,11 +1,11 @@
-"""Growth with cores: the curve of two layers on two cores and on all, beside processes that share nothing.
+"""Speed-up with more cores: a curve of two layers on two cores and on all cores, compared with independent processes.
 
     python benchmarks/cores.py
     python benchmarks/cores.py --tolerance 1e-3 3e-4 1e-4 --repeat 3
 
-Each side is a process of its own, both sides in turn; the shortest of all repeated curves is taken. What such a machine
-can give is told by as many independent processes as there are cores, each at the same cubature on one of them: of
-cores that are shared, or slower when all are busy, no program gets more.
+Each curve runs in a separate process, on two cores and on all cores in turn; the shortest repetition counts. The upper
+limit of the speed-up on the machine comes from independent processes, one per core, that compute the same cubature: if
+cores are shared, or slower when all are busy, no program can gain more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FEW = 2
 
 
 def curve(tolerance: float) -> float:
-    """Seconds of the second curve of a process: what is compiled is loaded, and nodes are drawn, by the first."""
+    """Return the seconds of a process's second curve; the first one loads compiled programs and draws nodes."""
     import asymptotix as asx
 
-    warnings.simplefilter("ignore")  # some points end less accurate than asked for: here it is the time that counts
+    warnings.simplefilter("ignore")  # some points miss the tolerance; only the time counts here
     problem = asx.BayesOptimal(asx.DeepAttention(layers=2, tokens=2))
     for _ in range(2):
         begun = time.perf_counter()
@@ -38,7 +38,7 @@ def curve(tolerance: float) -> float:
 
 
 def alone(seconds: float) -> float:
-    """Batches of posteriors per second on one core, over so many seconds."""
+    """Return the batches of posteriors per second on one core, measured over ``seconds``."""
     from asymptotix.sequence_index.channels.attention.activation_kinds import SOFTMAX
     from asymptotix.sequence_index.channels.attention.two_layer_batches import posterior_moments
     from asymptotix.sequence_index.evolution.averages import POSTERIOR_ACCURACY
@@ -54,7 +54,7 @@ def alone(seconds: float) -> float:
 
 
 def started(what: str, value: float, cores: list[int]) -> subprocess.Popen[str]:
-    """On a CPU, whatever else there is: with few cores an accelerator would be taken."""
+    """Start this file as a process on some cores; JAX is held on the CPU, even if there is an accelerator."""
     command = [sys.executable, __file__, "--on", ",".join(map(str, cores)), what, str(value)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 

@@ -1,14 +1,14 @@
-"""One evaluation of the two-layer denoiser and of its Jacobian: generic quadrature against this package.
+"""Time of one evaluation of the two-layer denoiser and its Jacobian: generic quadrature against this package.
 
-The baseline is how such denoisers are usually computed: adaptive quadrature of scipy over the square
-[-3, 3]^2 of the first layer's indices, one integral for the normalisation and one for each of the four
-posterior means, both signs of the last pre-activation, and the Jacobian by central differences in the four
-components of omega. Ours give the mean, the covariance, hence the Jacobian, and the evidence in one pass.
+The baseline computes such denoisers in the usual way: scipy's adaptive quadrature over the square [-3, 3]^2 of the
+first layer's indices, with both signs of the last pre-activation. It needs one integral for the normalisation and
+one for each of the four posterior means; the Jacobian comes from central differences in the four components of omega.
+Our methods give the mean, the covariance (hence the Jacobian) and the evidence in one pass.
 
     python benchmarks/denoiser.py            about a minute
     python benchmarks/denoiser.py --quick    the baseline at a relative accuracy of 1e-4
 
-Everything runs in this process on one core; CPU seconds are given, and for an accelerator the time elapsed.
+Everything runs in this process on one core. Times are CPU seconds; for an accelerator they are wall seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCH, GPU_BATCH = 1024, 24_000
 
 
 def draw(v1: float, v2: float, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """u, omega and V of samples from the model at overlap 1 - V."""
+    """Draw u, omega and V of samples from the model at overlap 1 - V."""
     rng = np.random.default_rng(seed)
     V = np.diag([v1, v2])
     omega = np.sqrt(1 - np.diag(V))[:, None] * rng.normal(size=(n, 2, 2))
@@ -54,7 +54,7 @@ def sigmoid(x: float) -> float:
 
 
 def density(zp: float, zm: float, k: int | None, u, omega, v1: float, v2: float) -> float:
-    """The integrand at z1 = (zm, zp), both signs of u: the weight, or the weight times component k of Z."""
+    """Return the integrand at z1 = (zm, zp), summed over both signs of u: the weight, or Z_k times the weight."""
     a, b = sigmoid(zm * zm + zm * zp), sigmoid(zm * zm - zm * zp)
     scale = SKIP + a + b - 1
     total = 0.0
@@ -69,7 +69,7 @@ def density(zp: float, zm: float, k: int | None, u, omega, v1: float, v2: float)
 
 
 def baseline_score(u, omega, V, accuracy) -> np.ndarray:
-    """g_out = V^{-1} (E[Z|y] - omega) from five double integrals."""
+    """Return g_out = V^{-1} (E[Z|y] - omega) from five double integrals."""
 
     def integral(k):
         arguments = (k, u, omega, V[0, 0], V[1, 1])
@@ -81,7 +81,7 @@ def baseline_score(u, omega, V, accuracy) -> np.ndarray:
 
 
 def baseline(u, omega, V, accuracy, step: float = 1e-3) -> tuple[np.ndarray, np.ndarray]:
-    """The score and its Jacobian in omega."""
+    """Return the score and its Jacobian with respect to omega."""
     jacobian = np.empty((4, 4))
     for k in range(4):
         plus, minus = omega.copy(), omega.copy()
@@ -96,7 +96,7 @@ def baseline(u, omega, V, accuracy, step: float = 1e-3) -> tuple[np.ndarray, np.
 
 
 def score_and_jacobian(moments, V) -> tuple[np.ndarray, np.ndarray]:
-    """Both for a batch, from the posterior mean and covariance."""
+    """Return score and Jacobian of a batch, from the posterior mean and covariance."""
     _, shift, covariance = (np.asarray(x, float) for x in moments)
     precision = 1 / np.repeat(np.diag(V), 2)
     return shift * precision, precision[:, None] * covariance * precision - np.diag(precision)
@@ -119,7 +119,7 @@ def by_grid(dtype, device, block):
 
 
 def per_sample(compute, sample, clock) -> float:
-    """Seconds per sample of a compiled computation: the best of five."""
+    """Return the seconds per sample of a compiled computation, the best of five measurements."""
     compute(*sample)
     times = []
     for _ in range(5):
@@ -130,7 +130,7 @@ def per_sample(compute, sample, clock) -> float:
 
 
 def methods():
-    """Name, computation, batch size and clock of everything that can run here."""
+    """Yield name, computation, batch size and clock of every method that can run here."""
     with contextlib.suppress(ImportError):
         import numba  # noqa: F401
 

@@ -1,8 +1,9 @@
-"""What a new user waits for: the import, and the first theory curve of each theory, each in a process of its own.
+"""Waiting time of a new user: the import, and the first curve of each theory, each in a separate process.
 
     python benchmarks/first_contact.py
 
-Beside each time stands what of it is imports, and a second call in the same process: the difference is compilation.
+Each line also has the time spent on imports, and the time of a second call in the same process: the difference between
+first and second call is compilation.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ print(first - began, loaded - began, first - loaded, time.perf_counter() - first
 
 
 def run(code: str) -> tuple[list[str], str]:
-    """The words that a fresh process prints, and what it writes to the terminal besides."""
+    """Run code in a fresh process; return the words that it prints, and its output on stderr."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     return done.stdout.split(), done.stderr.strip()
 

@@ -1,10 +1,10 @@
-"""Message passing on two-layer attention: its time, its distance from state evolution, how often it succeeds.
+"""Message passing on two-layer attention: its time, its distance from state evolution, its success rate.
 
     python benchmarks/gamp.py                      time of a run and the distance at D = 1000
     python benchmarks/gamp.py --large              the distance also at D = 4000
     python benchmarks/gamp.py --success [--large]  and the share of runs that learn layer 1
 
-The time is that of the first call of ``simulate`` in this process, compilation included; the bar is 60 s.
+The time is measured on the first call of ``simulate`` in this process, with compilation; the bar is 60 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUCCESS_ALPHAS = (0.8, 0.9, 1.2)
 
 
 def diagonal(values: np.ndarray) -> np.ndarray:
-    """Overlaps of every layer with itself, (..., 2), from an array that ends in (2, 2)."""
+    """Return the overlaps of every layer with itself, (..., 2), from an array that ends in (2, 2)."""
     return np.einsum("...pp->...p", values)
 
 
@@ -39,7 +39,7 @@ def time_of_a_run(dim: int, iterations: int) -> None:
 
 
 def distance(dim: int, seeds: int, iterations: int) -> None:
-    """Undamped runs from side information against state evolution, iteration by iteration."""
+    """Compare undamped runs from side information with state evolution, iteration by iteration."""
     problem = BayesOptimal(MODEL, side_information=SIDE)
     theory = solve(problem, alpha=ALPHA, tolerance=0.05, progress=False)
     runs = simulate(problem, GAMP(iterations=iterations), alpha=ALPHA, dim=dim, seeds=seeds, progress=False)
@@ -59,7 +59,7 @@ def distance(dim: int, seeds: int, iterations: int) -> None:
 
 
 def success(dim: int, seeds: int, iterations: int) -> None:
-    """Share of runs whose overlap of layer 1 is above half of state evolution's."""
+    """Print the share of runs whose overlap of layer 1 exceeds half of state evolution's."""
     problem = BayesOptimal(MODEL)
     print(f"\nD = {dim}, no side information, {iterations} iterations; overlaps of layer 1")
     print("alpha  state evolution    mean +- s.e.m.   median  success")

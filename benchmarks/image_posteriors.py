@@ -1,12 +1,12 @@
 """Posteriors at the size of the one-shot images, 600 examples: time and memory of the theory, cost of exact sampling.
 
     python benchmarks/image_posteriors.py                        theory of three networks, one gradient of the sampler
-    python benchmarks/image_posteriors.py --chains 4             chains too: tens of minutes
-    python benchmarks/image_posteriors.py L2H4.npz L3H3.npz      on the heads of trained networks, with published data
+    python benchmarks/image_posteriors.py --chains 4             also chains: tens of minutes
+    python benchmarks/image_posteriors.py L2H4.npz L3H3.npz      heads of trained networks, with published data
 
-Without networks the images are random shapes in the format of the task, and the heads look for tokens like their own,
-some more sharply than others. Seconds, of the wall clock and of the CPU, are from the attended inputs to the order
-parameter of one width, started at the Gaussian-process limit; on two cores they are to be at most 15, 30 and 60.
+Without network files the images are random shapes in the format of the task, and each head attends to tokens similar
+to the query, some heads more sharply than others. Wall and CPU seconds count from the attended inputs to the order
+parameter of one width, started at the Gaussian-process limit. The bars on two cores are 15, 30 and 60 s.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDTHS = (10.0, 100.0, 1000.0)
 
 
 def stand_in_examples(examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of random shapes: an image of a class is its shape with a tenth of the pixels turned."""
+    """Make sequences of random shapes: an image of a class is its shape with a tenth of the pixels flipped."""
     rng = np.random.default_rng(0)
     shapes = rng.random((60, 1, 16, 64)) < 0.3
     images = shapes ^ (rng.random((60, 20, 16, 64)) < 0.1)
@@ -54,7 +54,7 @@ def stand_in_network(heads: Sequence[int]) -> asx.AttentionPaths:
 
 
 def problems(networks: Sequence[Path]) -> Iterator[asx.PathPosterior]:
-    """Of the networks given, or of stand-ins of the three published sizes."""
+    """Yield the problems of the given networks, or of stand-ins with the three published sizes."""
     if networks:
         task = asx.tasks.one_shot(EXAMPLES)
         for path in networks:

@@ -1,12 +1,12 @@
-"""Learning two layers of attention, from a fresh process: the curve of the front page, its thresholds, runs of GAMP.
+"""Time for two layers of attention in a fresh process: the curve of the front page, its thresholds, runs of GAMP.
 
     python benchmarks/layers.py                     the curve and the thresholds
-    python benchmarks/layers.py --cores 2           on so many cores only
+    python benchmarks/layers.py --cores 2           on this number of cores only
     python benchmarks/layers.py --gamp              and twelve runs of GAMP at D = 300
     python benchmarks/layers.py --three             three layers instead, 17 alphas and all thresholds
 
-Times include compilation where nothing is in numba's cache or JAX compiles. Beside them those of commit 9d5fe52, on two
-cores (aarch64) and on an H200, measured on 2026-11-16. What more cores bring: ``benchmarks/cores.py``.
+Times include compilation by JAX, and by numba unless it is cached. They are compared with commit 9d5fe52 on two cores
+(aarch64) and on an H200, measured on 2026-11-16. The gain from more cores is measured by ``benchmarks/cores.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-#: Seconds at commit 9d5fe52: on two cores, and on an H200 where it was measured.
+#: Seconds at commit 9d5fe52: (on two cores, on an H200); None if not measured.
 BEFORE = {
     "curve": (111.0, 23.0),
     "thresholds": (14.0, None),
@@ -30,7 +30,7 @@ THREE_ALPHAS = [0.2, 0.22, 0.25, 0.3, 0.4, 0.6, 0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 
 
 
 def timed(name: str, label: str, work: Callable[[], object], accelerated: bool) -> float:
-    """Run, print wall and CPU seconds beside those before, and return the wall."""
+    """Run, print wall and CPU seconds with the earlier ones, and return the wall seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

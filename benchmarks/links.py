@@ -1,12 +1,12 @@
-"""Thresholds of links of one to four indices, each with its first compilation, and the posteriors behind them.
+"""Time of thresholds of links with one to four indices, including compilation, and of their posteriors.
 
     python benchmarks/links.py                  all links
     python benchmarks/links.py cos ellipse      some of them
     python benchmarks/links.py --overlaps       overlaps at four alphas
-    python benchmarks/links.py --posteriors     prepared posteriors beside those that start anew, in one process
+    python benchmarks/links.py --posteriors     posteriors with and without preparation, in one process
 
-Beside the times those of commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; for overlaps of 11ef08a and
-4a578a0 (one index), 2026-11-18. Some were stopped then, and would have taken longer.
+Times are compared with commit 9d5fe52 on two idle cores (aarch64), 2026-11-16; times of overlaps with commits 11ef08a
+and 4a578a0 (one index), 2026-11-18. Some of these runs were stopped and would have taken longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from asymptotix import BayesOptimal, MultiIndex, SequenceIndex, solve, thresholds
 from asymptotix.sequence_index.channels.choose import channel_of
 
-#: Name -> model, and seconds before (None: not measured then).
+#: Name -> model, and seconds at the earlier commit (None: not measured).
 LINKS: dict[str, tuple[Any, float | None]] = {
     "cos": (MultiIndex(lambda z: jnp.cos(z[0]), 1), 34.0),
     "hermite": (MultiIndex(lambda z: z[0] ** 3 - 3 * z[0] + z[0] * z[1], 2), 50.0),
@@ -57,7 +57,7 @@ LINKS: dict[str, tuple[Any, float | None]] = {
     "shells": (MultiIndex(lambda z: jnp.floor((z**2).sum()), 2), None),
     "two circles": (MultiIndex(lambda z: jnp.stack([z[0] ** 2 + z[1] ** 2, z[2] ** 2 + z[3] ** 2]), 4), None),
 }
-#: The same for overlaps at these alphas.
+#: Alphas of the overlaps, whose models and earlier seconds are in OVERLAPS.
 ALPHAS = (0.5, 1.0, 1.5, 2.5)
 OVERLAPS: dict[str, tuple[Any, float]] = {
     "noisy cubic": (MultiIndex(lambda z: z[0] ** 3 - z[0], 1, 0.2), 39.0),
@@ -99,7 +99,7 @@ def time_of_overlaps(name: str) -> None:
 
 
 def time_of_posteriors(name: str, count: int = 256) -> None:
-    """Microseconds per posterior, prepared and not; the preparation is that of one observation."""
+    """Print CPU microseconds per observation: of its preparation, of a prepared and of an unprepared posterior."""
     model, _ = LINKS[name]
     channel = channel_of(model)
     if getattr(channel, "finest", None) is None:

@@ -1,19 +1,19 @@
-"""The order parameter of attention paths: our solver against Adam on the action, and its time and memory alone.
+"""The order parameter of attention paths: our solver against Adam on the action; its own time and memory by size.
 
-The baseline is the published way: Adam on the raw symmetric U^(1), ..., U^(L), started at the Gaussian-process limit,
-with only the readout's u eliminated and gradients by autodiff in float64. Its steps run in compiled blocks. The
-learning rates are the larger ones of the published sweep, each for a minute or ten times what the best one took; the
-best counts, and that of the published script is marked. Both are timed until their action is within 1e-4 of the
-minimum, which our solver finds to a scaled gradient of 1e-8. Compilation and the attended inputs are left out, the
-setting up of our features is not.
+The baseline is the published method: Adam on the raw symmetric U^(1), ..., U^(L), started at the Gaussian-process
+limit, with only the readout's u eliminated and gradients by autodiff in float64. Its steps run in compiled blocks. The
+learning rates are the larger ones of the published sweep, each tried for a minute or ten times the time of the best
+one. The best one counts; the rate of the published script is marked. Both methods are timed until their action is
+within 1e-4 of the minimum, which our solver finds to a scaled gradient of 1e-8. Times include the setting up of our
+features, but not compilation and the attended inputs.
 
     python benchmarks/order_parameter.py                  against Adam, some five minutes; then sizes, two minutes
     python benchmarks/order_parameter.py --skip adam      sizes alone
     python benchmarks/order_parameter.py --seconds 300    a longer trial of every learning rate
 
-Everything runs in this process on one core; CPU seconds are given. Sizes stand beside what they took before drafts and
-Newton steps, on 2 cores aarch64 on 2026-11-16. The image task is a stand-in of its sizes: three
-images of 16 patches with 192 features, the third of the class of the first or the second.
+Everything runs in this process on one core; times are CPU seconds. Times by size are compared with those before drafts
+and Newton steps, on 2 cores aarch64 on 2026-11-16. The image task is random data of the published sizes: three images
+of 16 patches with 192 features; the third image has the class of the first or of the second.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from asymptotix.tasks import hidden_markov
 
 WITHIN = 1e-4
 RATES = (1.0, 0.8, 0.5, 0.1, 0.08, 0.05, 0.01, 0.008)
-PATIENCE = 10.0  # times what the best learning rate so far took
-BLOCK = 25  # steps of Adam between looks at the clock
+PATIENCE = 10.0  # a rate is given up after this factor times the time of the best rate so far
+BLOCK = 25  # steps of Adam between two readings of the clock
 FEATURES, PATCHES = 192, 16
 BEFORE = {(2, 2): 0.07, (4, 4): 5.30, (3, 3, 3): 13.55, (8, 8): 30.06, (12, 12): 92.51}
 """CPU seconds of the sizes by monotone steps on the action itself."""
 
 
 class Case(NamedTuple):
-    """One problem: attended inputs, labels, heads, temperature, width, and the published learning rate."""
+    """A problem: attended inputs, labels, heads, temperature, width, and the published learning rate."""
 
     name: str
     xi: np.ndarray
@@ -73,7 +73,7 @@ def markov() -> Case:
 
 
 def images(heads: tuple[int, ...], examples: int) -> Case:
-    """alpha = P/N = 60, temperature 0.5, average pooling."""
+    """Return the image task: alpha = P/N = 60, temperature 0.5, average pooling."""
     rng = np.random.default_rng(0)
     tokens, labels = _image_tokens(rng, examples)
     network = _half_symmetric_heads(rng, heads)
@@ -110,7 +110,7 @@ def _positions(length: int) -> np.ndarray:
 
 
 def _half_symmetric_heads(rng: np.random.Generator, heads: Sequence[int]) -> AttentionPaths:
-    """Random heads; those of the first half look for tokens like their own, so that paths differ in use."""
+    """Draw random heads; the first half has keys equal to queries, so that paths differ in how useful they are."""
     queries, keys = [], []
     for H in heads:
         WQ, WK = rng.standard_normal((2, H, FEATURES // H, FEATURES))
@@ -124,7 +124,7 @@ def _half_symmetric_heads(rng: np.random.Generator, heads: Sequence[int]) -> Att
 
 
 class Watched(Action):
-    """An action that notes when it had which value."""
+    """An action that records its values and their CPU times."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.begun, self.seen = time.process_time(), []
@@ -137,7 +137,7 @@ class Watched(Action):
 
 
 class Ours(NamedTuple):
-    """The minimum, CPU seconds to come within 1e-4 of it and to the end, and evaluations spent."""
+    """The minimum, CPU seconds until within 1e-4 of it and until the end, and the number of evaluations."""
 
     minimum: float
     within: float
@@ -146,7 +146,7 @@ class Ours(NamedTuple):
 
 
 def ours(case: Case, repeats: int) -> Ours:
-    """Median of a few runs: the first ones also warm the caches."""
+    """Return the median of several runs; the first runs also warm the caches."""
     runs = []
     for _ in range(repeats):
         action = case.action(Watched)
@@ -162,7 +162,7 @@ def ours(case: Case, repeats: int) -> Ours:
 
 
 def raw_action(case: Case) -> Callable[[list[jax.Array]], jax.Array]:
-    """S of raw matrices U^(1), ..., U^(L), u eliminated; nan where one of them is not positive definite."""
+    """Return the action S of raw matrices U^(1), ..., U^(L), u eliminated; S is nan if one is not positive definite."""
     P, d, features = case.xi.shape
     X, Y = jnp.asarray(case.xi / math.sqrt(d * features)), jnp.asarray(case.labels)
 
@@ -188,7 +188,7 @@ def raw_action(case: Case) -> Callable[[list[jax.Array]], jax.Array]:
 
 
 def adam_block(case: Case) -> Callable[..., Any]:
-    """BLOCK steps of Adam as one compiled call: (state, rate) -> (state, S before each step)."""
+    """Compile BLOCK steps of Adam into one call: (state, rate) -> (state, S before each step)."""
     gradient = jax.value_and_grad(raw_action(case))
 
     def step(state: tuple, rate: jax.Array) -> tuple[tuple, jax.Array]:
@@ -211,7 +211,7 @@ def adam_start(case: Case) -> tuple:
 
 
 class Trial(NamedTuple):
-    """One learning rate: CPU seconds and steps spent, the last excess of S, and whether it came within 1e-4."""
+    """Trial of one learning rate: CPU seconds and steps, last excess of S, and whether it came within 1e-4."""
 
     seconds: float
     steps: int
@@ -220,7 +220,7 @@ class Trial(NamedTuple):
 
 
 def adam(case: Case, block: Callable[..., Any], rate: float, minimum: float, seconds: float) -> Trial:
-    """Until S is within 1e-4, U leaves the positive definite matrices, or the time is over."""
+    """Run Adam until S is within 1e-4, U is no longer positive definite, or the time is over."""
     state, steps, start = adam_start(case), 0, time.process_time()
     while True:
         state, S = block(state, rate)
@@ -228,7 +228,7 @@ def adam(case: Case, block: Callable[..., Any], rate: float, minimum: float, sec
         spent = time.process_time() - start
         good = np.flatnonzero(excess <= WITHIN)
         if good.size:
-            # Steps of a block cost the same, so that the share of the last block is known.
+            # All steps of a block cost the same: the time of the last block is divided in proportion.
             done = steps + int(good[0]) + 1
             return Trial(spent * done / (steps + BLOCK), done, float(excess[good[0]]), True)
         steps += BLOCK
@@ -278,7 +278,7 @@ def _ratios(name: str, trial: Trial, own: Ours, bar: float) -> None:
 
 
 def size(case: Case) -> None:
-    """Time of one solution, and peak memory over that of the attended inputs, from a run of its own."""
+    """Print the time of one solution; from a separate run, its peak memory in addition to the attended inputs."""
     start = time.process_time()
     found = minimise(case.action())
     seconds = time.process_time() - start

@@ -1,11 +1,11 @@
-"""Effective samples per CPU second: the collapsed sampler beside the one of the weights, in one process and thread.
+"""Effective samples per CPU second: the collapsed sampler against sampling of the weights, in one process and thread.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/path_sampling.py             two small problems
     OPENBLAS_NUM_THREADS=1 python benchmarks/path_sampling.py --markov    also the hidden-Markov task at full size
 
-Both samplers run on the same problem, one after the other, two chains each in turn. The smallest effective sample size
-over the entries of U counts; seconds are those of warm-up and draws of both chains, without compilation and, in the
-last column, with it.
+Both samplers run on the same problem, one after the other, with two chains each. The smallest effective sample size
+over the entries of U counts. Seconds are for warm-up and draws of both chains, without compilation; the last column
+includes compilation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asymptotix.attention_paths.sampling.nuts import NUTS
 
 
 def small_problem(layers: int, examples: int, seed: int) -> asx.PathPosterior:
-    """Two heads, four tokens with twenty features; the teacher uses the first and the last path."""
+    """Make a problem with two heads, four tokens and twenty features; its teacher uses the first and the last path."""
     rng = np.random.default_rng(seed)
     tokens = rng.standard_normal((examples + 5, 20, 4)).transpose(0, 2, 1)
     query_key = [rng.standard_normal((2, 20, 20)) / 10 for _ in range(layers)]
@@ -38,7 +38,7 @@ def markov_problem() -> asx.PathPosterior:
 
 
 def rate(problem: asx.PathPosterior, algorithm: NUTS, label: str) -> float:
-    """Print one line; return the smallest effective sample size of the chains together per CPU second."""
+    """Print one line; return the smallest effective sample size of both chains together, per CPU second."""
     began = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", asx.ConvergenceWarning)

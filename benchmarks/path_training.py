@@ -1,11 +1,12 @@
-"""Training of attention paths: steps per second and the arithmetic behind them, on the device at hand.
+"""Training of attention paths: steps per second and arithmetic operations, on the device at hand.
 
     python benchmarks/path_training.py                                      a small network, and the published ones
     python benchmarks/path_training.py --sizes 2,4,128,512,128 --seconds 20   layers,heads,key size,width,batch
 
-Data are random tokens of the size of the one-shot task, 48 x 192, in a fresh batch at every step. A step is a batch
-forward and backward and Adam's update. GFLOP count the products of the order in which they are done, two operations
-each, three times over for the gradient; "layer by layer" is what the plain order would have to do in the same time.
+Data are random tokens of the size of the one-shot task, 48 x 192, with a fresh batch at every step. A step is a forward
+and a backward pass of a batch and Adam's update. GFLOP counts the products that are computed: two operations each, and
+a factor of three for the gradient. "layer by layer" is the rate that the plain order of products would need for the
+same steps per second.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIZES = ("2,4,32,64,64", "2,4,128,512,128", "2,8,64,512,128", "3,3,170,512,128")
 
 
 class RandomTokens(NamedTuple):
-    """Normal tokens and labels without relation to them."""
+    """Normal tokens with independent labels."""
 
     def draw(self, key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         tokens, signs = jax.random.split(key)
@@ -37,7 +38,7 @@ class RandomTokens(NamedTuple):
 
 
 def layer_by_layer(heads: tuple[int, ...], key_size: int, width: int) -> int:
-    """Products of an example where every layer acts on every token."""
+    """Return the number of products per example if every layer acts on every token."""
     H, T = sum(heads), TOKENS
     scores = H * T * key_size * (2 * FEATURES + T)
     return T * FEATURES * width + scores + H * T * width * (T + width)

@@ -1,13 +1,13 @@
-"""One evaluation of the loss side of the state evolution: scipy.optimize.minimize per sample against this package.
+"""Time of the loss averages of state evolution: scipy.optimize.minimize per sample against this package.
 
-The baseline is how the literature computes it: for every sample of (z0, z) a BFGS minimisation in the three
-normalised entries of the two-token pre-activation, started at z0 + 1e-2 N(0, 1), gradients by differences. It is timed
-on a part of the samples. Ours are the averages of SquaredSoftmax on some 23,000 nodes, sums included: warm, as in an
-iteration of the state evolution, from the proximal points of a nearby state; and cold, from all starts.
+The baseline is the method of the literature: for every sample of (z0, z), a BFGS minimisation in the three normalised
+entries of the two-token pre-activation, started at z0 + 1e-2 N(0, 1), with gradients by differences. It is timed on a
+part of the samples. Our method is the averages of SquaredSoftmax on some 23,000 nodes, including the sums: warm, from
+the proximal points of a nearby state, as in an iteration of state evolution; and cold, from all starts.
 
     python benchmarks/proximal.py            about ten seconds
 
-Everything runs in this process on one core; CPU seconds are given.
+Everything runs in this process on one core; times are CPU seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def softmax_of_entries(z: np.ndarray) -> np.ndarray:
 
 
 def baseline(z0: np.ndarray, z: np.ndarray, Sigma: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Minimisers and minima, one sample after the other."""
+    """Return minimisers and minima, computed one sample after the other."""
     points, values = [], []
     for target, field in zip(z0, z, strict=True):
         y = softmax_of_entries(target)
@@ -71,7 +71,7 @@ def seconds(compute) -> float:
 
 
 def ours(m: float, q: float, Sigma: float) -> tuple[int, float, float]:
-    """Nodes and CPU seconds of a warm and of a cold evaluation."""
+    """Return the number of nodes, and the CPU seconds of a warm and of a cold evaluation."""
     average = SquaredSoftmax(2, 1.0, 1.0)
     _, pull = average.evaluate(SIGNAL, m, q, Sigma, multi_start=True)
     nudges = iter(1.01 ** np.arange(1, 100))

@@ -1,13 +1,14 @@
-"""A learning curve over six decades of samples: two scalar equations against the iteration that they replace.
+"""Time of a learning curve over six decades of samples: two scalar equations against the iteration that they replace.
 
-Linear attention on s_k = C sqrt(d) k^-gamma, gamma = 1, six decades of n from d on (for d = 1000 up to d^(1 + 2 gamma),
-where the last direction is learned) at the weight decay sqrt(8 noise a). The baseline iterates (m, q, Sigma) by state
-evolution from an uninformed start, as any other channel is solved; both give the same numbers.
+The task is linear attention on s_k = C sqrt(d) k^-gamma, gamma = 1, at the weight decay sqrt(8 noise a). The number of
+samples n covers six decades from d on (for d = 1000 up to d^(1 + 2 gamma), where the last direction is learned). The
+baseline iterates (m, q, Sigma) by state evolution from an uninformed start, as for any other channel; both methods give
+the same numbers.
 
     python benchmarks/scaling_laws.py            about two minutes
     python benchmarks/scaling_laws.py --quick    a third of the points
 
-Everything runs in this process on one core; CPU seconds are given.
+Everything runs in this process on one core; times are CPU seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DIMS, GAMMA, NOISE, DECADES = (10**3, 10**6), 1.0, 0.5, 6
 
 
 def problems(points: int, dim: int) -> list[tuple[float, asx.RiskMinimization]]:
-    """Alpha and problem of every point of the curve."""
+    """Return alpha and problem of every point of the curve."""
     target = asx.RankedPowerLaw(GAMMA, dim)
     task = asx.AttentionIndex(tokens=1, activation="linear", target=target, noise=NOISE)
     alphas = np.geomspace(dim, 10.0**DECADES * dim, points) / dim**2

@@ -1,12 +1,12 @@
-"""What a sweep costs beside the bare verbs, what a pool gains, and a store of ten thousand chunks.
+"""Cost of sweeps: overhead against the bare verbs, gain of a pool of workers, and a store of ten thousand chunks.
 
     python benchmarks/sweep_cost.py [overhead] [pool] [store]
 
-Overhead: chunks of about ten seconds of theory, by the verb alone and by a sweep in the same process; bar 5 %. Pool:
-experiments by two workers and by one that has the cores of one of the two; bar 1.7, in wall time on a machine with
-nothing else to do; on a busy one the CPU seconds tell what it would be. Beside it, one worker that has all cores to
-itself, which compiled loops and XLA use as far as they can. Store: ten thousand chunks of one point; bars 2 s for the
-status and 30 s for collecting.
+Overhead: chunks of about ten seconds of theory, by the verb alone and by a sweep in the same process; the bar is 5 %.
+Pool: experiments by two workers, and by one worker on half of the cores; the bar is a factor of 1.7 in wall time on an
+idle machine. On a busy machine the CPU seconds show what the factor would be. For comparison, one worker on all cores
+is also timed: compiled loops and XLA use them as far as they can. Store: ten thousand chunks of one point; the bars are
+2 s for the status and 30 s for collecting.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def timed(work) -> float:
 
 
 def overhead(folder: Path) -> None:
-    """Two chunks of as many points as take ten seconds, twice by each way, the better of each."""
+    """Time two chunks of about ten seconds each, by the verb and by a sweep; the better of two repetitions counts."""
     asx.solve(PROBLEM, alpha=[0.5, 1.0], progress=False)
     each = timed(lambda: asx.solve(PROBLEM, alpha=np.geomspace(0.2, 5, 40), progress=False)) / 40
     count = max(10, round(10 / each))
@@ -67,7 +67,7 @@ EXPERIMENTS = {
 
 
 def pool(folder: Path) -> None:
-    """Eight chunks of a few seconds, the start of every pool and what its workers compile included."""
+    """Time eight chunks of a few seconds, including the start of every pool and the compilation by its workers."""
     everything = os.sched_getaffinity(0)
     half = sorted(everything)[: len(everything) // 2]
     for label, (problem, algorithm, alphas, sizes) in EXPERIMENTS.items():
@@ -93,7 +93,7 @@ def pool(folder: Path) -> None:
 
 
 def large_store(folder: Path, count: int = 10_000) -> None:
-    """Chunks of one point: one file of a real result, written again under every name, because only reading is timed."""
+    """Time a store of chunks of one point; one real file is copied to every name, because only reading is timed."""
     grid = {"alpha": np.linspace(0.5, 5, count).tolist()}
     part = SweepPart("solve", PROBLEM, grid)
     store = SweepStore(folder / "large", create=True)

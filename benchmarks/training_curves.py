@@ -2,11 +2,12 @@
 
     python benchmarks/training_curves.py [points]
 
-Half of the points are at one decay and random alphas, half at one alpha and random decays, for a few tasks. A point
-that did not converge is listed. Of the others each is compared with the cubic through its four neighbours, in the
-logarithms, with their errors and its own: a point beyond three of them, and beyond what the cubic itself leaves out
-(the difference to the quadratic through three of them, there and next to it) is listed too. Where errors are as small
-as 1e-9 that is a matter of how densely the points lie: look at third differences close by.
+For several tasks, half of the points are at one decay and random alphas, half at one alpha and random decays. Points
+that did not converge are listed. Every other point is compared with the cubic through its four neighbours, as a
+function of the log of alpha or decay. It is listed if its distance exceeds three errors (its own and its neighbours')
+plus the error of the cubic, estimated by the difference to quadratics through three neighbours, at the point and next
+to it. For errors as small as 1e-9 the result depends on how densely the points lie; third differences of close points
+are then the better test.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ TASKS = {
 
 
 def interpolated(x: np.ndarray, y: np.ndarray, at: float) -> tuple[float, np.ndarray]:
-    """The polynomial through the points, and the weights of these."""
+    """Return the value at ``at`` of the polynomial through the points, and the weights of the points."""
     weights = np.array([np.prod([(at - b) / (a - b) for b in x if b != a]) for a in x])
     return float(weights @ y), weights
 
 
 def off_the_curve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Distance of each point from its neighbours' cubic over three errors and what the cubic leaves out."""
+    """Return each point's distance from its neighbours' cubic, divided by three errors plus the error of the cubic."""
     distance, noise, left_out = np.zeros((3, len(x)))
     for k in range(2, len(x) - 2):
         around = np.array([k - 2, k - 1, k + 1, k + 2])
@@ -46,13 +47,13 @@ def off_the_curve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> np.ndarray
         left_out[k] = max(abs(cubic - quadratic) for quadratic in quadratics)
         distance[k] = abs(y[k] - cubic)
         noise[k] = np.hypot(error[k], np.linalg.norm(weights * error[around]))
-    # the two quadratics may agree with the cubic by chance, at two neighbours of a point as well they rarely do
+    # the quadratics may agree with the cubic by chance at one point, but rarely also at both of its neighbours
     nearby = np.max([left_out, np.roll(left_out, 1), np.roll(left_out, -1)], axis=0)
     return distance / (3 * noise + nearby + 1e-9 * abs(y) + np.finfo(float).tiny)
 
 
 def curve(label: str, problems: list[tuple[asx.RiskMinimization, float]], x: np.ndarray) -> tuple[int, int, int]:
-    """Solve along a curve; numbers of points, of those without convergence, and of those off the curve."""
+    """Solve along a curve; return the numbers of points, of unconverged points, and of points off the curve."""
     results = [asx.solve(problem, alpha=alpha, progress=False).ds for problem, alpha in problems]
     good = np.array([bool(ds["converged"].item()) for ds in results])
     for place, ds in zip(x[~good], [ds for ds, fine in zip(results, good, strict=True) if not fine], strict=True):

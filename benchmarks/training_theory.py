@@ -1,11 +1,11 @@
-"""How long the theory of training takes, and how long it took before samples were worked on side by side.
+"""Time of the theory of training, compared with the time before samples were processed in parallel.
 
     python benchmarks/training_theory.py        about a minute
 
-Whole calls beside what they took before, in CPU seconds, since other programs hardly change those; the wall time of the
-new ones is less by what several cores bring. Each has a process of its own: what JAX compiles and what numba loads from
-its cache count. Then, after compilation, a curve of 20 alphas from 0.05 to 40 (bar: 15 s), a point next to a solved one
-(0.15 s), a fresh point (0.5 s), and points next to solved ones where the proximal map jumps or may do so (0.1 s). Every
+Whole calls are compared with earlier ones in CPU seconds, which other programs hardly change; several cores reduce only
+the wall time. Each call has a separate process, so that compilation by JAX and loading from numba's cache count. Then,
+after compilation, four times have a bar: a curve of 20 alphas from 0.05 to 40 (15 s), a point next to a solved one
+(0.15 s), a fresh point (0.5 s), and points next to solved ones where the proximal map jumps or may jump (0.1 s). Every
 time includes the error estimate on other nodes and the check of the proximal map from several starts.
 """
 
@@ -25,7 +25,7 @@ import asymptotix as asx
 
 ALPHAS = np.geomspace(0.05, 40, 20)
 FEW_ALPHAS = np.geomspace(0.05, 4, 10)
-#: CPU seconds, 2 cores aarch64, 2026-11-16: one sample after the other, or batches that wait for their slowest.
+#: CPU seconds on 2 cores aarch64, 2026-11-16, with samples one after the other or in batches as slow as their slowest.
 BEFORE = {
     "two tokens, 10 alphas": 2.5,
     "three tokens, 10 alphas": 12.4,
@@ -63,7 +63,7 @@ CALLS = {
 }
 
 
-#: Where the proximal map jumps, or many samples must be looked at to tell that it does not.
+#: Problems and alphas at which the proximal map jumps, or at which many samples are needed to exclude jumps.
 JUMPS = {
     "own loss": (lambda: problem(loss=nearly_absolute), (0.2, 0.5, 1.0)),
     "two tokens, beta = 2": (lambda: problem(beta=2.0, target_beta=2.0), (0.5, 1.0)),
@@ -72,7 +72,7 @@ JUMPS = {
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Wall and CPU seconds."""
+    """Run and return wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -85,10 +85,10 @@ def timed(label: str, bar: float, work: Callable[[], object]) -> None:
 
 
 def whole_call(label: str) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Seconds of a call, and of one more point after it."""
+    """Return wall and CPU seconds of a call, and of one more point after it."""
     task, alphas = CALLS[label]()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", asx.ConvergenceWarning)  # jumps are there to be timed
+        warnings.simplefilter("ignore", asx.ConvergenceWarning)  # jumps are expected here
         first = seconds(lambda: asx.solve(task, alpha=alphas, progress=False))
         return first, seconds(lambda: asx.solve(task, alpha=0.9, progress=False))
 

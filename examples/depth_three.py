@@ -2,10 +2,10 @@
 
     python examples/depth_three.py
 
-The learning curve of every layer with its threshold, and message passing that enters the layers in that order. Half
-an hour on two cores; what is done is kept where it is called, in depth_three_theory.nc, depth_three_gamp.nc and
-depth_three_thresholds.nc, so that an interrupted run goes on when it is called again: delete them to start anew. It
-writes depth_three.png.
+Computes the learning curve and the threshold of every layer, and message passing in which layers enter in that order.
+It takes half an hour on two cores. Results are stored in the current folder, in depth_three_theory.nc,
+depth_three_gamp.nc and depth_three_thresholds.nc, so that an interrupted run resumes when it is called again. Delete
+these files to start again. The picture is depth_three.png.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ COLOURS = ("#d55e00", "#009e73", "#0072b2")
 
 
 def draw_curve(axis, theory: xr.Dataset, limits: xr.Dataset) -> None:
-    """Overlap of every layer from nothing, with numerical errors, and where it starts."""
+    """Draw the overlap of every layer from the uninformed start, with numerical errors, and its threshold."""
     for layer, colour in enumerate(COLOURS):
         q, error = (theory[name].isel(index=layer, index_other=layer) for name in ("overlap", "overlap_err"))
         axis.errorbar(theory.alpha, q, error, fmt="o-", ms=4, capsize=2, color=colour, label=f"layer {layer + 1}")
@@ -33,7 +33,7 @@ def draw_curve(axis, theory: xr.Dataset, limits: xr.Dataset) -> None:
 
 
 def draw_run(axis, runs: xr.Dataset, theory: xr.Dataset) -> None:
-    """Overlaps along message passing, one thin line per seed, and where state evolution ends."""
+    """Draw overlaps along message passing, one thin line per seed, and the fixed point of state evolution."""
     ends = theory.overlap.sel(alpha=float(runs.alpha)).values
     for layer, colour in enumerate(COLOURS):
         trace = runs.overlap_trace.isel(index=layer, index_other=layer)
@@ -53,7 +53,7 @@ def kept(path: Path) -> Path | None:
 
 
 def keep(result: asx.Result, path: Path, parts: bool = True) -> None:
-    """Save a result, an interrupted one only if its ``parts`` can be used, and stop there."""
+    """Save a result; an interrupted one is saved only if its ``parts`` can be used, and ends the program."""
     if parts or result.finished:
         result.save(path)
     if not result.finished:

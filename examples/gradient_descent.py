@@ -2,8 +2,9 @@
 
     python examples/gradient_descent.py [epochs] [dim]
 
-The experiment of Troiani et al., arXiv:2502.00901, Fig. 2 (bottom). At the published size (1700 epochs, dim 500) this
-takes a quarter of an hour on two cores and 20 s on a GPU. It writes gradient_descent.png beside where it is called.
+This is the experiment of Troiani et al., arXiv:2502.00901, Fig. 2 (bottom). At the published size (1700 epochs,
+dim 500) it takes a quarter of an hour on two cores and 20 s on a GPU. The picture is gradient_descent.png in the
+current folder.
 """
 
 import sys
@@ -19,7 +20,7 @@ COLOURS = {"layer 1": "#d55e00", "layer 2": "#0072b2"}
 
 
 def draw(ds: xr.Dataset, alpha: float, path: Path) -> None:
-    """Cosine of every layer with the teacher's, one thin line per seed, the mean as a thick one."""
+    """Draw the cosine of every layer with the teacher's, one thin line per seed, the mean as a thick line."""
     size = f"D={int(ds.dim)}, alpha={alpha:g}, {ds.sizes['seed']} seeds"
     title = f"Gradient descent with batch reuse on two attention layers, {size}"
     with asx.plot.style():

@@ -2,9 +2,9 @@
 
     python examples/hidden_markov.py [tasks] [draws]
 
-The experiment of Tiberi et al., arXiv:2405.15926, Fig. 2, as means over several draws of the task. With 8 draws of it,
-each sampled 400 times at five widths, this takes about five minutes on two cores. It writes hidden_markov.png beside
-where it is called.
+This is the experiment of Tiberi et al., arXiv:2405.15926, Fig. 2, as means over several draws of the task. With 8 draws
+of the task, each sampled 400 times at five widths, it takes about five minutes on two cores. The picture is
+hidden_markov.png in the current folder.
 """
 
 import sys
@@ -23,7 +23,7 @@ BLUE, ORANGE = asx.plot.PALETTE[:2]
 
 
 def one_task(seed: int, widths: list[float], draws: int) -> xr.Dataset:
-    """Theory and exact sampling of one draw of the task; the first index is which of the two."""
+    """Compute theory and exact sampling for one draw of the task; the first index says which of the two."""
     data = asx.tasks.hidden_markov(examples=100, seed=seed)
     problem = asx.PathPosterior(data.network, data.inputs, data.labels, temperature=0.01)
     theory = asx.solve(problem, width=[*widths, np.inf], progress=False)

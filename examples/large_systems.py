@@ -1,9 +1,9 @@
-"""How message passing approaches the theory as the dimension grows: two attention layers at alpha = 0.9.
+"""Message passing approaches the theory as the dimension grows: two attention layers at alpha = 0.9.
 
     python examples/large_systems.py [dims ...]
 
-Without arguments dim = 250, 500, 1000 with 8 seeds each, a few minutes on two cores. On a GPU with 140 GB dims up to
-100,000 take 20 to 80 s a run. Each size is printed as it ends; large_systems.png is written beside where it is called.
+The default is dim = 250, 500, 1000 with 8 seeds each, a few minutes on two cores. On a GPU with 140 GB, dims up to
+100,000 take 20 to 80 s a run. Each size is printed as it ends. The picture is large_systems.png in the current folder.
 """
 
 import sys
@@ -18,7 +18,7 @@ ALPHA, COLOURS = 0.9, ("#d55e00", "#0072b2")
 
 
 def draw(dims: np.ndarray, found: list[np.ndarray], theory: np.ndarray, path: Path) -> None:
-    """Mean distance of the overlaps (seeds, 2) from theory, with its standard error, against the dimension."""
+    """Draw the mean distance of the overlaps (seeds, 2) from theory, with its standard error, against the dimension."""
     title = f"Message passing against state evolution, two attention layers, alpha = {ALPHA:g}"
     with asx.plot.style():
         figure, axis = plt.subplots(figsize=(7.5, 4.6))

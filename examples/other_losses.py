@@ -2,7 +2,7 @@
 
     python examples/other_losses.py
 
-Every line is a problem of its own in the limit n = alpha d^2; nothing is simulated.
+Every line is a separate problem in the limit n = alpha d^2; nothing is simulated.
 """
 
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def huber(y, h):
-    """Squared error of the attention matrix, linear beyond 0.1."""
+    """Return the squared error of the attention matrix, growing linearly beyond 0.1."""
     attention = jnp.exp(h) / jnp.exp(h).sum(axis=-1, keepdims=True)
     return jnp.sum(0.02 * (jnp.sqrt(1 + (attention - y) ** 2 / 0.01) - 1))
 

@@ -2,8 +2,8 @@
 
     python examples/own_link.py
 
-The channel is chosen automatically (`problem.theory.channel.description` says which and why); thresholds, the exact
-learning curve and message passing follow.
+The method that computes posteriors (the channel) is chosen automatically; `problem.theory.channel.description` names
+it and the reason. The script then computes thresholds, the exact learning curve and message passing.
 """
 
 import asymptotix as asx

@@ -3,8 +3,8 @@
     python examples/training_phase_diagram.py [store workers]
 
 Single-head attention on two tokens with noise 1/2, trained with weight decay (Boncoraglio et al., arXiv:2509.24914).
-What is computed is kept in the folder `store`: stop it whenever you like, and the same command goes on. It writes
-training_phase_diagram.png beside where it is called.
+Results are stored in the folder `store`: after an interruption the same command resumes. The picture is
+training_phase_diagram.png in the current folder.
 """
 
 import sys
@@ -18,7 +18,7 @@ SHOWN = {"test_error": r"test error  $E\|y-A\|_F^2$", "rank": r"rank of the lear
 
 
 def draw(maps: asx.Result, limits: asx.Result, path: str) -> None:
-    """A column for every rank of the target; above the test error, below the rank of what is learned."""
+    """Draw one column per rank of the target, with the test error above and the rank of the learned S below."""
     ranks = maps.kappa0.values
     with asx.plot.style():
         figure, axes = plt.subplots(2, len(ranks), figsize=(3.1 * len(ranks) + 1, 6.4), sharex=True, sharey=True)

@@ -1,4 +1,4 @@
-"""A tutorial leads to a picture: one that is built without any is an error of the build."""
+"""Warn about a tutorial that was built without a picture; `make docs` treats the warning as an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Mathematics as MathML, written into the page: it needs no script, no font and no network.
+"""Write mathematics into the page as MathML, which needs no script, no font and no network.
 
-Every current browser draws MathML itself. An equation that cannot be translated is a warning of the build, and so an
-error of `make docs`.
+Every current browser draws MathML itself. An equation that cannot be translated causes a warning of the build, which
+`make docs` treats as an error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sphinx.util.math import get_node_equation_number
 
 logger = logging.getLogger(__name__)
 
-#: What remains of a command or an environment that the translator did not know: its name, or its marks, as text.
+#: Traces of a command or an environment that the translator does not know: its name or its symbols, left as text.
 UNKNOWN = re.compile(r"\\[A-Za-z]+|&amp;|>&<|&#x0*26;|<mo />")
 
 
 def translate(latex: str, node: nodes.Element, display: str) -> str:
-    """MathML of an equation; says where it stands when it cannot be translated."""
+    """Return the MathML of an equation; warn with its place if it cannot be translated."""
     try:
         mathml = latex2mathml.converter.convert(latex, display=display)
     except Exception as error:  # the translator raises many kinds

@@ -1,4 +1,4 @@
-"""The tables of observables, from the code: ``{observables} module:TABLE``. One place says what a name means."""
+"""Make the tables of observables from the code, ``{observables} module:TABLE``, so that names are defined once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTHS = (18, 8, 54, 20)
 
 
 class Observables(SphinxDirective):
-    """A row for each entry, in the order of the table."""
+    """A directive that shows a table of observables, one row for each entry, in the order of the table."""
 
     required_arguments = 1
 

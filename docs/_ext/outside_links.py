@@ -1,4 +1,4 @@
-"""Pages are read on the site and in the repository: links that leave docs/ lead to the page that shows the same."""
+"""Redirect links that leave docs/ to the page of the site with the same content: pages serve site and repository."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-#: Where a link of the repository leads on the site, from a page in docs/.
+#: Target in the repository, as linked from a page in docs/ -> page of the site.
 ON_THE_SITE = {
     "../README.md": "index.md",
     "../CONTRIBUTING.md": "contributing.md",

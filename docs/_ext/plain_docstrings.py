@@ -1,7 +1,7 @@
-"""Docstrings of this package are written to be read in a terminal; here they become reStructuredText.
+"""Turn docstrings of this package, which are written for a terminal, into reStructuredText.
 
-Formulas stand indented below a blank line: they become literal blocks. Bars, stars and trailing underscores of formulas
-in running text are no markup.
+A formula indented below a blank line becomes a literal block. Bars, stars and trailing underscores of formulas in
+running text are escaped, because they are not markup.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-#: What is markup and stays: roles, literals, links, stressed words.
+#: Markup that is kept: roles, literals, links, emphasised words.
 KEPT = re.compile(r"(:\w+:`[^`]*`|``.*?``|`[^`]*`_{0,2}|(?<![\w*])\*\w[\w -]*\*(?![\w*]))")
-#: Stands for a colon while napoleon works: a character that no text has.
+#: A character that occurs in no text. It replaces a colon while napoleon works.
 COLON = "\ue000"
 SECTIONS = re.compile(r"^-{3,}$")
 
@@ -24,7 +24,7 @@ def depth(line: str) -> int:
 
 
 def escaped(line: str) -> str:
-    """A line whose bars, stars and trailing underscores are what they look like."""
+    """Return a line with its bars, stars and trailing underscores escaped, except in markup."""
     parts = KEPT.split(line)
     for k in range(0, len(parts), 2):
         parts[k] = re.sub(r"([|*])", r"\\\1", parts[k])
@@ -58,7 +58,7 @@ def rewritten(lines: list[str]) -> list[str]:
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = rewritten(lines)
-    if what in ("property", "attribute") and lines:  # napoleon would take what stands before a colon for a type
+    if what in ("property", "attribute") and lines:  # napoleon would read the text before a colon as a type
         lines[0] = lines[0].replace(":", COLON)
 
 
@@ -67,7 +67,7 @@ def restore(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def own_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
-    """Of a class whose ``__new__`` takes anything, what its constructor takes."""
+    """Show the signature of ``__init__`` for a class whose ``__new__`` accepts any arguments."""
     if what == "class" and signature and signature.startswith("(*"):
         shown = str(inspect.signature(obj.__init__)).replace("(self, ", "(").replace("(self)", "()")
         return re.sub(r" -> \S+$", "", shown), returns
@@ -75,9 +75,9 @@ def own_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, sig
 
 
 def left_as_text(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
-    """Docstrings may name what has no entry here (another module, a method of xarray): that stays text.
+    """Keep a reference as text if a docstring names an object without an entry (another module, an xarray method).
 
-    A page that does so is an error of the build.
+    Such a reference on a page remains an error of the build.
     """
     return contnode if "docstring of" in (node.source or "") else None
 

@@ -2,9 +2,9 @@
 
     python examples/beyond/best_decay.py
 
-At that decay the cut falls on the edge of the noise, eps = 2 delta: what is learned is kept and no noise with it. For
-linear attention qhat = 8 noise a with a = T(T + 1) alpha, and nothing needs to be tuned. The true minimum is below by
-a factor 1 - O((k/d)^(2/5)), k the number of directions that stand out of the noise.
+At that decay the cut is at the edge of the noise, eps = 2 delta: the learned directions are kept, and no noise. For
+linear attention qhat = 8 noise a with a = T(T + 1) alpha, and nothing needs to be tuned. The error at the true minimum
+is smaller by a factor 1 - O((k/d)^(2/5)), where k is the number of directions above the noise.
 """
 
 import numpy as np

@@ -2,9 +2,10 @@
 
     python examples/beyond/best_width.py
 
-Eigenvalues s_k ~ k^-gamma at d = 10^6, linear attention, W of m columns. k is the number of eigenvalues above delta,
-the noise in the field. A learner of that width keeps an eigenvalue whole or not at all; it beats the best weight decay
-by 3.08 : 4 in error at gamma = 1. The equations of a learner that is narrower than its rank are a heuristic.
+The target has eigenvalues s_k ~ k^-gamma at d = 10^6; attention is linear, and W has m columns. k is the number of
+eigenvalues above delta, the noise in the field. A learner of the best width keeps an eigenvalue whole or not at all; at
+gamma = 1 its error relates to that of the best weight decay as 3.08 to 4. The equations of a learner that is narrower
+than its rank are a heuristic.
 """
 
 import numpy as np

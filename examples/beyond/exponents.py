@@ -1,9 +1,10 @@
-"""Errors of training fall as powers of the number of samples; which power depends on noise and weight decay.
+"""Errors of training fall as powers of the number of samples; the power depends on noise and weight decay.
 
     python examples/beyond/exponents.py
 
-Eigenvalues s_k ~ k^-gamma at d = 10^6, linear attention of one token. With noise and the best weight decay the error
-falls as n^-(1 - 1/(2 gamma)), without noise and decay as n^-(2 gamma - 1), with a large decay as n^-(2 - 1/gamma).
+The target has eigenvalues s_k ~ k^-gamma at d = 10^6; attention is linear with one token. With noise and the best
+weight decay the error falls as n^-(1 - 1/(2 gamma)), without noise and decay as n^-(2 gamma - 1), and with a large
+decay as n^-(2 - 1/gamma).
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ DIM = 10**6
 
 
 def local_slopes(gamma: float, noise: float, decay: str) -> np.ndarray:
-    """Exponents between neighbouring sample sizes over two decades, n/d from 100 to 10^4 or, regularised, to 10^6."""
+    """Return exponents between neighbouring n/d over two decades: 10^2 to 10^4, or with weight decay 10^4 to 10^6."""
     target = asx.RankedPowerLaw(gamma, DIM)
     task = asx.AttentionIndex(target=target, tokens=1, activation="linear", noise=noise)
     samples = np.geomspace(1e2, 1e4, 7) if decay == "none" else np.geomspace(1e4, 1e6, 7)

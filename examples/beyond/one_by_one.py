@@ -1,10 +1,10 @@
-"""Directions of a target with eigenvalues 1/k are learned one by one: the k-th with n of the order of d k^2 samples.
+"""Directions of a target with eigenvalues 1/k are learned one by one: the k-th from about n ~ d k^2 samples on.
 
     python examples/beyond/one_by_one.py
 
-Linear attention of one token with the best weight decay sqrt(8 Delta a), a = 2 n/d^2, at d = 10^6: the k-th direction
-detaches where a s_k^2 = Delta/2 + R(a), s_k its eigenvalue and R the error there, which theory gives as a curve. Far
-out R is small, and n is Delta d^2 / (4 s_1^2) times k^2.
+Attention is linear with one token and has the best weight decay sqrt(8 Delta a), a = 2 n/d^2, at d = 10^6. The k-th
+direction, with eigenvalue s_k, detaches where a s_k^2 = Delta/2 + R(a); R is the error, a curve given by theory. For
+large k the error R is small, and n is Delta d^2 / (4 s_1^2) times k^2.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def main() -> None:
     for one in a:
         problem = asx.RiskMinimization(task, weight_decay=float(np.sqrt(8 * NOISE * one)))
         errors.append(float(asx.solve(problem, alpha=one / 2, progress=False).estimation_error))
-    # The largest eigenvalue that is not learned yet, as a curve over samples, and where it passes that of direction k.
+    # Find where the largest unlearned eigenvalue, a curve over samples, passes the eigenvalue of direction k.
     edge = np.sqrt((NOISE / 2 + np.array(errors)) / a)
     for k in (1, 3, 10, 30):
         s = float(target.ranks(1)[0]) / k

@@ -1,10 +1,10 @@
-"""Without weight decay more samples make it worse: an error that grows as n^(2/5) long before interpolation.
+"""Without weight decay more samples increase the error: it grows as n^(2/5) long before interpolation.
 
     python examples/beyond/overfitting_branch.py
 
-The interpolator of least trace fits the noise with the bulk of its spectrum. With eigenvalues s_k ~ k^-1.5 at d = 10^9
-and linear attention, what that adds is K (noise/2) a^(2/5), K = (16/(105 pi)) (15 pi/8)^(7/5), while what is still to
-be learned falls as a power. The best weight decay removes the branch altogether.
+The interpolator of least trace fits the noise with the bulk of its spectrum. For linear attention and eigenvalues
+s_k ~ k^-1.5 at d = 10^9 this adds the error K (noise/2) a^(2/5), K = (16/(105 pi)) (15 pi/8)^(7/5), while the error of
+unlearned directions falls as a power. The best weight decay removes this branch completely.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""An outlier that comes, dissolves where noisy data can just be interpolated, and comes back: theory and real tokens.
+"""An outlier appears, disappears where noisy data can just be interpolated, and reappears: theory and experiment.
 
-The S of least norm, or of least squares, on outputs of one linear token. ``python reentrant_outlier.py 120``: d = 120.
+S is the matrix of least norm, or of least squares, for outputs of one linear token. The argument is the dimension d:
+``python reentrant_outlier.py 120``.
 """
 
 import sys
@@ -11,7 +12,7 @@ import asymptotix as asx
 
 
 def overlap(target: np.ndarray, share: float, rng: np.random.Generator) -> float:
-    """Squared overlap of a learned direction with the spike, for ``share`` of as many samples as S has entries."""
+    """Return the largest squared overlap of a learned direction with the spike, ``share`` samples per entry of S."""
     dim = len(target)
     upper = np.triu_indices(dim)
     weight = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))  # coordinates in which |S|_F is the norm

@@ -1,9 +1,10 @@
-"""Strong directions of the target stand out of the learned spectrum: where, and how well they point.
+"""Strong directions of the target become outliers of the learned spectrum: their eigenvalues and overlaps.
 
     python examples/beyond/two_outliers.py 50
 
-Spikes 9 and 6 on a bulk of half rank, two tokens, softmax: eigenvalue and overlap of the learned outliers, theory at
-the dimension of the experiment beside Adam with four runs. The distance falls with the dimension: try 100.
+The target has spikes 9 and 6 on a bulk of half rank; there are two tokens and a softmax. Eigenvalues and overlaps of
+the learned outliers by theory, at the dimension of the experiment, are compared with four runs of Adam. The distance
+falls with the dimension: try 100.
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""Message passing as printed learns the first of two attention layers in some runs only.
+"""Message passing as printed learns the first of two attention layers only in some runs.
 
     python examples/errata/algorithm_one.py
 
-A minute on two cores. Published: Troiani et al., arXiv:2502.00901, Fig. 2 top: one run of Algorithm 1 at alpha = 1.2,
-D = 1000, which learns layer 2 and then layer 1. With other data and starts the variances, which are measured, may leave
-the line V = I - Q before layer 1 has grown. Entering layers in turn, with variances from state evolution, mends it.
+It takes a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Fig. 2 top: one run of Algorithm 1 at
+alpha = 1.2, D = 1000, which learns layer 2 and then layer 1. With other data and starts the measured variances may
+leave the line V = I - Q before the overlap of layer 1 has grown. If the layers enter one after the other, with
+variances from state evolution, layer 1 is learned.
 """
 
 import numpy as np

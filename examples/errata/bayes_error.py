@@ -1,10 +1,10 @@
-"""The black line of Fig. 1 left, called the Bayes error, is that of the point estimate.
+"""The black line of Fig. 1 left, called the Bayes error, is the error of the point estimate.
 
     python examples/errata/bayes_error.py
 
-Seconds, with NumPy alone. Published: Troiani et al., arXiv:2502.00901, Fig. 1 left, whose caption refers to eq. (11);
-the released values below the first threshold are 0.386 to 0.388. There nothing is learned. The best prediction, the
-posterior mean, is then the mean of y, while the estimate W = 0 put into the network predicts 1/2 everywhere.
+It takes seconds, with NumPy alone. Published: Troiani et al., arXiv:2502.00901, Fig. 1 left, whose caption refers to
+eq. (11); the released values below the first threshold are 0.386 to 0.388. Nothing is learned there. The best
+prediction, the posterior mean, is then the mean of y, while a network with the estimate W = 0 predicts 1/2 everywhere.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def row_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def outputs(samples: int, skip: float = 1.0) -> np.ndarray:
-    """Attention matrices (samples, 2, 2) of two layers with Gaussian indices z_1, z_2 of two tokens."""
+    """Return attention matrices (samples, 2, 2) of two layers with Gaussian indices z_1, z_2 of two tokens."""
     z1, z2 = np.random.default_rng(0).normal(size=(2, samples, 2))
     mixing = skip * np.eye(2) + row_softmax(z1[:, :, None] * z1[:, None, :])
     u = np.einsum("sij,sj->si", mixing, z2)

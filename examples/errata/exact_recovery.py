@@ -1,9 +1,9 @@
-"""Two attention layers are recovered exactly above alpha = 1; published is a plateau.
+"""Two attention layers are recovered exactly above alpha = 1; the paper has a plateau.
 
     python examples/errata/exact_recovery.py
 
-Half a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Fig. 1 left and its released data. The plateau
-comes from adding 1e-3 to the variances (Appendix E.3 there) and from stopping early.
+It takes half a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Fig. 1 left and its released data. The
+plateau comes from adding 1e-3 to the variances (Appendix E.3 there) and from stopping early.
 """
 
 import asymptotix as asx

@@ -1,10 +1,10 @@
-"""The first threshold of two attention layers: published below a bound that holds for every such model.
+"""The first threshold of two attention layers: the published value is below a bound that holds for all such models.
 
     python examples/errata/first_threshold.py
 
-Half a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.1 ("about 0.14") and the released
-data of Fig. 1 right. An output y tells of the two tokens' indices z of a layer at most zz^T, so that 1/alpha, which is
-E|E[zz^T|y] - I|^2, is at most E|zz^T - I|^2 = M(M+1) = 6.
+It takes half a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.1 ("about 0.14") and the
+released data of Fig. 1 right. An output y shows at most zz^T of a layer's indices z of the two tokens, so that 1/alpha,
+which is E|E[zz^T|y] - I|^2, is at most E|zz^T - I|^2 = M(M+1) = 6.
 """
 
 import numpy as np

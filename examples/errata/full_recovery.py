@@ -1,8 +1,9 @@
 """How many samples determine a symmetric S without factorisation: alpha = 1/4 for two tokens, not 1/2.
 
-arXiv:2509.24914v1, Section 4 and eq. (68): |S - S_0|^2 = Q_0 (1 - 2 alpha), so that recovery is exact from alpha = 1/2
-on. The softmax of two tokens shows two differences of pre-activations per sample, which are linear in S: without noise
-the limit of vanishing weight decay is the S of least norm that solves these equations, found here by least squares.
+Published: arXiv:2509.24914v1, Section 4 and eq. (68): |S - S_0|^2 = Q_0 (1 - 2 alpha), so that recovery is exact from
+alpha = 1/2 on. The softmax of two tokens shows two differences of pre-activations per sample, which are linear in S.
+Without noise the limit of vanishing weight decay is the S of least norm that solves these equations; here it is
+computed by least squares.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ import asymptotix as asx
 
 
 def relative_error(alpha: float, dim: int, rng: np.random.Generator) -> float:
-    """|S - S_0|^2 / |S_0|^2 of the least-norm S, with n = alpha d^2 pairs of Gaussian tokens and S_0 of rank d/2."""
+    """Return |S - S_0|^2 / |S_0|^2 of the least-norm S, for n = alpha d^2 pairs of Gaussian tokens, S_0 of rank d/2."""
     factors = rng.normal(size=(dim, dim // 2))
     truth = factors @ factors.T / np.sqrt(dim * dim / 2)
     upper = np.triu_indices(dim)

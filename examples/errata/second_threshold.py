@@ -1,9 +1,10 @@
-"""The second threshold of two attention layers hardly depends on the skip; published, it falls to 0.196.
+"""The second threshold of two attention layers hardly depends on the skip; the published one falls to 0.196.
 
     python examples/errata/second_threshold.py
 
-A minute on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.1 ("about 0.79") and the released data of
-Fig. 1 right. At skip 4 message passing can tell who is right: layer 1 ought to be learned at alpha = 0.5, and is not.
+It takes a minute on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.1 ("about 0.79") and the released
+data of Fig. 1 right. Message passing at skip 4 decides: by the published threshold layer 1 would be learned at
+alpha = 0.5, and it is not.
 """
 
 import asymptotix as asx

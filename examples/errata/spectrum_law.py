@@ -1,7 +1,8 @@
 """The law of the learned singular values: eq. (13) of arXiv:2509.24914v1 lacks a factor of Sigmahat/mhat.
 
-Trains one attention layer (two tokens, target of rank d/2, noise 0.5, weight decay 0.01) and compares the singular
-values of W/(m d)^{1/4} with the law as printed and with the factor: Kolmogorov distances, and the mean of squares.
+The script trains one attention layer (two tokens, target of rank d/2, noise 0.5, weight decay 0.01). It compares the
+singular values of W/(m d)^{1/4} with the printed law and with the law with the factor, by Kolmogorov distances and by
+the mean square.
 """
 
 import numpy as np
@@ -27,7 +28,7 @@ def main(dim: int = 60, seeds: int = 6) -> None:
 
 
 def mean_square(law) -> float:
-    """Mean of the squared singular values, zeros included."""
+    """Return the mean of the squared singular values, zeros included."""
     x, weight, _ = law.convolution.nodes(law.eps)
     return float(law.scale * (weight @ (x - law.eps)))
 

@@ -1,7 +1,8 @@
-"""A smoother softmax does not always learn better: without noise the order of temperatures turns around.
+"""A smoother softmax does not always learn better: without noise the order of temperatures reverses as alpha grows.
 
-arXiv:2509.24914v1, Appendix E and Fig. 5: more smoothing (smaller beta = beta_0) is said to yield a lower test error
-for a given alpha, systematically, without noise too. Weight decay 0.01, two tokens, target of rank d/2.
+Published: arXiv:2509.24914v1, Appendix E and Fig. 5: more smoothing (smaller beta = beta_0) systematically yields a
+lower test error for a given alpha, also without noise. Here weight decay is 0.01, with two tokens and a target of rank
+d/2.
 """
 
 import asymptotix as asx

@@ -2,10 +2,10 @@
 
     python examples/errata/three_layers.py
 
-A minute or two on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.2: after layer 3 "the shallower
-layers seem to share the same weak recovery threshold, and are learned sensibly at the same rate". State evolution
-between the two thresholds that are found (0.98 and 1.125; examples/depth_three.py computes them) has learned layer 1
-and nothing of layer 2.
+It takes a minute or two on two cores. Published: Troiani et al., arXiv:2502.00901, Section 3.2: after layer 3 "the
+shallower layers seem to share the same weak recovery threshold, and are learned sensibly at the same rate". We find two
+thresholds (0.98 and 1.125; examples/depth_three.py computes them). Between them state evolution has learned layer 1 and
+nothing of layer 2.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Different numbers of tokens against a rescaled number of samples: thresholds align, test errors do not.
 
-arXiv:2509.24914v1, Fig. 6 and Appendix E: the rescaled number is printed as n/d^2 (T(T+1)/2 - 1) = 2n/(T^2 + T - 2)d^2,
-whose sides are each other's reciprocal factors, and learning curves are said to largely align against it.
+Published: arXiv:2509.24914v1, Fig. 6 and Appendix E: the rescaled number is n/d^2 (T(T+1)/2 - 1) = 2n/(T^2 + T - 2)d^2,
+and learning curves largely align against it. The factors of n/d^2 on the two sides are the reciprocals of each other.
 """
 
 import asymptotix as asx

@@ -1,1 +1,1 @@
-"""What every theory obeys, and which knows no model: problems, descriptions, the verbs, results, comparison."""
+"""The part that all theories share and that knows no model: problems, descriptions, verbs, results, comparison."""

@@ -1,4 +1,4 @@
-"""Theory against experiment: the same observables at the same controls, and how far noise explains the difference."""
+"""Compare theory with experiment: the same observables at the same controls, and whether noise explains differences."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ class Comparison:
         For every shared observable
 
         - ``<name>_theory``, ``<name>_mean`` and ``<name>_sem``, the standard error over seeds; ``<name>_runs`` counts
-          the runs that gave a number, and ``<name>_floor`` is what the theory's numerical error and rounding leave
-          open;
-        - ``<name>_difference`` = mean - theory, and ``<name>_relative``, the same over the size of the theory's number;
+          the runs that gave a number, and ``<name>_floor`` combines the theory's numerical error with rounding;
+        - ``<name>_difference`` = mean - theory, and ``<name>_relative``, the difference over the theory's absolute
+          value;
         - ``<name>_t`` = difference / sqrt(sem² + floor²), Student's t with ``<name>_dof`` = runs - 1 degrees of
           freedom, and ``<name>_z``, the Gaussian z of the same probability. They are NaN where the error of the runs is
-          not known: one run, or runs that all gave the same number. There z is zero if that number is the theory's.
+          not known: for one run, or where all runs gave the same number. In the second case z is zero if that number
+          equals the theory's.
     theory, experiment
-        What was compared.
+        The two results that were compared.
     by
         None, or "iteration".
 
@@ -77,7 +78,7 @@ class Comparison:
     def max_abs_z(self) -> float:
         """The largest absolute z-score of all observables and points; NaN where there is none.
 
-        Of many entries one is large by chance: :meth:`summary` says which are beyond that.
+        Among many entries, one is large by chance: :meth:`summary` says which entries are significant.
         """
         largest = [float(abs(self.ds[f"{name}_z"]).max()) for name in self.names]
         return max((z for z in largest if not math.isnan(z)), default=math.nan)
@@ -88,27 +89,27 @@ class Comparison:
         return Comparison(ds, self.theory, self.experiment, self.by)
 
     def size_trend(self, name: str) -> SizeTrend | None:
-        """How the distance of an observable from theory goes with ``dim``; None where one size was run."""
+        """Return the trend with ``dim`` of an observable's distance from theory; None where one size was run."""
         return ComparedObservable.of(self.ds, checks.one_of("name", name, self.names)).trend
 
     def table(self, *, every: bool = False) -> str:
         """Return one line per observable, point and entry: theory, mean ± s.e.m., runs, difference, t and z.
 
-        A star marks what is beyond noise: chance alone would mark an entry in one comparison of a hundred.
+        A star marks a significant entry: chance alone would mark an entry in one comparison of a hundred.
 
         Parameters
         ----------
         every
-            List all entries. By default an entry (i, j) that is also (j, i) is listed once, and what is exactly zero
-            off the diagonal at all points of the theory, as symmetry makes it, only where the runs contradict it.
+            List all entries. By default equal entries (i, j) and (j, i) are listed once. Off-diagonal entries that
+            symmetry makes exactly zero at all points of the theory are listed only where the runs contradict it.
         """
         return ComparisonInWords(self.ds, self.names).table(every=every)
 
     def summary(self) -> str:
-        """Return what there is to say: per observable the largest difference and whether noise explains it.
+        """Return a text with the largest difference of every observable, and whether noise explains it.
 
-        An entry is beyond noise where its z is, in view of how many entries were compared. Where several ``dim`` were
-        run the distance is followed with them: what finite size does falls, and what stays is something else.
+        The bound on z above which an entry is significant accounts for the number of entries. Where several ``dim``
+        were run, the trend with ``dim`` is reported: a finite-size effect falls with ``dim``, other differences do not.
         """
         sizes = counted({name: length for name, length in self.ds.sizes.items() if name in self.ds.coords})
         algorithm, seeds = self.experiment.algorithm, self.experiment.ds.sizes.get("seed", 1)
@@ -136,18 +137,18 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
     Parameters
     ----------
     theory
-        From :func:`solve`. It is solved anew, from the same start and with the same overlaps held, at the controls of
-        the experiment that are not on its grid.
+        A result of :func:`solve`. Controls of the experiment that are not on its grid are solved anew, from the same
+        start and with the same overlaps held.
     experiment
-        From :func:`simulate`. The finite-size bias that the problem knows of is removed first.
+        A result of :func:`simulate`. The finite-size bias that the problem knows is removed first.
     by
-        None compares what both ended with. "iteration" compares the experiment's traces with the theory's
-        dynamics; a run that stopped early counts with its last value from there on.
+        None compares the final values. "iteration" compares the experiment's traces with the theory's dynamics; a run
+        that stopped early keeps its last value in later iterations.
 
     Raises
     ------
     ValueError
-        If the two are of different problems, naming the field, or share no observable.
+        If the two are of different problems (the error names the field), or share no observable.
 
     Examples
     --------
@@ -187,9 +188,10 @@ def compare(theory: Result, experiment: Result, *, by: str | None = None) -> Com
 
 
 def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.Dataset:
-    """The experiment without its known bias, which is that of every run's own problem: a swept field may change it.
+    """Return the experiment without its known bias, as computed by the problem of each point.
 
-    ``at`` are the positions chosen so far; the fields of a point are set together, for one of them alone may not fit.
+    A swept field may change the bias. ``at`` holds the positions chosen so far: all fields of a point are set together,
+    because one new value with the old values of the others may be invalid.
     """
     at = at or {}
     fields, ds = numeric_fields(experiment.problem), experiment.ds
@@ -205,7 +207,7 @@ def _comparable(experiment: Result, at: Mapping[str, int] | None = None) -> xr.D
 
 
 def theory_at(theory: Result, experiment: Result) -> Result:
-    """Return the theory at the controls of the experiment, solving anew only what is not on its grid."""
+    """Return the theory at the controls of the experiment; only points that are not on its grid are solved."""
     wanted = _controls(theory, experiment)
     found = {name: positions(_values(theory, name), values) for name, values in wanted.items()}
     lacking = [name for name, places in found.items() if (places < 0).any()]
@@ -245,13 +247,13 @@ def _controls(theory: Result, experiment: Result) -> dict[str, np.ndarray]:
         if name not in experiment.problem.controls and name not in fields:
             continue
         if name not in theory.ds.coords and numeric_fields(theory.problem).get(name, 0) is None:
-            continue  # not set: the theory is that of the limit, whatever the size of the experiment
+            continue  # a field that is None: the theory is its limit, at any size of the experiment
         controls[name] = _values(experiment, name)
     return controls
 
 
 def _values(result: Result, name: str) -> np.ndarray:
-    """The values of a control in a result; a field that was not given has the value of the problem."""
+    """Return the values of a control in a result: from its coordinates, or else the value of the problem's field."""
     return np.asarray(result.ds[name] if name in result.ds.coords else numeric_fields(result.problem)[name])
 
 
@@ -289,10 +291,10 @@ def _by_iteration(experiment: Result, measured: xr.Dataset) -> xr.Dataset:
 
 
 def _points(experiment: Result) -> tuple[dict[str, int], list[tuple[Problem, dict[str, Any]]]]:
-    """Lengths of the experiment's grid, and at every point of it the problem and the values of its controls."""
+    """Return the lengths of the experiment's grid, and for every point its problem and the values of its controls."""
     problem, grid = experiment.problem, _controls(experiment, experiment)
     shape = {name: len(values) for name, values in grid.items() if values.ndim}
-    problems: dict[tuple, Problem] = {}  # points that share one share what it has computed
+    problems: dict[tuple, Problem] = {}  # points with equal fields share one problem and its cached computations
     points = []
     for position in np.ndindex(*shape.values()):
         at = dict(zip(shape, position, strict=True))
@@ -308,7 +310,7 @@ def _points(experiment: Result) -> tuple[dict[str, int], list[tuple[Problem, dic
 def _carried_forward(trace: xr.DataArray) -> xr.DataArray:
     """Fill the end of a run that stopped early with its last value.
 
-    Averaging only the runs that go on would select the slow ones.
+    An average over only those runs that continue would select the slow ones.
     """
     moved = trace.transpose("iteration", ...)
     values = moved.values.copy()
@@ -320,7 +322,7 @@ def _carried_forward(trace: xr.DataArray) -> xr.DataArray:
 def _scores(pairs: Mapping[str, tuple[xr.DataArray, xr.DataArray, xr.DataArray]]) -> xr.Dataset:
     columns: dict[str, xr.DataArray] = {}
     for name, (exact, error, runs) in pairs.items():
-        # A point of the theory that is on the grid up to rounding must not be dropped by alignment.
+        # The theory takes the runs' coordinates: xarray would drop points that differ by rounding.
         exact, error = exact.reset_coords(drop=True), error.reset_coords(drop=True)
         exact, error = (
             part.assign_coords({d: runs[d] for d in part.dims if d in runs.coords}) for part in (exact, error)
@@ -378,12 +380,12 @@ def _check_pair(theory: Result, experiment: Result) -> None:
     swept = {*map(str, theory.ds.dims), *map(str, experiment.ds.dims)}
     found = differing(theory.problem, experiment.problem)
     if found := [path for path in found if path.rpartition(".")[2] not in swept]:
-        path = found[0].partition(":")[0]  # of a function it also says that it is another one
+        path = found[0].partition(":")[0]  # for a function the text is "path: another function"
         first, second = (value_at(describe(result.problem), path) for result in (theory, experiment))
         kept = f"{first!r} in the theory and {second!r} in the experiment" if path == found[0] else "another function"
         raise ValueError(f"theory and experiment are of different problems: {path} is {kept}")
 
 
 def _changes(result: Result) -> dict[str, Any]:
-    """What was done to a result after the verb returned it: settings beyond those that solve takes."""
+    """Return the changes made to a result after the verb returned it: settings that ``solve`` does not have."""
     return {name: value for name, value in result.settings.items() if name not in ("start", "tolerance", "fixed")}

@@ -1,4 +1,4 @@
-"""Derivatives of what a theory predicts, and the parameter at which one vanishes."""
+"""Derivatives of a theory's observables, and the optimum: the parameter at which a derivative vanishes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .result import ConvergenceWarning
 from .specification import with_fields
 from .status import Status
 
-#: Numerical tolerances of the values in a search for a minimum: of the first search, and of the refinement that
-#: follows where the place of the minimum is not accurate enough.
+#: Numerical tolerances of the values in a search for a minimum: in the first search, and in the refinement that follows
+#: where the place of the minimum is not accurate enough.
 _COARSE, _FINE = 1e-3, 1e-4
 
 ProgressOption = Progress | bool | None
@@ -125,22 +125,22 @@ def gradient(
     progress: ProgressOption = None,
     **controls: float,
 ) -> Derivative:
-    """Derivative of an observable with respect to a field of the description or a control, through the fixed point.
+    """Return the derivative of an observable by a field of the description or by a control, through the fixed point.
 
     Parameters
     ----------
     problem : Problem
-        One whose theory offers derivatives, such as RiskMinimization.
+        A problem whose theory has derivatives, such as RiskMinimization.
     observable : str
-        Name of a scalar observable, "test_error" say.
+        Name of a scalar observable, such as "test_error".
     field : str
-        Name of a numeric field, "weight_decay" say, or of a control.
+        Name of a numeric field, such as "weight_decay", or of a control.
     tolerance : float
-        Numerical error asked for in the value, as in :func:`solve`.
+        Numerical error allowed in the value, as in :func:`solve`.
     progress
         As for :func:`solve`.
     **controls : float
-        The point, ``alpha=1.0``.
+        Values of the controls at the point, such as ``alpha=1.0``.
 
     Returns
     -------
@@ -175,27 +175,27 @@ def optimum(
     progress: ProgressOption = None,
     **controls: ArrayLike,
 ) -> Optimum:
-    """The value of a positive field at which an observable is least, as a root of its derivative in the logarithm.
+    """Return the value of a positive field that minimises an observable: a root of the derivative by its logarithm.
 
     Parameters
     ----------
     problem, observable, field
-        As for :func:`gradient`; ``field`` is one of the description.
+        As for :func:`gradient`; ``field`` must be a field of the description, not a control.
     bounds : pair of float
-        Positive, ascending. Where the derivatives at the bounds enclose no minimum (the observable may be flat there),
-        places between the bounds are tried. If none of them is lower, the better bound is returned.
+        Two positive numbers, ascending. Where the derivatives at the bounds enclose no minimum (the observable may be
+        flat there), places between the bounds are tried. If none of them is lower, the better bound is returned.
     tolerance : float
         Relative tolerance of the field, below one. Where it is not met the status is "inaccurate".
     progress
         As for :func:`solve`.
     **controls : float or 1-D grid
-        ``alpha=1.0``, or ``alpha=[0.5, 1.0, 2.0]``: the optimum at every point. Grids multiply.
+        ``alpha=1.0``, or ``alpha=[0.5, 1.0, 2.0]`` for the optimum at every point. Grids multiply.
 
     Returns
     -------
     Optimum
-        On a grid its attributes are arrays with the controls as coordinates. Points that an interrupt prevented have
-        no number and ``Status.NOT_REACHED``.
+        On a grid its attributes are arrays with the controls as coordinates. Points after an interrupt are NaN and have
+        ``Status.NOT_REACHED``.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def as_optimum(found: Minimum, bounds: tuple[float, float] | None = None) -> Opt
 
 
 def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[str, np.ndarray]) -> list[Optimum]:
-    """The optimum at every point of a grid, in C order; an interrupt ends it."""
+    """Return the optimum at every point of a grid, in C order; after an interrupt the rest is NOT_REACHED."""
     points = itertools.product(*(np.atleast_1d(values).tolist() for values in grid.values()))
     judged: list[Optimum] = []
     interrupted = False
@@ -292,7 +292,7 @@ def _at_every_point(at: Callable[[Mapping[str, float]], Optimum], grid: Mapping[
 
 
 def _stacked(judged: Sequence[Optimum], grid: Mapping[str, np.ndarray]) -> Optimum:
-    """Optima of all points as arrays along the controls that have a grid."""
+    """Return the optima of all points as arrays along the controls that have a grid."""
     lengths = {name: len(values) for name, values in grid.items() if values.ndim}
     coords = {name: (name, values) if values.ndim else values for name, values in grid.items()}
 
@@ -322,7 +322,7 @@ def _derivative(
 
 
 def _checked_point(problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]) -> Mapping[str, float]:
-    """The controls as numbers; raises for whatever else is wrong with the arguments."""
+    """Return the controls as numbers; raise if any argument is wrong."""
     _check_names(problem, observable, field, controls)
     for name, value in controls.items():
         if checks.dimensions(name, value) > 0:
@@ -331,7 +331,7 @@ def _checked_point(problem: Any, observable: Any, field: Any, controls: Mapping[
 
 
 def _check_names(problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]) -> None:
-    """Raise for what is wrong with the arguments that both verbs have."""
+    """Raise if an argument is wrong that ``gradient`` and ``optimum`` share."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, got {problem!r}")
     if not hasattr(problem, "gradient"):
@@ -347,7 +347,7 @@ def _check_names(problem: Any, observable: Any, field: Any, controls: Mapping[st
 
 
 def _checked_control(problem: Problem, name: str, given: Any) -> np.ndarray:
-    """A control as a number or a 1-D grid."""
+    """Return a control as a number or a 1-D grid."""
     values = checks.real_array(name, given)
     if values.ndim > 1 or values.size == 0:
         raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {values.shape}")

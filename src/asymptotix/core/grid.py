@@ -1,4 +1,4 @@
-"""Controls given as numbers and 1-D grids, turned into the points to work on."""
+"""Turn controls, given as numbers and 1-D grids, into the table of points to compute."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .dataset.selection import positions as positions
 from .problem import Problem
 from .specification import numeric_fields, with_fields
 
-#: A table of more points than this was not meant: its rows alone would fill the memory.
+#: Largest number of points in a table. A larger one is surely a mistake: its rows alone would fill the memory.
 MOST_POINTS = 10**6
 
 
 @dataclass(frozen=True)
 class Block:
-    """The points that share one problem, so that the theory gets them in one call.
+    """The points that share one problem, which the theory gets in one call.
 
-    ``positions[i]`` is where ``points[i]`` lies in the flattened (C order) grid.
+    ``positions[i]`` is the position of ``points[i]`` in the flattened (C order) grid.
     """
 
     problem: Problem
@@ -77,7 +77,7 @@ class Grid:
 
 
 def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
-    """The entries of ``index`` of every point, each as often as it is run."""
+    """Return the rows of a table in which every point of the grid occurs ``copies`` times, once per run."""
     labels: dict[int, tuple[str, ...]] = {}
     for block in blocks:
         labels |= dict.fromkeys(block.positions, tuple(block.problem.index_labels()))
@@ -91,7 +91,7 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
     Parameters
     ----------
     problem
-        Its ``controls`` named in ``own`` are required, its numeric fields are accepted.
+        The problem. Its controls named in ``own`` are required, its numeric fields are optional.
     given
         Name -> number or 1-D sequence.
     own
@@ -100,7 +100,7 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
     Raises
     ------
     TypeError
-        For a missing or an unknown name.
+        If a required name is missing or a name is unknown.
     """
     legal = [*own, *(name for name in numeric_fields(problem) if name not in problem.controls)]
     for name in given:

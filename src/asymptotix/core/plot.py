@@ -1,8 +1,8 @@
-"""Plots of results and comparisons, in one style that leaves matplotlib's own settings as they are.
+"""Plots of results and comparisons, in one style that leaves matplotlib's own settings unchanged.
 
-Theory is a line with a band of its numerical error, an experiment is points with the standard error over its
-seeds, a threshold is a vertical line with its name. Points that did not converge are crossed out, not hidden.
-Every function here takes the axes to draw on and returns them, so that plots can be combined.
+A theory is drawn as a line with a band for its numerical error, an experiment as points with the standard error over
+its seeds, a threshold as a vertical line with its name. Points that did not converge are crossed out, not hidden.
+Every function takes the axes to draw on and returns them, so that plots can be combined.
 
 >>> import asymptotix as asx
 >>> theory = asx.solve(asx.BayesOptimal(asx.DeepAttention(layers=1, tokens=2)), alpha=[0.1, 0.3, 2.0], progress=False)
@@ -34,9 +34,9 @@ from .status import Status
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart with any common colour blindness; without yellow, lost on white.
+# The colours of Okabe and Ito, distinct for all common kinds of colour blindness; without yellow, too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: Of matrices whose entries have a sign, such as order parameters: red is positive, blue negative, zero white.
+#: Colour map for matrices with signed entries, such as order parameters: red is positive, blue negative, zero white.
 SIGNED_COLOURS = "RdBu_r"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -61,14 +61,14 @@ STYLE: dict[str, Any] = {
 
 
 class HasIndexLabels(Protocol):
-    """What is asked of a problem: what the entries of ``index`` are called."""
+    """The part of a problem that plots use: the labels of the entries of ``index``."""
 
     def index_labels(self) -> Sequence[str]: ...
 
 
 @runtime_checkable
 class HasDataset(Protocol):
-    """What is plotted: numbers with their kind ("theory", "experiment" or "thresholds"), as a result has them."""
+    """The part of a result that plots use: a dataset, its kind ("theory", "experiment", "thresholds"), its problem."""
 
     @property
     def ds(self) -> xr.Dataset: ...
@@ -83,7 +83,7 @@ class HasDataset(Protocol):
 
 
 class HasBothSides(Protocol):
-    """Theory and experiment with their scores, as a comparison has them."""
+    """The part of a comparison that plots use: theory, experiment and the dataset of their scores."""
 
     @property
     def ds(self) -> xr.Dataset: ...
@@ -116,25 +116,25 @@ def plot_curve(
     Parameters
     ----------
     result
-        Theory (line with error band), experiment (points with standard error over seeds) or thresholds (a
+        A theory (line with error band), an experiment (points with standard error over seeds) or thresholds (a
         line where a field has a grid, otherwise vertical marks). Where two controls have a grid, select one
-        of them first; sizes ``dim`` may stay and get a marker each.
+        of them first; several sizes ``dim`` may stay and get different markers.
     name
-        The variable. One with dimensions (index, index_other) is shown by its diagonal.
+        The variable. Of a matrix with dimensions (index, index_other) only the diagonal is drawn.
     ax
-        Where to draw; a new figure if None. What is drawn on axes with lines on them goes on with the next colours,
-        but for an experiment beside its theory: of the same name and ``label``, it has the theory's colours.
+        Axes to draw on; a new figure if None. On axes that have lines already, the next free colours are used. An
+        experiment with the same name and ``label`` as a theory on the axes has that theory's colours.
     reference
         More results on the same axes: thresholds as vertical marks, experiments as points, theories dashed.
-        Thresholds of the theory's own problem are points of its curve, marked by dots, where its value there is known
-        from the grid: no observable of the learned weights changes before something is learned or after all is. A
-        curve that is solved there too has them all: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
+        Thresholds of the theory's own problem are added to its curve as dots, where the value there is known from the
+        grid: an observable of the learned weights is constant until something is learned, and after everything is. To
+        have a dot at every threshold, solve there too: ``merge([theory, solve(problem, alpha=limits.weak_recovery)])``.
     color
-        A colour of matplotlib, or a list of one for every entry.
+        A matplotlib colour, or a list with one colour for every entry.
     label
-        What the legend calls this result, in the place of "theory" or "experiment".
+        Name of this result in the legend, instead of "theory" or "experiment".
     **line
-        Whatever else a line of matplotlib takes: ``linestyle``, ``linewidth``, ``marker``, ``alpha``, ``zorder``.
+        Other options of a matplotlib line: ``linestyle``, ``linewidth``, ``marker``, ``alpha``, ``zorder``.
 
     Examples
     --------
@@ -168,16 +168,16 @@ def mark_thresholds(
     Parameters
     ----------
     result
-        From ``thresholds`` at one point.
+        A result of ``thresholds`` at one point.
     ax
-        Where to draw; a new figure if None.
+        Axes to draw on; a new figure if None.
     names
-        Which variables; by default all that are one number or one number per index. Those that are zero
-        (recovered with any number of samples) or infinite (never recovered) have no place on the axis.
+        Variables to mark; by default all that are one number or one number per index. Thresholds that are zero
+        (recovered with any number of samples) or infinite (never recovered) are not drawn.
     color, **line
-        As matplotlib's ``axvline`` takes them.
+        Options of matplotlib's ``axvline``.
     label
-        Written before the names.
+        Text before the names.
     """
     if result.ds["converged"].ndim:
         raise ValueError(f"thresholds must be of one point to be marked; select {_listed(result.ds['converged'].dims)}")
@@ -215,13 +215,13 @@ def plot_comparison(
     Parameters
     ----------
     comparison
-        From ``compare``; where several controls have a grid, select one first: ``comparison.sel(alpha=...)``.
+        A result of ``compare``. Where several controls have a grid, select first: ``comparison.sel(alpha=...)``.
     name
         The observable.
     ax
-        Where to draw; a new figure if None.
+        Axes to draw on; a new figure if None.
     color, label, **line
-        As for :func:`plot_curve`, of theory and experiment both; the label is followed by which of them it is.
+        As for :func:`plot_curve`, for theory and experiment; the legend adds "theory" or "experiment" to the label.
     """
     if name not in comparison.names:
         raise ValueError(f"name must be one of {', '.join(comparison.names)}, got {name!r}")
@@ -229,7 +229,7 @@ def plot_comparison(
     with style():
         ax = axes_or_new(ax)
         mean = ds[f"{name}_mean"].copy(deep=False)
-        mean.attrs = dict(comparison.theory[name].attrs)  # the axis says the observable, for lines and points
+        mean.attrs = dict(comparison.theory[name].attrs)  # the axis is labelled by the observable, for lines and points
         control = _gridded(mean, _grid_dims(ds, mean, by=comparison.by), name)
         theory = comparison.theory
         look = _Look(color, label, _line_options(line), say_kind=True)
@@ -243,14 +243,14 @@ def plot_comparison(
 
 
 def style() -> AbstractContextManager[None]:
-    """Scope in which matplotlib draws in the style of all plots here."""
+    """Return a context in which matplotlib uses the style of these plots."""
     import matplotlib
 
     return matplotlib.rc_context(rc=dict(STYLE))  # pyright: ignore[reportArgumentType]
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """The axes given, or those of a new figure."""
+    """Return the given axes, or the axes of a new figure."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
@@ -259,12 +259,12 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def next_colour(ax: Axes) -> str:
-    """The first colour that no line on the axes has."""
+    """Return the first colour of the palette that nothing on the axes has."""
     return free_colours(ax, PALETTE)[0]
 
 
 def with_legend(ax: Axes) -> Axes:
-    """The axes with a legend, where there is more than one entry to tell apart."""
+    """Return the axes, with a legend if they have more than one labelled entry."""
     _, labels = ax.get_legend_handles_labels()
     if len(labels) > 1:
         ax.legend()
@@ -272,10 +272,10 @@ def with_legend(ax: Axes) -> Axes:
 
 
 def axis_label(of: str | xr.DataArray) -> str:
-    """Return what a control or an observable is called in words, with its symbol where it has one.
+    """Return the long name of a control or an observable, with its symbol where it has one.
 
-    Of a variable of a result that is what its problem says of it; of a name alone what all problems mean by it, and
-    the name itself where they do not agree on any.
+    A variable of a result has the long name that its problem defines. A bare name has the one that all problems share,
+    or else itself.
     """
     if isinstance(of, xr.DataArray):
         if "long_name" in of.attrs:
@@ -287,18 +287,18 @@ def axis_label(of: str | xr.DataArray) -> str:
 
 @dataclass(frozen=True)
 class _Look:
-    """What the user wants a result to look like, and what else it stands beside.
+    """The appearance of one result in a plot.
 
     Attributes
     ----------
     color, label, line
-        As given; ``line`` without aliases.
+        As given by the user; ``line`` without aliases.
     like
-        Whether it has the colours of what is there already.
+        Whether it takes the colours of the first result on the axes.
     say_kind
-        Whether its label says theory or experiment even where the user gave one.
+        Whether its label names theory or experiment even where the user gave a label.
     limits
-        Thresholds that are to be points of its curves.
+        Thresholds to be added as points of its curves.
     """
 
     color: Any
@@ -309,7 +309,7 @@ class _Look:
     limits: Sequence[HasDataset] = ()
 
     def begin(self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]) -> Series:
-        """The colours of the entries of an observable that is now drawn."""
+        """Register an observable that is about to be drawn, with the colours of its entries."""
         name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
         given = None if self.color is None else given_colours(self.color, list(places))
@@ -318,7 +318,7 @@ class _Look:
         return series
 
     def words(self, ax: Axes, entry: str, kind: str, name: str) -> str:
-        """What the legend says of an entry."""
+        """Return the text of an entry in the legend."""
         if self.label is None:
             kind = f"{_words(name)}, {kind}" if len(titles(ax)) > 1 else kind
         else:
@@ -326,13 +326,13 @@ class _Look:
         return _joined(entry, kind)
 
     def line_of(self, k: int, series: Series) -> dict[str, Any]:
-        """Options of the line of the k-th entry: those that have one colour are told apart by their dashes."""
+        """Return the options of the k-th entry's line. Entries that share one colour differ in their dashes."""
         one_colour = self.color is not None and len(set(map(str, series.colours.values()))) == 1
         return {"linestyle": LINESTYLES[k % len(LINESTYLES)] if one_colour else "-"} | dict(self.line)
 
 
 def _line_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a line by their full names."""
+    """Return the options of a line by their full names."""
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
 
@@ -390,7 +390,7 @@ def _draw_lines(
 def _draw_levels(
     ax: Axes, heights: Sequence[float], colours: Mapping[str, Any], label: str | None, control: str
 ) -> None:
-    """Draw where an observable goes where its control is infinite: one line where all its entries go there."""
+    """Draw the values at an infinite control as horizontal lines; a single line if all entries agree."""
     words = _joined(label or "", f"{_words(control)} = ∞")
     if len(heights) > 1 and np.ptp(heights) <= 1e-9 * abs(heights[0]):
         ax.axhline(heights[0], color="0.35", linestyle=":", label=words)
@@ -400,7 +400,7 @@ def _draw_levels(
 
 
 def _kinks(result: HasDataset, limits: Sequence[HasDataset], control: str) -> tuple[list[float], list[float]]:
-    """Where something begins to be learned, and from where on all is, by thresholds of this theory at this point."""
+    """Return this theory's thresholds at which something begins to be learned, and those at which all is learned."""
     settings = getattr(result, "settings", {})
     if control != "alpha" or settings.get("start", "") != "uninformed" or "fixed" in settings:
         return [], []
@@ -462,7 +462,7 @@ def _cross_out(ax: Axes, result: HasDataset, values: xr.DataArray, control: str)
 
 
 def _reached(result: HasDataset, control: str, count: int) -> np.ndarray:
-    """Which points of a curve were worked on: lines go on from one such to the next, whatever is still to come."""
+    """Return a mask of the points that were reached before an interrupt; lines connect only these."""
     codes = result.ds.get("status_code")
     if codes is None or codes.dims != (control,):
         return np.ones(count, dtype=bool)
@@ -484,13 +484,13 @@ def _entries(result: HasDataset, values: xr.DataArray) -> list[tuple[str, xr.Dat
 
 
 def _entry_names(result: HasDataset, values: xr.DataArray, dim: str) -> list[str]:
-    """What the entries along a dimension are called in a legend: "layer 2", "path 1-3", "step 1"."""
+    """Return the names of the entries along a dimension for the legend: "layer 2", "path 1-3", "step 1"."""
     known = entry_labels(values, result.problem, dim) or [str(i + 1) for i in range(values.sizes[dim])]
     return [label if any(map(str.isalpha, label)) else f"{dim} {label}" for label in known]
 
 
 def _present(result: HasDataset, values: xr.DataArray) -> list[tuple[int, str, xr.DataArray]]:
-    """The entries that have a number, each with its position, by which a row has one colour in all plots."""
+    """Return the entries that have a number, with their positions, which give a row the same colour in all plots."""
     entries = [(k, label, entry) for k, (label, entry) in enumerate(_entries(result, values))]
     return [each for each in entries if each[2].notnull().any()] or entries[:1]
 
@@ -521,7 +521,7 @@ def _gridded(values: xr.DataArray, grids: list[str], name: str) -> str:
 
 
 def _positions(values: xr.DataArray, control: str) -> np.ndarray:
-    # An iteration has no coordinate: it counts from 1, the first thing that an algorithm returns.
+    # Iterations have no coordinate: they count from 1, the first iterate that an algorithm returns.
     if control in values.coords:
         return np.asarray(values[control].values, dtype=float)
     return np.arange(1, values.sizes[control] + 1, dtype=float)
@@ -535,7 +535,7 @@ def _describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
 
 
 def _is_geometric(x: np.ndarray) -> bool:
-    """Whether a grid spans more than a factor of 20 and its ratios vary less than its differences."""
+    """Return whether a grid spans more than a factor of 20 and its ratios vary less than its differences."""
     x = np.sort(np.asarray(x, dtype=float)[np.isfinite(x)])
     if len(x) < 3 or x[0] <= 0 or x[-1] < 20 * x[0]:
         return False

@@ -1,7 +1,7 @@
 """The protocol between the verbs and a theory.
 
-A theory outside this package needs a :class:`Problem` (and an :class:`Algorithm` for experiments), each a
-frozen dataclass with the methods below; the verbs do grids, assembly, errors, progress, files, comparison.
+A theory outside this package needs a :class:`Problem` (and an :class:`Algorithm` for experiments), each a frozen
+dataclass with the methods below. The verbs take care of grids, assembly, errors, progress, files and comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one point gave.
+    """The outcome of one point: its numbers, and the status with which it ended.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class Outcome:
         Observable -> number or array. ``<name>_err`` is the numerical error of ``<name>`` and has its
         dimensions; ``<name>_trace`` has a leading dimension ``iteration``.
     status
-        How the point ended. A sentence is accepted in its place; its first word and ``converged`` then say which
-        value is meant.
+        How the point ended. A sentence is accepted too; the status then follows from its beginning and from
+        ``converged``.
     converged
-        Follows from the status; to be given only with a sentence.
+        Give it only together with a sentence; otherwise it follows from the status.
     words
-        The sentence that people read, where there is more to say than the status itself does.
+        A sentence for people, where the status alone does not say enough.
 
     Examples
     --------
@@ -69,22 +69,22 @@ class Outcome:
 
     @property
     def how(self) -> Status:
-        """The status, always as a value."""
+        """The status as a member of :class:`Status`."""
         assert isinstance(self.status, Status)
         return self.status
 
     @property
     def sentence(self) -> str:
-        """How the point ended, in words."""
+        """How the point ended, as a sentence."""
         return self.words or self.how.sentence
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run can go on from here."""
+        """Whether the point is unfinished and can be resumed."""
         return not self.how.finished
 
     def only(self, names: Sequence[str] | None) -> Outcome:
-        """The same with these values and their errors alone; None keeps all."""
+        """Return this outcome reduced to the named values and their errors; None keeps all values."""
         if names is None:
             return self
         kept = [*names, *(f"{name}_err" for name in names)]
@@ -97,11 +97,11 @@ class Problem(Specification, abc.ABC):
     Attributes
     ----------
     controls
-        What :func:`solve` needs besides the description, such as ``("alpha",)``.
+        Names of the values that :func:`solve` needs besides the description, such as ``("alpha",)``.
     readouts
         Methods that can be called on a result: ``result.name(...)`` is ``problem.name(result, ...)``.
     named_like_observables
-        Fields of parts that a result has an observable of the same name for, so that it has no room for a sweep.
+        Fields that cannot be swept, because a result has an observable of the same name.
 
     Examples
     --------
@@ -124,23 +124,23 @@ class Problem(Specification, abc.ABC):
     named_like_observables: ClassVar[tuple[str, ...]] = ()
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
-        """Observable -> names of its own dimensions. An observable that is not listed is a scalar."""
+        """Return observable -> names of its own dimensions. An observable that is not listed is a scalar."""
         return {}
 
     def observables(self) -> Mapping[str, Observable]:
-        """Name -> what it means: of observables, of controls and of fields, as far as it is this problem's own meaning.
+        """Return name -> definition, for observables, controls and fields with a meaning specific to this problem.
 
-        They become the attributes of a result's variables. Default: none, and what the names of
-        ``core/definitions/common_names.py`` mean everywhere is all that is said. Errors and traces follow.
+        The definitions become the attributes of a result's variables. Default: none; then a name has only its common
+        meaning, from ``core/definitions/common_names.py``. Errors and traces take their meaning from the observable.
         """
         return {}
 
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
-        """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: finite."""
+        """Return the values of one of the ``controls`` as a 1-D float array, or raise. Default: any finite values."""
         return checks.finite_grid(name, values)
 
     def check_fixed(self, fixed: Any) -> Mapping[int, float]:
-        """Return what ``solve(..., fixed=)`` holds, index -> overlap, or raise. Default: nothing can be held."""
+        """Return the overlaps that ``solve(..., fixed=)`` holds, index -> overlap, or raise. Default: always raise."""
         raise ValueError(f"fixed must be None: {type(self).__name__} has no overlaps that can be held, got {fixed!r}")
 
     @abc.abstractmethod
@@ -153,22 +153,22 @@ class Problem(Specification, abc.ABC):
         progress: Progress,
         fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Solve at every point and yield (position in ``points``, outcome), in any order, as they finish.
+        """Solve all points and yield (position in ``points``, outcome), in any order, as they finish.
 
-        Continuation from point to point and batching are the theory's own affair. The verb counts finished
-        points on ``progress``; the theory may call ``progress.message``. ``fixed`` is handed over only where
-        :meth:`check_fixed` accepted something to hold: a theory that refuses all need not take it.
+        The theory decides on batching and on continuation from point to point. The verb counts finished points on
+        ``progress``; the theory may call ``progress.message``. ``fixed`` is passed only where :meth:`check_fixed`
+        returned overlaps to hold: a theory that can hold none need not accept this argument.
         """
 
     def threshold_names(self) -> Sequence[str]:
-        """Return what ``thresholds(..., which=)`` may ask for. Default: nothing, and always all are computed."""
+        """Return the names that ``thresholds(..., which=)`` accepts. Default: none; all are always computed."""
         return ()
 
     def threshold_values(self, *, tolerance: float, progress: Progress, which: Sequence[str] | None = None) -> Outcome:
-        """Return the phase-transition thresholds, or only those that are asked for.
+        """Return the phase-transition thresholds, all or only the requested ones.
 
-        ``which`` is handed over only where some of :meth:`threshold_names` were asked for: a theory without such names
-        need not take it.
+        ``which`` is passed only where some of :meth:`threshold_names` were requested: a theory without such names need
+        not accept this argument.
         """
         raise NotImplementedError(f"{type(self).__name__} has no thresholds")
 
@@ -181,26 +181,26 @@ class Problem(Specification, abc.ABC):
         return experiment
 
     def index_labels(self) -> Sequence[str]:
-        """Return what the entries of ``index`` are called. Default: none, and they are "index 1", "index 2", ...
+        """Return the labels of the entries of ``index``. Default: none; they are shown as "index 1", "index 2", ...
 
-        Where a swept field changes them, an entry of one problem and one of another are the same if their labels are,
-        and the first of anything need not be said: "layer 2" is "layer 2 row 1".
+        Where a swept field changes the entries, those of two problems are aligned by their labels. A part numbered 1
+        can be left out: "layer 2" is "layer 2 row 1".
         """
         return ()
 
 
 def index_name(labels: Sequence[str], position: int) -> str:
-    """What the entry of ``index`` at a position (from 0) is called, given :meth:`Problem.index_labels`."""
+    """Return the name of the entry of ``index`` at a position (from 0), given :meth:`Problem.index_labels`."""
     return labels[position] if position < len(labels) else f"index {position + 1}"
 
 
 def definitions(problem: Problem, algorithm: Algorithm | None = None) -> dict[str, Observable]:
-    """The table of all that a result of these may hold: the algorithm's own meaning first, then the problem's."""
+    """Return name -> definition for a result. The algorithm's definition has priority, then the problem's."""
     own = {} if algorithm is None else algorithm.observables(problem)
     return {**COMMON, **problem.observables(), **own}
 
 
-#: What is said to the verb and not to the algorithm.
+#: Arguments of ``simulate`` that users often pass to the algorithm by mistake.
 _OF_THE_VERB = ("dim", "seeds", "progress", "resume", "checkpoint")
 
 
@@ -210,10 +210,10 @@ class Algorithm(Specification, abc.ABC):
     Attributes
     ----------
     needs_dim
-        Whether the size is given by ``simulate(..., dim=)``; False where the problem itself fixes it.
+        Whether the size is given by ``simulate(..., dim=)``; False where the problem itself fixes the size.
     runs_together
-        Whether what is said of one run of a point rests on the others (R-hat over chains): where one of them is left
-        to do, all of them are given to :meth:`resume_points`.
+        Whether the outcome of a run depends on the other runs of its point (R-hat over chains). If so and one run of a
+        point is unfinished, all of them are given to :meth:`resume_points`.
 
     Examples
     --------
@@ -236,7 +236,7 @@ class Algorithm(Specification, abc.ABC):
     runs_together: ClassVar[bool] = False
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
-        """Refuse an argument that belongs to the verb with a sentence that says so."""
+        """Raise for an unknown argument, with a hint if it belongs to the verb."""
         accepted = dict(inspect.signature(cls.__init__).parameters)
         accepted.pop("self", None)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
@@ -246,22 +246,22 @@ class Algorithm(Specification, abc.ABC):
         return super().__new__(cls)
 
     def check(self, problem: Problem) -> None:
-        """Raise a TypeError that says what is accepted if this algorithm does not fit the problem."""
+        """Raise a TypeError if this algorithm does not fit the problem; the error says which problems are accepted."""
 
     def check_points(
         self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
     ) -> None:
-        """Raise if one of these runs cannot be: too few samples, more than the memory holds. Default: all can.
+        """Raise if one of these runs is impossible: too few samples, or too little memory. Default: never raise.
 
-        It is asked of all points of a call before the first of them is run.
+        The verb calls it for all points before the first run.
         """
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
-        """Observable -> names of its own dimensions. Default: those of the theory."""
+        """Return observable -> names of its own dimensions. Default: the dimensions that the theory has."""
         return problem.dimensions()
 
     def observables(self, problem: Problem) -> Mapping[str, Observable]:
-        """Name -> what it means, for what is this algorithm's own or has another meaning than in the theory."""
+        """Return name -> definition, for names that only this algorithm has or that differ from the theory's."""
         return {}
 
     @abc.abstractmethod
@@ -276,7 +276,7 @@ class Algorithm(Specification, abc.ABC):
     ) -> Iterator[tuple[int, int, Outcome]]:
         """Run every point with every seed; yield (position in ``points``, position in ``seeds``, outcome).
 
-        The draws of a run depend on its seed, dim and point only, not on what else is run in the same call.
+        The draws of a run depend only on its seed, dim and point, not on the other runs of the call.
         """
 
     def resume_points(
@@ -289,17 +289,18 @@ class Algorithm(Specification, abc.ABC):
         earlier: Mapping[tuple[int, int], Mapping[str, Any]],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """As :meth:`run_points`, with the values that an interrupted call left of some of the runs.
+        """Run as :meth:`run_points` does, given the values that an interrupted call left of some of the runs.
 
-        ``earlier`` is keyed by the positions in ``points`` and in ``seeds``. Default: all are run from the start. An
-        algorithm that can go on in the middle of a run yields, when it is interrupted, what it has under
-        ``Status.INTERRUPTED``, and raises the KeyboardInterrupt when it is asked for more.
+        ``earlier`` is keyed by the positions in ``points`` and in ``seeds``. Default: ignore it and start all runs
+        anew. An algorithm that can continue in the middle of a run yields its unfinished values with
+        ``Status.INTERRUPTED`` when it is interrupted, and raises the KeyboardInterrupt when the next outcome is
+        requested.
         """
         return self.run_points(problem, points, dim=dim, seeds=seeds, progress=progress)
 
     def trace_options(self, problem: Problem) -> Mapping[str, Any]:
-        """Return what :meth:`Problem.trace` needs to follow this algorithm (iterations, damping).
+        """Return the arguments with which :meth:`Problem.trace` follows this algorithm (iterations, damping).
 
-        Raises a ValueError with the reason where the theory cannot follow it.
+        Raise a ValueError with the reason where the theory cannot follow it.
         """
         raise ValueError(f"{type(self).__name__} cannot be followed iteration by iteration")

@@ -1,4 +1,4 @@
-"""Progress that behaves on a terminal, in a notebook and in a log file."""
+"""Progress output for a terminal, a notebook or a log file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-#: How work that lies deeper says where it is: ``progress.message``, or that with something added.
+#: The function through which inner work reports its state: ``progress.message``, or a wrapper that adds a heading.
 Say = Callable[[str], None]
 
 SECONDS_BETWEEN_LINES = 10.0  # in a log
@@ -24,20 +24,20 @@ SHORT_WORK_SECONDS = 5.0  # work shorter than this leaves no line in a log
 
 
 class Progress:
-    """How far a piece of work has come, shown on standard error.
+    """The progress of a piece of work, shown on standard error.
 
     On a terminal and in a notebook it is a bar with rate and remaining time, which disappears at the end. In
     a log it is a plain line at most every 10 s and one at the end; nothing for work under 5 s. Inside another
-    progress it is a second bar, or in a log a line of the same rhythm without a closing one.
+    progress it is a second bar; in a log both share the limit of one line per 10 s, and only the outer one closes.
 
     Parameters
     ----------
     total
         Number of steps; None where it is not known.
     description
-        What is being done, in a few words.
+        A short name for the work.
     enabled
-        None: as above. False: silent. True: also short work leaves its closing line in a log.
+        None: as above. False: no output. True: even short work gets a closing line in a log.
 
     Examples
     --------
@@ -70,9 +70,9 @@ class Progress:
             display.close(finished=error_type is None)
 
     def advance(self, n: int = 1, message: str | None = None) -> None:
-        """Count `n` more steps as done, with `message` about where the work is.
+        """Count `n` more steps as done; `message` describes the current state.
 
-        Who says where the work is stands between two steps: a signal to stop is obeyed here.
+        With a message this is also a point where interrupts are obeyed, because the work is between two steps.
         """
         if message is not None:
             interrupts.check()
@@ -84,11 +84,11 @@ class Progress:
                 self._display.update()
 
     def message(self, text: str) -> None:
-        """Say where the work is without counting a step."""
+        """Show the current state without counting a step."""
         self.advance(0, text)
 
     def announce(self, text: str) -> None:
-        """Show a line before the first step; a log gets the line at once, without the usual delay."""
+        """Show a text before the first step; a log gets the line at once, without the usual delay."""
         self.advance(0, text)
         with _lock:
             if isinstance(self._display, _Lines):
@@ -96,7 +96,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """A time span as hours, minutes and seconds.
+    """Format a time span as hours, minutes and seconds.
 
     >>> clock(99.7)
     '0:01:40'
@@ -105,10 +105,10 @@ def clock(seconds: float) -> str:
 
 
 def as_progress(progress: Progress | bool | None, total: int | None, description: str) -> Progress:
-    """The `progress` argument of a verb as a `Progress`, to be used in a ``with`` statement.
+    """Convert the `progress` argument of a verb to a `Progress`, to be used in a ``with`` statement.
 
-    A given object keeps its description, and its own total if it has one; if it is already running it goes on
-    running afterwards, so that several verbs can share one bar.
+    A given object keeps its description, and its total if it has one. If it is already running, it keeps running
+    afterwards, so that several verbs can share one bar.
     """
     if isinstance(progress, Progress):
         if progress.total is None:
@@ -120,12 +120,12 @@ def as_progress(progress: Progress | bool | None, total: int | None, description
 
 
 def quietly(text: str) -> None:
-    """Say nothing; a signal to stop is obeyed here, as where something is said."""
+    """Show no progress. Still checks for interrupts."""
     interrupts.check()
 
 
 def under(heading: str, say: Say) -> Say:
-    """Say the heading before every text."""
+    """Return a function that shows a text with the heading before it."""
     return lambda text: say(f"{heading}: {text}")
 
 
@@ -134,17 +134,17 @@ _lock = threading.RLock()
 
 def _bars_are_possible() -> bool:
     if _Bar._shared is not None:
-        return True  # rich stands in for standard error while a bar runs, and need not look like a terminal
+        return True  # while a bar runs rich replaces standard error by an object that may not look like a terminal
     from rich.console import Console
 
     console = Console(stderr=True)
-    if console.is_jupyter:  # a notebook draws them with a package that need not be there
+    if console.is_jupyter:  # bars in a notebook need an optional package
         return importlib.util.find_spec("ipywidgets") is not None
     return sys.stderr.isatty() and not console.is_dumb_terminal
 
 
 class _Bar:
-    """One task on the rich display that all running bars share; rich allows only one display at a time."""
+    """One task on the rich display, which all running bars share: rich allows only one display at a time."""
 
     _shared: RichProgress | None = None
     _running = 0
@@ -195,7 +195,7 @@ def _new_rich_display() -> RichProgress:
 
 
 class _Lines:
-    """Plain lines in a log. Nested displays share one rhythm; only the outermost writes a closing line."""
+    """Plain lines in a log. Nested displays share the time since the last line; only the outermost one closes."""
 
     _last_line = float("-inf")
     _running = 0

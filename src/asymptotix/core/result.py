@@ -1,4 +1,4 @@
-"""The result of a verb: a dataset that knows its problem, how every point ended and where it comes from."""
+"""The result of a verb: a dataset with its problem, the status of every point and its provenance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ConvergenceWarning(UserWarning):
-    """Some points of a result did not converge; ``result.status`` says how each ended.
+    """Some points of a result did not converge; ``result.status`` says how each of them ended.
 
     Examples
     --------
@@ -40,25 +40,25 @@ class ConvergenceWarning(UserWarning):
 
 
 class Result:
-    """What a verb returns: a thin wrapper on an :class:`xarray.Dataset`.
+    """The result of a verb: a thin wrapper on an :class:`xarray.Dataset`.
 
-    Variables and coordinates read as attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the
-    numerical error of ``<name>``, and what the problem offers on its results reads as methods. What is read has the
-    names of its entries as coordinates, so that ``result.overlap.sel(index="layer 2")`` selects by name; in the dataset
-    ``result.ds`` itself they lie beside, as ``index_label``.
+    Variables and coordinates are attributes (``result.overlap``, ``result.alpha``), ``<name>_err`` is the numerical
+    error of ``<name>``, and the problem's readouts are methods. Arrays read in this way have the labels of their
+    entries as coordinates: ``result.overlap.sel(index="layer 2")`` selects by label. In the dataset ``result.ds`` the
+    labels are a separate coordinate, ``index_label``.
 
     Parameters
     ----------
     ds
         The numbers, with ``status`` and ``converged`` per point.
     problem
-        What was solved. Fields that ``ds`` holds as scalar coordinates are set to those values.
+        The problem that was solved. Fields that ``ds`` holds as scalar coordinates are set to those values.
     kind
         "theory", "experiment" or "thresholds".
     algorithm
-        What was run, for an experiment.
+        The algorithm of an experiment.
     settings
-        How it was solved: start, tolerance.
+        Settings of the verb: start, tolerance.
     provenance
         Versions, device, date, commit, wall seconds.
 
@@ -112,7 +112,7 @@ class Result:
 
     @property
     def status(self) -> xr.DataArray:
-        """How every point ended, in words."""
+        """How every point ended, as a sentence."""
         return self.ds["status"]
 
     @property
@@ -122,12 +122,12 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether no point was left by an interrupt; ``solve(..., resume=result)`` does the rest."""
+        """Whether no point is unfinished because of an interrupt; ``solve(..., resume=result)`` computes the others."""
         return all(status.finished for status in self._statuses())
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything but points that an interrupt came before."""
+        """Whether at least one point was begun; False if an interrupt came before all of them."""
         return any(status is not Status.NOT_REACHED for status in self._statuses())
 
     def _statuses(self) -> list[Status]:
@@ -136,13 +136,13 @@ class Result:
     def sel(self, *args: Any, **kwargs: Any) -> Result:
         """Select by coordinate value, as :meth:`xarray.Dataset.sel` does.
 
-        The last digits of a value may differ from the grid's. What an observable has entries of is selected by its
-        label: ``result.sel(index="layer 2")``, ``result.sel(path="1-3")``; a whole number is a position from 0 there.
+        A value may differ from the grid's in its last digits. Entries of an observable are selected by label,
+        ``result.sel(index="layer 2")``, ``result.sel(path="1-3")``, or by position, a whole number counted from 0.
 
         Raises
         ------
         KeyError
-            If a value is not on the grid, with the nearest that are; ``method="nearest"`` takes the nearest.
+            If a value is not on the grid; the error names the nearest ones. ``method="nearest"`` selects the nearest.
         """
         return self._with(selected_by_name(self.ds, self.problem, *args, **kwargs))
 
@@ -171,15 +171,15 @@ class Result:
         return plot.plot_curve(self, name, ax=ax, **options)
 
     def to_dataframe(self, name: str | None = None) -> pd.DataFrame:
-        """The result as a table of pandas, one row per point.
+        """Return the result as a pandas table, one row per point or one row per entry of a variable.
 
         Parameters
         ----------
         name
-            None gives every point a row: its controls, its observables and their errors, with a column per entry
-            that says which it is (``overlap[layer 1, layer 2]``), and how it ended. Traces are left out. The name of
-            a variable, a trace also, gives every entry of it a row: the controls, which entry (columns ``index``,
-            ``index_other``, in words), the number, its error and the status.
+            None: one row per point, with its controls, its observables and their errors, one column per entry
+            (``overlap[layer 1, layer 2]``), and its status. Traces are left out. The name of a variable or of a trace:
+            one row per entry, with the controls, the labels of the entry (columns ``index``, ``index_other``), the
+            number, its error and the status.
 
         Examples
         --------
@@ -194,10 +194,10 @@ class Result:
         return table_of_entries(labelled(self.ds, self.problem), name)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to a netCDF file that :func:`load` reads and plain xarray opens.
+        """Write a netCDF file, which :func:`load` reads and plain xarray opens.
 
-        The file appears only when it is complete: it is written beside its place and then moved there, so that after an
-        error, a full disk (an OSError) say, the one that was there is as before.
+        The data are written to a temporary file in the same folder, which is renamed when it is complete. After an
+        error, such as an OSError on a full disk, an earlier file of this name is unchanged.
         """
         kept = Saved(self.ds, self.problem, self.kind, self.algorithm, self.settings, self.provenance)
         files.write(path, kept)
@@ -223,14 +223,14 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
     path
         The file.
     problem
-        The problem, needed only where it holds a function of yours: a file cannot hold one. It keeps the function's
-        values at a few points, by which another one is told.
+        The problem, needed only if it holds your own function: a file cannot store functions. It stores the function's
+        values at several points and a digest of its program, so that a different function is detected.
 
     Raises
     ------
     ValueError
-        If the file is truncated, damaged (its checksums say), no netCDF, not from asymptotix or from a newer version of
-        it, or if ``problem`` is not the one that was saved. The message names the path.
+        If the file is truncated, damaged (by its checksums), no netCDF, not from asymptotix or from a newer version of
+        it, or if ``problem`` is not the saved one. The message names the path.
 
     Examples
     --------
@@ -244,7 +244,7 @@ def load(path: str | os.PathLike, problem: Problem | None = None) -> Result:
 
 
 def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collection[str] = ()) -> Result:
-    """As :func:`load`, of a problem that may differ from the one that was saved in the fields that are ``free``."""
+    """Load as :func:`load` does, but ``problem`` may differ from the saved one in the fields named in ``free``."""
     saved = files.read(path, problem, free)
     with files.naming(path):
         return Result(
@@ -258,9 +258,9 @@ def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collectio
 
 
 def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
-    """The problem with those of its fields that are among the values set to them: what a selection is a result of.
+    """Return the problem with its fields set to the values of scalar coordinates, as after selecting a point.
 
-    Where they fit only together with a field that has a grid, the problem stays as it is.
+    Where these values are invalid without a field that still has a grid, the problem is returned unchanged.
     """
     known = numeric_fields(problem)
     fixed = {

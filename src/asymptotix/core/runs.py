@@ -1,4 +1,4 @@
-"""The runs of an algorithm at the points of a grid: what every ``run_points`` starts from."""
+"""The runs of an algorithm at the points of a grid, in the form that every ``run_points`` starts from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class PointRuns:
     Attributes
     ----------
     position : int
-        Of the point among those of the call.
+        Position of the point among those of the call.
     control, value
         Name and value of the control, such as alpha.
     seeds : sequence of int
     samples, dim : int
-        Number of samples of one run and their dimension; 0 where the problem brings its own data.
+        Number of samples of one run and their dimension; 0 where the problem contains the data.
     """
 
     position: int
@@ -37,16 +37,16 @@ class PointRuns:
 
     @property
     def label(self) -> str:
-        """Where the work is, for a line of progress."""
+        """The point as text, for a line of progress."""
         return f"{self.control} = {self.value:.4g}"
 
     def each(self) -> Iterator[tuple[int, int, str]]:
-        """Position among the seeds, seed and label of every run, one after the other."""
+        """Yield (position among the seeds, seed, label) for every run."""
         for k, seed in enumerate(self.seeds):
             yield k, seed, f"{self.label}, seed {seed}"
 
     def batches(self, together: int) -> Iterator[tuple[int, Sequence[int]]]:
-        """Position of the first seed and the seeds of every batch of at most ``together`` runs."""
+        """Yield (position of the first seed, seeds) for batches of at most ``together`` runs."""
         for first in range(0, len(self.seeds), together):
             yield first, self.seeds[first : first + together]
 
@@ -59,21 +59,21 @@ def point_runs(
     samples: Callable[[float], float] | None = None,
     dim: int = 0,
 ) -> Iterator[PointRuns]:
-    """The runs at every point, in the order of the points.
+    """Yield the runs at every point, in the order of the points.
 
     Parameters
     ----------
     points
         Control -> value.
     samples : callable, optional
-        Number of samples at a value of the control, alpha D say; it is rounded.
+        Number of samples as a function of the control, such as alpha D; it is rounded.
     dim : int
-        Their dimension.
+        Dimension of the samples.
 
     Raises
     ------
     ValueError
-        Where a point has no sample.
+        If a point has less than one sample.
     """
     for position, point in enumerate(points):
         value = float(point[control])
@@ -82,7 +82,7 @@ def point_runs(
 
 
 def _whole(samples: float, control: str, value: float, dim: int) -> int:
-    """A number of samples, at least one."""
+    """Return a number of samples, rounded; raise if it is below one."""
     if not math.isfinite(samples):
         raise ValueError(f"{control} must give a finite number of samples, got {control}={value:g} at dim={dim}")
     if round(samples) < 1:
@@ -96,19 +96,19 @@ def _whole(samples: float, control: str, value: float, dim: int) -> int:
 class AlgorithmOnSamples(Algorithm):
     """An algorithm that draws its data: alpha dim**samples_power samples of dimension ``dim`` for every run.
 
-    What is left to implement is the runs of one point.
+    A subclass implements only the runs of one point, :meth:`run_point`.
     """
 
     #: Samples are counted in units of this power of the dimension.
     samples_power: ClassVar[int] = 1
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Raise if runs of this size cannot be: too small a dimension, more than the memory holds."""
+        """Raise if runs of this size are impossible: too small a dimension, or too little memory."""
 
     def check_points(
         self, problem: Problem, points: Sequence[Mapping[str, float]], *, dim: int | None, seeds: Sequence[int]
     ) -> None:
-        """Refuse sizes that cannot be; warn where several points have the same number of samples."""
+        """Raise for impossible sizes; warn where several points have the same number of samples."""
         assert dim is not None  # the verb asks for it
         equal: dict[int, list[str]] = {}
         for runs in self._runs(points, dim, seeds):
@@ -117,7 +117,7 @@ class AlgorithmOnSamples(Algorithm):
         for samples, values in equal.items():
             if len(values) > 1:
                 text = f"alpha = {', '.join(values)} all give {samples} samples at dim={dim}: their runs are the same"
-                warnings.warn(text, UserWarning, stacklevel=4)  # past this method, the work and the verb
+                warnings.warn(text, UserWarning, stacklevel=4)  # skips this method, the work and the verb
 
     def _runs(self, points: Sequence[Mapping[str, float]], dim: int, seeds: Sequence[int]) -> Iterator[PointRuns]:
         unit = dim**self.samples_power
@@ -136,7 +136,7 @@ class AlgorithmOnSamples(Algorithm):
         seeds: Sequence[int],
         progress: Progress,
     ) -> Iterator[tuple[int, int, Outcome]]:
-        """One point after the other."""
+        """Run one point after the other."""
         assert dim is not None  # the verb asks for it
         for runs in self._runs(points, dim, seeds):
             for k, outcome in self.run_point(problem, runs, progress):

@@ -1,7 +1,7 @@
 """Descriptions of models, problems and algorithms that can be written to a file and read back.
 
-A description is a frozen dataclass that derives from :class:`Specification`. Nothing else is needed for it to
-be saved with a result, rebuilt from a file and swept over its numeric fields.
+A description is a frozen dataclass that derives from :class:`Specification`. This alone allows it to be saved with a
+result, rebuilt from a file and swept over its numeric fields.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..numerics.programs.program_listing import program_listing
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
-#: Numbers that a file keeps of a function: those that files of all versions have, and those that newer files add.
-#: With fewer numbers, functions that differ only in rare places would count as the same.
+#: Number of values of a function that a file keeps: those in files of all versions, and those that newer files add.
+#: With fewer values, functions that differ only in rare places would count as the same.
 FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
-#: Two functions whose values agree to this are one: another machine or another JAX rounds elementary functions in their
-#: last digits (1e-15, amplified by whatever the function does), and single precision inside a function leaves 1e-7.
+#: Tolerances within which the values of two functions count as equal. Another machine or another JAX rounds elementary
+#: functions differently (1e-15, which the function may amplify); single precision inside a function leaves 1e-7.
 SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
-#: Number of the way in which programs are listed for :func:`program_digest`. Digests of other ways are not compared.
+#: Version of the listing of programs for :func:`program_digest`. Digests of different versions are not compared.
 _LISTING = 2
 
 
@@ -51,7 +51,7 @@ class Specification:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         known = _REGISTRY.get(cls.__name__)
-        # The same module may define a name again: a notebook cell that is run twice, dataclass(slots=True).
+        # A module may define a name twice: when a notebook cell is run again, or by dataclass(slots=True).
         if known is not None and known.__module__ != cls.__module__:
             raise TypeError(
                 f"a Specification named {cls.__name__!r} exists already in {known.__module__}; "
@@ -64,7 +64,7 @@ class Specification:
     snapshots: ClassVar[Any] = ()
 
     def function(self, field: str) -> Any:
-        """Return what is called for the function that a field holds: the snapshot of it, or the function itself.
+        """Return the function to call for a field that holds a function: its snapshot, or else the function itself.
 
         A user's function may change while it stays the same object. The snapshot does not change, and two models hold
         the same snapshot only if their functions were the same. So computations and caches use the snapshot.
@@ -72,14 +72,14 @@ class Specification:
         return dict(self.snapshots).get(field) or getattr(self, field)
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """Values at :func:`fixed_points` of the function that a field holds, at most 32: what a file knows it by.
+        """Return at most 32 values of a field's function, at :func:`fixed_points`. A file recognises it by them.
 
-        Default: None, and a file takes any function for the one that was saved.
+        Default: None; then a file accepts any function as the saved one.
         """
         return None
 
     def function_sample(self, field: str) -> np.ndarray | None:
-        """Return :data:`SAMPLE_LENGTH` values of the function, some of them far out, such as at :func:`far_points`.
+        """Return :data:`SAMPLE_LENGTH` values of the function, some at large arguments, as :func:`far_points` has.
 
         Default: None; files then compare :meth:`function_values` and :meth:`function_code` only.
         """
@@ -110,11 +110,11 @@ def describe(
     obj
         The description.
     arrays
-        If given, NumPy and JAX arrays are put into this mapping under their dotted path and the description
+        If given, NumPy and JAX arrays are put into this mapping under their dotted path, and the description
         refers to them; otherwise they become nested lists.
     keep_functions
-        Leave functions as they are, for comparing in memory; otherwise a function becomes its name and, where the
-        specification knows how to evaluate it, its values at fixed points.
+        Keep functions as objects, for a comparison in memory. Otherwise a function becomes its name and, where the
+        specification can evaluate it, its values at fixed points.
 
     Returns
     -------
@@ -144,8 +144,8 @@ def encode(
     arrays: MutableMapping[str, np.ndarray] | None = None,
     keep_functions: bool = False,
 ) -> Any:
-    """Encode one value the way :func:`describe` does; ``path`` names it in errors and in ``arrays``."""
-    if value is None or type(value) in (bool, int, float, str):  # first, because long lists are made of them
+    """Encode one value as :func:`describe` does; ``path`` names it in errors and in ``arrays``."""
+    if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
 
     def inside(item: Any, name: Any) -> Any:
@@ -176,21 +176,24 @@ def encode(
 
 
 def fixed_points(*shape: int) -> np.ndarray:
-    """Numbers that look like independent N(0, 1) and are the same on every machine and in every version of NumPy."""
+    """Return numbers that look like independent N(0, 1) and are equal on every machine and in every NumPy version."""
     k = np.arange(1, math.prod(shape) + 1, dtype=float)
     uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
     return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
 
 
 def far_points(*shape: int) -> np.ndarray:
-    """Return :func:`fixed_points` with every second row doubled, so that the values of a function far out are seen."""
+    """Return :func:`fixed_points` with every second row doubled, to probe a function at larger arguments too."""
     points = fixed_points(*shape)
     points[1::2] *= 2
     return points
 
 
 def condensed(values: Any, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
-    """Values (points, ...) of a function as at most 32 numbers, on which every entry of every value has its weight."""
+    """Condense values (points, ...) of a function to at most ``length`` numbers.
+
+    Values with more entries than fit are projected on fixed directions, so that every entry contributes.
+    """
     rows = np.asarray(values, float)
     rows = rows.reshape(len(rows), -1)[:length]
     room = length // len(rows)
@@ -198,11 +201,11 @@ def condensed(values: Any, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
 
 
 def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
-    """``{"values": [...]}``, or nothing where the function cannot be evaluated at these points."""
+    """Return ``{"values": [...], ...}``; an empty mapping where the function cannot be evaluated at these points."""
     try:
         values = obj.function_values(field)
         values = None if values is None else np.asarray(values, float).ravel()
-    except Exception:  # whatever a function of the user's raises: outside the law of its data it need not be defined
+    except Exception:  # a user's function may raise anything: it need not be defined outside the law of its data
         return {}
     if values is None or not np.isfinite(values).all():
         return {}
@@ -260,14 +263,14 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
     ----------
     described
         ``{"type": class name, field: value, ...}``. Fields with a default may be left out; lists are accepted
-        where the field is declared a tuple or an array.
+        where the field is declared as a tuple or an array.
     arrays
-        The arrays that the description refers to.
+        The arrays to which the description refers.
 
     Raises
     ------
     ValueError
-        For an unknown type or field, a missing field, and for a function, which no file can hold.
+        For an unknown type or field, for a missing field, and for a function, which a file cannot hold.
     """
     if not isinstance(described, Mapping) or "type" not in described:
         raise ValueError(f"a description needs the key 'type', got {_shortened(described)}")
@@ -287,8 +290,8 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
 
 
 def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Undo :func:`encode`. ``declared`` is the annotation of the field that the value is for."""
-    if value is None or type(value) in (bool, int, float, str):  # first, because long lists are made of them
+    """Decode a value that :func:`encode` encoded. ``declared`` is the annotation of its field."""
+    if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
     if isinstance(value, Mapping):
         if _is_function(value):
@@ -315,8 +318,8 @@ def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray]
 def numeric_fields(obj: Specification) -> dict[str, Any]:
     """Return the fields that hold a number, of a specification and of the specifications inside it.
 
-    A field that is None now but declared a number (``float | None``) counts. Where a name occurs more than
-    once the outermost value is returned; :func:`with_fields` refuses to change such a name.
+    A field that is None but declared as a number (``float | None``) is included. Where a name occurs more than
+    once, the outermost value is returned; :func:`with_fields` refuses to change such a name.
     """
     found: dict[str, Any] = {}
     for path, owner in _walk(obj):
@@ -327,12 +330,12 @@ def numeric_fields(obj: Specification) -> dict[str, Any]:
 
 
 def with_fields(obj: S, **values: Any) -> S:
-    """Return a copy with the named fields changed, wherever inside the specification they are.
+    """Return a copy with the named fields changed, at any depth of the specification.
 
     Raises
     ------
     ValueError
-        For a name that is not there or is there more than once, and for a fraction in an integer field.
+        For a name that does not exist or exists more than once, and for a fraction in an integer field.
     """
     places: dict[str, list[tuple[str, ...]]] = {}
     declared: dict[tuple[str, ...], Any] = {}
@@ -379,27 +382,27 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
 
 
 def value_at(described: Any, path: str) -> Any:
-    """What a description holds under a dotted name; None where it has no such name."""
+    """Return the value of a description under a dotted name; None where it has no such name."""
     for name in path.split("."):
         described = described.get(name) if isinstance(described, Mapping) else None
     return described
 
 
 def differing(first: Specification, second: Specification) -> list[str]:
-    """List the dotted names at which two specifications in memory differ; of functions only the same one is equal."""
+    """List the dotted names at which two specifications in memory differ. Functions are equal only if identical."""
     return differences(describe(first, keep_functions=True), describe(second, keep_functions=True))
 
 
 def _same_object(first: Any, second: Any) -> bool:
-    """Whether two functions are one. A bound method is a new object whenever it is asked for, but equal."""
+    """Return whether two functions are the same. A bound method is a new object at each access, but compares equal."""
     try:
         return first is second or bool(first == second)
-    except Exception:  # a callable object may compare in ways of its own
+    except Exception:  # the comparison of a callable object may raise
         return False
 
 
 def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two described functions agree in everything that both descriptions hold."""
+    """Return whether two described functions agree in everything that both descriptions contain."""
     names = ("values", "sample") if first.get("scale", 1.0) == second.get("scale", 1.0) else ("values",)
     if not all(_same_values(first.get(name), second.get(name)) for name in names):
         return False
@@ -430,7 +433,7 @@ def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
 
 
 def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
-    """Every field as (path, the specification that owns it), outermost first."""
+    """Return every field as (path, the specification that owns it), outermost first."""
     found: list[tuple[tuple[str, ...], Specification]] = []
     level: list[tuple[tuple[str, ...], Specification]] = [((), obj)]
     while level:
@@ -445,7 +448,7 @@ def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
 
 
 def _fields(obj: Any) -> dict[str, Any]:
-    """Name and annotation of every field that the constructor takes."""
+    """Return name -> annotation for every field that the constructor takes."""
     return _fields_of(obj if isinstance(obj, type) else type(obj))
 
 
@@ -455,7 +458,7 @@ def _fields_of(cls: type) -> dict[str, Any]:
         raise TypeError(f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)")
     try:
         hints = typing.get_type_hints(cls)
-    except (NameError, TypeError):  # a name that only a type checker can see: fall back on what is written
+    except (NameError, TypeError):  # a name that only a type checker sees: use the annotations as written
         hints = {}
     return {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls) if f.init}
 
@@ -468,7 +471,7 @@ def _find_class(name: Any) -> type[Specification]:
         # The package imports its theories when their names are first asked for.
         getattr(package, name, None)
     if name not in _REGISTRY:
-        for public in package.__all__:  # all of them, so that what is known is known
+        for public in package.__all__:  # import everything, so that all known types are registered
             getattr(package, public)
         raise ValueError(
             f"unknown type {_shortened(name)}{_hint(name, _REGISTRY)}; known are {_listed(_REGISTRY)}. "
@@ -478,7 +481,7 @@ def _find_class(name: Any) -> type[Specification]:
 
 
 def _item_type(declared: Any) -> Any:
-    """What a tuple or list holds by its annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
+    """Return the item type of a tuple or list annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
     for part in (declared, *typing.get_args(declared)):
         if typing.get_origin(part) in (tuple, list):
             return typing.get_args(part)[0]
@@ -486,7 +489,7 @@ def _item_type(declared: Any) -> Any:
 
 
 def _members(declared: Any) -> tuple[Any, ...]:
-    """The alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
+    """Return the alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
     if isinstance(declared, str):
         named: dict[str, Any] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
         return tuple(named.get(part.split("[")[0].strip(), part.strip()) for part in declared.split("|"))

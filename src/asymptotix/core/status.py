@@ -1,4 +1,4 @@
-"""How a point ended: a value that code decides on, and the sentence that people read."""
+"""The status of a point: a value for code to decide on, and a sentence for people to read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import enum
 class Status(enum.Enum):
     """How a point of a theory, a threshold, a derivative or a run of an algorithm ended.
 
-    A member is a value to decide on; ``sentence`` says it in words where the point has nothing to add. ``converged``
-    has one meaning everywhere: the stated tolerance was met, and that was checked.
+    Code decides on the member; ``sentence`` is its text, used where the point has no text of its own. ``converged`` has
+    one meaning everywhere: the stated tolerance was met, and this was checked.
 
     Examples
     --------
@@ -31,12 +31,12 @@ class Status(enum.Enum):
 
     @property
     def sentence(self) -> str:
-        """The value in words."""
+        """The text of the status."""
         return self.value
 
     @property
     def advice(self) -> str:
-        """What to do about it; nothing where all is well.
+        """Advice on what the user can do; "" for a converged point.
 
         >>> Status.WEAK_SAMPLE.advice
         'run more draws or chains (seeds)'
@@ -45,22 +45,22 @@ class Status(enum.Enum):
 
     @property
     def code(self) -> str:
-        """The name that files keep: lower case, such as "not_converged"."""
+        """The name stored in files: lower case, such as "not_converged"."""
         return self.name.lower()
 
     @property
     def converged(self) -> bool:
-        """Whether the stated tolerance was met, and checked."""
+        """Whether the stated tolerance was met and this was checked."""
         return self in (Status.CONVERGED, Status.EXACT_RECOVERY)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do: false of what an interrupt left."""
+        """Whether the point needs no more work. False where an interrupt stopped or prevented it."""
         return self not in (Status.INTERRUPTED, Status.NOT_REACHED)
 
     @classmethod
     def from_code(cls, code: str) -> Status:
-        """The member that a file means; raises a ValueError that names what is known."""
+        """Return the member for a code in a file; raise a ValueError that lists the known codes otherwise."""
         try:
             return cls[str(code).upper()]
         except KeyError:
@@ -69,7 +69,7 @@ class Status(enum.Enum):
 
     @classmethod
     def from_words(cls, words: str, converged: bool) -> Status:
-        """The value behind a sentence: for files and theories that know sentences only, and nowhere else."""
+        """Return the member for a sentence, by its beginning. Only for files and theories without status codes."""
         if converged:
             return cls.CONVERGED
         begun = [status for status in cls if not status.converged and str(words).startswith(status.sentence)]

@@ -1,4 +1,4 @@
-"""The verbs solve, simulate and thresholds: their work is described in `driver/works.py`; `run` does it."""
+"""The verbs solve, simulate and thresholds. `driver/works.py` describes their work; `run` does it."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ def solve(
     problem
         The model with the estimator that is analysed.
     start
-        Where state evolution starts: "uninformed", "informed" or an order parameter.
+        Starting point of state evolution: "uninformed", "informed" or an order parameter.
     tolerance
-        Numerical error aimed at in the observables.
+        Target for the numerical error of the observables.
     fixed
-        For Bayes-optimal learning of sequence multi-index models, attention of any depth among them: overlaps in [0, 1]
-        at which indices are held, by their label as the result has it, ``fixed={"layer 2": 0.9}``, or by their position
-        along ``index``, counted from 0: ``fixed={0: 0.0}`` is ``fixed={"layer 1": 0.0}`` for attention of rank one,
-        learning of the other layers while the first stays unlearned. State evolution moves the others only; a held
-        index has no overlap with them, whatever ``start`` says, and 1 is taken as 1 - 1e-6. All observables are those
-        at that overlap: the free entropy is the one that the others maximise with the held ones where they are. Exact
-        recovery is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The result notes it in its
-        settings.
+        For Bayes-optimal learning of sequence multi-index models, which include attention of any depth: overlaps in
+        [0, 1] at which indices are held. An index is named by its label in the result, ``fixed={"layer 2": 0.9}``, or
+        by its position along ``index``, counted from 0. For attention of rank one, ``fixed={0: 0.0}`` is
+        ``fixed={"layer 1": 0.0}``: the other layers learn while the first stays unlearned. State evolution updates only
+        the other indices. A held index has no overlap with them, whatever ``start`` is, and 1 is replaced by 1 - 1e-6.
+        All observables refer to this overlap; the free entropy is maximised over the other indices only. Exact recovery
+        is not concluded: an overlap that tends to one is followed to 1 - 1e-6. The settings of the result record
+        ``fixed``.
     progress
-        None shows it where the work takes long, True always, False never.
+        None shows progress if the work takes long, True always, False never.
     resume
-        What an earlier call for the same problem returned, or the file it was saved to: its finished points are taken,
-        the rest is run. The grid may be wider now than it was.
+        The result of an earlier call for the same problem, or the file to which it was saved. Finished points are kept,
+        the others are computed. The grid may be larger than that of the earlier call.
     checkpoint
-        A file into which what is finished is written as points finish, at the latest every few seconds; it is always a
-        complete result that :func:`load` reads and ``resume`` takes.
+        A file to which finished points are written, at the latest every few seconds. It is always a complete result,
+        which :func:`load` reads and ``resume`` accepts.
     **controls
-        The problem's own controls (such as ``alpha``), all of them, and any numeric field of the problem or
-        of its model, each a number or a 1-D grid. Grids multiply and become dimensions.
+        All of the problem's own controls (such as ``alpha``), and any numeric fields of the problem or of its model,
+        each a number or a 1-D grid. Grids multiply and become dimensions.
 
     Returns
     -------
     Result
-        With dimensions (grids in the order given, the observable's own). What it holds is listed in the docstring of
-        the problem, and every variable says what it means in its ``attrs``: ``result.overlap.attrs["description"]``.
-        A point that failed stays, with its status. Where a swept field changes the indices, every number lies under
-        its own ``index_label``, and a point without that index has NaN there.
+        Its dimensions are the grids in the order given, then the observable's own. The docstring of the problem lists
+        its variables; each one is defined in its ``attrs``: ``result.overlap.attrs["description"]``. A point that
+        failed stays, with its status. Where a swept field changes the indices, numbers are stored by their
+        ``index_label``, and a point without an index has NaN there.
 
     Examples
     --------
@@ -84,24 +84,24 @@ def simulate(
     checkpoint: CheckpointOption = None,
     **controls: Any,
 ) -> Result:
-    """Run a finite-size algorithm on the problem that :func:`solve` treats exactly.
+    """Run a finite-size algorithm on a problem. :func:`solve` gives its theory.
 
     Parameters
     ----------
     problem
         The model with the estimator that is analysed.
     algorithm
-        What to run, such as ``GAMP()``.
+        The algorithm, such as ``GAMP()``.
     seeds
-        The number of runs, with seeds 0, 1, ..., or the seeds themselves.
+        The number of runs, with seeds 0, 1, ..., or a list of seeds.
     dim
-        The size, or several, which then become a dimension ``dim``.
+        The size, or several sizes, which then become a dimension ``dim``.
     progress
-        None shows it where the work takes long, True always, False never.
+        None shows progress if the work takes long, True always, False never.
     resume
-        What an earlier call for the same problem returned, or the file it was saved to: its finished runs are taken,
-        the rest is run, and an algorithm that can goes on in the middle of a run. Grids, sizes and seeds may be more
-        now than they were.
+        The result of an earlier call for the same problem, or the file to which it was saved. Finished runs are kept
+        and the others computed; some algorithms continue in the middle of a run. There may be more grid points, sizes
+        and seeds than in the earlier call.
     checkpoint
         As for :func:`solve`.
     **controls
@@ -110,9 +110,9 @@ def simulate(
     Returns
     -------
     Result
-        With dimensions (grids in the order given, ``dim`` if several, ``seed``, the observable's own). Its variables
-        have the names of the theory's, and mean the same at finite size; the algorithm's own are listed in its
-        docstring, and all say what they mean in their ``attrs``.
+        Its dimensions are the grids in the order given, ``dim`` if there are several, ``seed``, then the observable's
+        own. Variables shared with the theory have the same name and meaning, at finite size. The algorithm's docstring
+        lists those of its own; all are defined in their ``attrs``.
 
     Examples
     --------
@@ -143,12 +143,12 @@ def thresholds(
     problem
         The model with the estimator that is analysed.
     which
-        Names of the thresholds wanted, such as ``"weak_recovery"`` or ``("weak_recovery", "exact_recovery")``; None is
-        all of them. What is not asked for is not computed, and not in the result.
+        Names of the requested thresholds, such as ``"weak_recovery"`` or ``("weak_recovery", "exact_recovery")``; None
+        requests all. Others are neither computed nor in the result.
     tolerance
-        Numerical error aimed at.
+        Target for the numerical error.
     progress
-        None shows it where the work takes long, True always, False never.
+        None shows progress if the work takes long, True always, False never.
     resume, checkpoint
         As for :func:`solve`.
     **fields
@@ -157,24 +157,25 @@ def thresholds(
     Returns
     -------
     Result
-        Every threshold is a value of alpha, with its numerical error ``<name>_err``; inf is never. Of Bayes-optimal
-        learning:
+        Every threshold is a value of alpha, with its numerical error ``<name>_err``; inf means never. For Bayes-optimal
+        learning of sequence multi-index models:
 
         - ``weak_recovery(index)``: smallest alpha at which that index has an overlap from the uninformed start; 0 where
-          any number of samples will do.
+          any number of samples is enough.
         - ``staircase(step)``: alpha of the successive instabilities, in the order in which directions are learned, and
           ``direction(step, index, index_other)``: the matrix of Frobenius norm 1 along which the overlap appears.
-        - ``exact_recovery``: smallest alpha at which all is recovered without error from the uninformed start;
-          ``exact_recovery_informed``: alpha from which full overlap is stable; ``exact_recovery_gap``: a flag and no
-          width, 1.0 where the first exceeds the second by more than three errors, else 0.0.
+        - ``exact_recovery``: smallest alpha at which everything is recovered without error from the uninformed start;
+          ``exact_recovery_informed``: smallest alpha at which full overlap is stable; ``exact_recovery_gap``: a flag,
+          not a width: 1.0 where the first exceeds the second by more than three errors, else 0.0.
 
-        Where the target of an AttentionIndex has spikes, for every ``spike``: ``outlier``, the alpha from which on it
-        is visible as an outlier of the learned spectrum; ``outlier_until`` and ``outlier_again``, between which it is
-        not.
+        For Bayes-optimal learning with an AttentionIndex: ``exact_recovery``. For training, in the limit of vanishing
+        weight decay: ``interpolation``, the largest alpha at which all data are fitted (without noise: the smallest
+        alpha at which the interpolator is unique), and ``exact_recovery``, the smallest alpha at which the target is
+        found without noise.
 
-        Of Bayes-optimal learning with an AttentionIndex else only ``exact_recovery``. Of training, as the weight decay
-        vanishes, ``interpolation``: largest alpha at which all data are fitted (without noise the one from which on the
-        interpolator is unique), and ``exact_recovery``: smallest alpha at which the target is found without noise.
+        Where the target of an AttentionIndex has spikes, in addition for every ``spike``: ``outlier``, the alpha above
+        which it is visible as an outlier of the learned spectrum; between ``outlier_until`` and ``outlier_again`` it is
+        not visible.
 
     Examples
     --------

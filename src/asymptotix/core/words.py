@@ -1,4 +1,4 @@
-"""Numbers in words."""
+"""Numbers and grids as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def format_number(value: float, error: float = math.nan) -> str:
-    """The value to the last digit that its numerical error leaves, with that error if there is one.
+    """Format a value, rounded to the second digit of its numerical error, with that error if there is one.
 
     >>> format_number(0.712345, 0.00123), format_number(0.712345), format_number(0.5, 0.0)
     ('0.7123 ± 0.0012', '0.712345', '0.5')
@@ -22,7 +22,7 @@ def format_number(value: float, error: float = math.nan) -> str:
 
 
 def counted(lengths: Mapping[Any, int]) -> str:
-    """How many values every control of a grid has; a bare "dim 2" would be read as a dimension of two.
+    """Return the number of values of every control of a grid; a bare "dim 2" would be read as a dimension of two.
 
     >>> counted({"alpha": 3, "dim": 1}), counted({})
     ('3 values of alpha, 1 value of dim', 'one point')

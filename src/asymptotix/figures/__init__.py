@@ -1,10 +1,10 @@
-"""The figures of the three papers, computed anew, each with a verdict; and an atlas beyond them.
+"""The figures of the three papers, recomputed, each with a verdict; and an atlas of further figures.
 
 >>> import asymptotix as asx
 >>> made = asx.figures.training.fig2(size="quick")                      # doctest: +SKIP
 >>> made.figure.axes[0].set_title("mine")                               # doctest: +SKIP
 
-``asymptotix reproduce`` lists them.
+The command ``asymptotix reproduce`` lists all figures.
 """
 
 from . import atlas, deep, images, paths, training

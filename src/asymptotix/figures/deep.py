@@ -1,7 +1,7 @@
 """The figures of Troiani, Cui, Dandi, Krzakala, Zdeborova, arXiv:2502.00901: deep attention, learned Bayes-optimally.
 
-Two tokens, rank one, skip 1 where nothing else is said; n = alpha D samples. The network trained on questions of Fig. 3
-right is in deep_trec.py.
+Models have two tokens, rank one and skip 1 unless stated otherwise; there are n = alpha D samples. Fig. 3 right, the
+network trained on questions, is in deep_trec.py.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 #: Colour, line and marker of layers 1, 2, 3.
 LAYERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
-#: Curve of state evolution: closer where an overlap starts.
+#: Alphas of the state-evolution curve, denser where an overlap starts to grow.
 ALPHAS = (
     0.05, 0.1, 0.15, 0.18, 0.19, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.715, 0.73, 0.75,
     0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.1, 1.2, 1.4,
 )  # fmt: skip
-#: Where state evolution is started from full knowledge too.
+#: Alphas at which state evolution is also started from full knowledge.
 INFORMED = (0.4, 0.6, 0.9)
 SIDE_INFORMATION = 0.05
 SAMPLES = r"samples per dimension  $\alpha = n/D$"
@@ -114,7 +114,7 @@ def fig1_left(
     iterations: int,
     tolerance: float,
 ) -> tuple[Figure, Findings]:
-    """State evolution and staged message passing, and the errors while the first layer is held unlearned."""
+    """State evolution and staged message passing; also the errors with layer 1 held at zero overlap."""
     problem, curve = _attention(), grid_with(alphas, simulated, INFORMED)
     theory = parts.solve("theory", problem, alpha=curve, tolerance=tolerance)
     held = parts.solve("layer1_held", problem, alpha=curve[curve > 0.15], tolerance=tolerance, fixed={0: 0.0})
@@ -140,7 +140,7 @@ def fig1_left(
 
 
 def _both_sizes(axis: Axes, runs: Result, name: str, *, label: str, color: str, marker: str, **entry: Any) -> None:
-    """Means of the largest systems, and those of the smallest as crosses without a name of their own."""
+    """Draw the means for the largest system, and for the smallest as crosses."""
     values = runs.problem.comparable(runs.ds)[name]
     sizes = [int(size) for size in values["dim"].values]
     if len(sizes) > 1:
@@ -160,20 +160,20 @@ def _draw_errors(axis: Axes, theory: Result, held: Result, runs: Result) -> None
 
 
 def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
-    """Legends under the panels, where there is no data, each centred at a share of its panel's width."""
+    """Put legends under the panels, where there is no data, each centred at a fraction of its panel's width."""
     picture.set_layout_engine("constrained", rect=(0, 0.22, 1, 0.78))
     for axis, at in places.items():
         axis.legend(loc="upper center", bbox_to_anchor=(at, -0.17), ncols=2).set_in_layout(False)
 
 
 def _released_points(axis: Axes, points: Mapping[float, float], label: str) -> None:
-    """One by one: a line between so few would look like a curve."""
+    """Draw published points one by one: a line between so few points would look like a curve."""
     for k, (alpha, value) in enumerate(points.items()):
         published(axis, [alpha], [value], "_" if k else label)
 
 
 def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, float]) -> None:
-    """Thresholds as found, and as published in grey, whose names stand lower where the two are close."""
+    """Mark our thresholds, and the published ones in grey; where both are close the published label is lower."""
     first, second = float(limits.weak_recovery[1]), float(limits.weak_recovery[0])
     released = RELEASED_THRESHOLDS[1.0]
     for at, layer, height, wrong in ((first, 2, heights[0], released[0]), (second, 1, heights[1], released[1])):
@@ -204,7 +204,7 @@ def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, fl
     ),
 )
 def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
-    """The second threshold is that of the branch on which layer 2 is learned as far as it is at that point."""
+    """Both thresholds; at the second one layer 2 has the overlap that it has learned by then."""
     limits = parts.thresholds(
         "thresholds", _attention(), skip=grid_with(skips, [1.0]), which="weak_recovery", tolerance=tolerance
     )
@@ -236,7 +236,7 @@ def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tup
     paper=Size(minutes=3, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 16, "iterations": 60}),
 )
 def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int) -> tuple[Figure, Findings]:
-    """Algorithm 1 as it was published, and message passing from side information beside its state evolution."""
+    """Algorithm 1 as published; message passing from side information, compared with its state evolution."""
     side = _attention(side_information=SIDE_INFORMATION)
     theory = parts.solve("theory", side, alpha=alpha, tolerance=2e-2)
     runs = parts.simulate("gamp", side, asx.GAMP(iterations=iterations), alpha=alpha, dim=dim, seeds=seeds)
@@ -264,14 +264,14 @@ def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iter
 
 
 def _cosines(runs: Result) -> xr.DataArray:
-    """Of every layer along the runs, from one on: the square root of the overlap as it is measured."""
+    """Return the cosine of every layer, the square root of the measured overlap, by iteration from 1 on."""
     squares = np.diagonal(runs.ds["overlap_trace"].isel(dim=0).values, axis1=-2, axis2=-1)
     traces = xr.DataArray(np.sqrt(abs(squares)), dims=("seed", "iteration", "index"))
     return traces.assign_coords(iteration=np.arange(1, traces.sizes["iteration"] + 1))
 
 
 def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
-    """State evolution as a line, means over runs of the largest size as points, those of the smallest as crosses."""
+    """Draw state evolution as a line, and means over runs: the largest size as points, the smallest as crosses."""
     color, style, marker = LAYERS[layer - 1]
     steps = np.arange(1, ds.sizes["iteration"] + 1)
     axis.plot(steps, np.sqrt(ds["overlap_theory"].values.ravel()), style, color=color, label=f"layer {layer}, theory")
@@ -290,7 +290,7 @@ def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
     paper=Size(minutes=15, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
 )
 def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int) -> tuple[Figure, Findings]:
-    """Batches of 200 in a fixed order, each used for three steps."""
+    """Stochastic gradient descent with batches of 200 in a fixed order, each used for three steps."""
     algorithm = asx.SGD(epochs=epochs)
     runs = parts.simulate("sgd", _attention(), algorithm, alpha=alpha, dim=dim, seeds=seeds)
     cosine = abs(runs.ds["cosine_trace"])
@@ -341,10 +341,10 @@ def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int
     ),
 )  # fmt: skip
 def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
-    """State evolution, and the errors while layers 1 and 2 are held unlearned."""
+    """State evolution; also the errors with layers 1 and 2 held at zero overlap."""
     problem = _attention(layers=3)
     theory = parts.solve("theory", problem, alpha=alphas, tolerance=tolerance)
-    later = [alpha for alpha in alphas if alpha >= 0.6]  # below, nothing is learned of layers 1 and 2 anyway
+    later = [alpha for alpha in alphas if alpha >= 0.6]  # below 0.6 layers 1 and 2 are not learned anyway
     held = parts.solve("layers12_held", problem, alpha=later, tolerance=tolerance, fixed={0: 0.0, 1: 0.0})
     limits = parts.thresholds("thresholds", problem, tolerance=tolerance)
     picture, (overlaps, errors) = panels(1, 2, size=(11.0, 4.4))
@@ -395,7 +395,7 @@ def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tup
     ),
 )  # fmt: skip
 def fig5(parts: Parts, *, alpha: float, held: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
-    """State evolution of layer 1 alone, the overlap of layer 2 being kept where it is."""
+    """State evolution of layer 1 alone, with the overlap of layer 2 held fixed."""
     settings = {"alpha": alpha, "held": list(held), "tolerance": tolerance}
     found = parts.dataset("held", settings, lambda: _overlaps_while_held(alpha, held, tolerance))
     free = parts.solve("free", _attention(), alpha=[0.98 * alpha], tolerance=tolerance)
@@ -411,7 +411,7 @@ def fig5(parts: Parts, *, alpha: float, held: Sequence[float], tolerance: float)
 
 
 def _overlaps_while_held(alpha: float, held: Sequence[float], tolerance: float) -> xr.Dataset:
-    """Overlap of layer 1 with its numerical error, and whether it converged, along the overlap of layer 2."""
+    """Compute the overlap of layer 1, its numerical error, and convergence, for each overlap held in layer 2."""
     problem, entry = _attention(), diagonal_of(1)
     solved = [asx.solve(problem, alpha=alpha, tolerance=tolerance, fixed={1: at}, progress=False).ds for at in held]
     columns = {name: [float(ds[name].isel(entry)) for ds in solved] for name in ("overlap", "overlap_err")}

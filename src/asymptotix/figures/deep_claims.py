@@ -1,6 +1,6 @@
-"""What text and captions of Troiani et al., arXiv:2502.00901, say about their figures, held against our numbers.
+"""Claims on the figures of Troiani et al., arXiv:2502.00901, from text and captions, compared with our numbers.
 
-Numbers called released are those of the data that the authors published with their code.
+"Released" numbers are from the data that the authors published with their code.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import asymptotix as asx
 
 PAPER = "Troiani et al., ICML 2025, arXiv:2502.00901"
-#: Released state evolution, alpha -> overlap of layer 1, and plug-in error.
+#: Released state evolution: alpha -> overlap of layer 1, and alpha -> plug-in error.
 RELEASED_OVERLAP = {0.8: 0.0, 0.9: 0.451, 1.2: 0.8226}
 RELEASED_ERROR = {0.5: 0.1829, 0.9: 0.0290, 1.2: 0.0120}
-#: Released runs of gradient descent, layer -> range of the batches after which its cosine exceeds 1/2.
+#: Released runs of gradient descent: layer -> range of the number of batches until its cosine exceeds 1/2.
 RELEASED_PASSAGES = {2: (53, 141), 1: (865, 9479)}
-#: Released thresholds, skip -> (layer 2, layer 1).
+#: Released thresholds: skip -> (layer 2, layer 1).
 RELEASED_THRESHOLDS = {
     0.1: (0.1914, 0.4225), 0.5: (0.1864, 0.7552), 0.75: (0.1610, 0.8237), 1.0: (0.1436, 0.7936), 1.5: (0.1241, 0.6581),
     2.0: (0.1119, 0.5133), 2.5: (0.1029, 0.3907), 3.0: (0.0943, 0.3042), 4.0: (0.0827, 0.1963),
@@ -32,7 +32,7 @@ RELEASED_THRESHOLDS = {
 
 
 def diagonal_of(layer: int) -> dict[str, Any]:
-    """The diagonal entry of a layer, counted from one."""
+    """Return the coordinates of a layer's diagonal entry; layers are counted from one."""
     return {"index": layer - 1, "index_other": layer - 1}
 
 
@@ -41,9 +41,9 @@ def _script(name: str) -> str:
 
 
 def two_layer_findings(comparison: Comparison, held: Result, informed: Result, limits: Result) -> Findings:
-    """Of Fig. 1 left."""
+    """Return the findings on Fig. 1 left."""
     theory, runs = comparison.theory, comparison.experiment
-    below_exact = comparison.sel(alpha=slice(None, float(limits.exact_recovery)))  # above, runs have no scatter
+    below_exact = comparison.sel(alpha=slice(None, float(limits.exact_recovery)))  # above it, runs do not scatter
     curves = [(f"overlap of layer {layer}", "overlap", diagonal_of(layer)) for layer in (2, 1)]
     curves += [("plug-in error", "plugin_error", {}), ("error of the posterior mean", "test_error", {})]
     agreements = [agreement(f"{label}, below exact recovery", below_exact, name, **at) for label, name, at in curves]
@@ -138,7 +138,7 @@ def _error_claims(theory: Result, held: Result, limits: Result) -> list[Claim]:
 
 
 def _no_gap_claim(theory: Result, informed: Result) -> Claim:
-    """Whether state evolution ends at the same point from full knowledge."""
+    """Judge whether state evolution started from full knowledge ends at the same point."""
     other = theory.ds.sel(alpha=informed.ds["alpha"], method="nearest")
     gap = abs(informed.ds["overlap"].values - other["overlap"].values)
     error = 3 * np.hypot(informed.ds["overlap_err"].values, other["overlap_err"].values) + 1e-9
@@ -161,7 +161,7 @@ def _diagonal_claim(runs: Result) -> Claim:
 
 
 def skip_findings(limits: Result) -> Findings:
-    """Of Fig. 1 right."""
+    """Return the findings on Fig. 1 right."""
     ds, bound = limits.ds, 1 / 6
     claims = []
     for k, (row, name) in enumerate(((1, "first"), (0, "second"))):
@@ -195,7 +195,7 @@ def skip_findings(limits: Result) -> Findings:
 
 
 def iteration_findings(cosines: xr.DataArray, comparison: Comparison) -> Findings:
-    """Of Fig. 2 top; ``cosines`` are those of Algorithm 1, (seed, iteration, index)."""
+    """Return the findings on Fig. 2 top; ``cosines`` (seed, iteration, index) come from runs of Algorithm 1."""
     agreements = [
         agreement(f"overlap of layer {layer} by iteration", comparison, "overlap", **diagonal_of(layer))
         for layer in (2, 1)
@@ -218,7 +218,7 @@ def iteration_findings(cosines: xr.DataArray, comparison: Comparison) -> Finding
         Claim(
             "Algorithm 1 goes on to learn layer 1", "yes", "Section 3.3, one run",
             f"in {int(learned.sum())} of {seeds} runs with their own data and starts{others}",
-            True if learned.all() else None if learned.any() else False,  # one run was shown, and some do
+            True if learned.all() else None if learned.any() else False,  # the paper shows one run, and some of ours do
             _script("algorithm_one"),
         ),
         Claim(
@@ -242,7 +242,7 @@ def iteration_findings(cosines: xr.DataArray, comparison: Comparison) -> Finding
 
 
 def _passage(cosines: xr.DataArray, level: float) -> np.ndarray:
-    """Iteration from which on a run stays above a level; nan where it is not above at the end."""
+    """Return the iteration from which each run stays above a level; nan if it is below at the end."""
     above = cosines.transpose("seed", "iteration").values > level
     last_below = above.shape[1] - np.argmin(above[:, ::-1], axis=1)  # argmin finds the first False from the end
     found = np.where(above.all(axis=1), 0, last_below) + 1.0
@@ -257,7 +257,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def descent_findings(runs: Result, algorithm: asx.SGD) -> Findings:
-    """Of Fig. 2 bottom."""
+    """Return the findings on Fig. 2 bottom."""
     ds = runs.ds
     first, second = ds["first_passage"].values.reshape(-1, 2).T
     cosine = abs(ds["cosine_trace"])
@@ -283,7 +283,7 @@ def descent_findings(runs: Result, algorithm: asx.SGD) -> Findings:
     if algorithm.epochs >= 1700:
         for row, value in ((1, 0.976), (0, 0.807)):
             last = abs(ds["published_cosine"].isel(index=row))
-            # The released runs share a teacher, whose length, 1 with a spread of 1/sqrt(2D), is in their cosine.
+            # The released runs share one teacher. Its length, 1 with a spread of 1/sqrt(2D), enters their cosine.
             error = np.hypot(last.std("seed", ddof=1) / np.sqrt(last.sizes["seed"]), np.sqrt(0.5 / int(ds["dim"])))
             what = f"cosine of layer {row + 1} at the end, mean over runs"
             claims.append(number_claim(what, value, "released data", float(last.mean()), float(error), rounding=0.0005))
@@ -297,7 +297,7 @@ def descent_findings(runs: Result, algorithm: asx.SGD) -> Findings:
 
 
 def _known_at(cosine: xr.DataArray, batches: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """Cosines of a layer where the other one is first learned, of the runs in which it is."""
+    """Return a layer's cosine when the other layer is first learned, for the runs in which that happens."""
     traces = cosine.transpose("seed", "iteration", ...).values.reshape(len(passages), len(batches))
     places = np.minimum(np.searchsorted(batches, np.nan_to_num(passages)), len(batches) - 1)
     found = traces[np.arange(len(passages)), places]
@@ -305,7 +305,7 @@ def _known_at(cosine: xr.DataArray, batches: np.ndarray, passages: np.ndarray) -
 
 
 def _passage_claim(layer: int, passages: np.ndarray, released: tuple[int, int]) -> Claim:
-    """Runs that have not passed count as later than all others."""
+    """Judge the number of batches until a layer's cosine exceeds 1/2; runs that never do count as latest."""
     middle = float(np.median(np.nan_to_num(passages, nan=np.inf)))
     return Claim(
         f"batches until the cosine of layer {layer} exceeds 1/2", f"{released[0]} to {released[1]}",
@@ -315,7 +315,7 @@ def _passage_claim(layer: int, passages: np.ndarray, released: tuple[int, int]) 
 
 
 def three_layer_findings(theory: Result, held: Result, limits: Result) -> Findings:
-    """Of Fig. 3 left."""
+    """Return the findings on Fig. 3 left."""
     first, second, last = map(float, limits.weak_recovery.values)
     errors = limits.weak_recovery_err.values
     words = [format_number(*pair) for pair in zip(limits.weak_recovery.values, errors, strict=True)]
@@ -354,7 +354,7 @@ def three_layer_findings(theory: Result, held: Result, limits: Result) -> Findin
 
 
 def held_findings(found: xr.Dataset, free: Result) -> Findings:
-    """Of Fig. 5; ``found`` has the overlap of layer 1 along that at which layer 2 is held."""
+    """Return the findings on Fig. 5; ``found`` has the overlap of layer 1 for each overlap held in layer 2."""
     overlap = found["overlap"]
     nothing, most, nearly = (float(overlap.sel(held=at, method="nearest")) for at in (0.0, 0.9, 0.99))
     first, second = (float(free.ds["overlap"].isel(diagonal_of(layer)).isel(alpha=0)) for layer in (1, 2))

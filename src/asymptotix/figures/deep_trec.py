@@ -1,7 +1,7 @@
 """Fig. 3 right of Troiani et al., arXiv:2502.00901: which layer of attention trained on TREC converges first.
 
-Two settings, for text and released code differ, and two similarities: the published one, of K = w w^T (P x P), and that
-of w^T w (D x D), which the scores of attention depend on.
+There are two training settings, because the paper's text and the released code differ. There are two similarities: the
+published one, of K = w w^T (P x P), and the similarity of w^T w (D x D), on which the attention scores depend.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 #: Colour of layers 1 and 2.
 LAYERS = (BLUE, ORANGE)
-#: How they are trained: name of the part -> (what makes the network, what it is called, colour, marker).
+#: Training settings: name of the part -> (constructor of the network, its label, colour, marker).
 SETTINGS: Mapping[str, tuple[Callable[[], asx.AttentionClassifier], str, str, str]] = {
     "released": (asx.AttentionClassifier.released, "as in the released code", BLACK, "o"),
     "printed": (asx.AttentionClassifier.printed, "as in the text", GREEN, "s"),
 }
-#: Similarities: variable -> (matrix in words, the same in formulas).
+#: Similarities: variable -> (the matrix as plain text, the matrix in TeX).
 SIMILARITIES = {
     "similarity": ("w wᵀ (P × P)", r"$w_l w_l^\top\ (P\times P)$"),
     "score_similarity": ("wᵀw (D × D)", r"$w_l^\top w_l\ (D\times D)$"),
 }
-#: By which statistics a layer as such is the first to converge; the last one decides, for it takes the whole curve and
-#: is defined where a layer is never below a level too.
+#: Statistics that decide which layer converges first, without regard to how far it has to go. The last one counts: it
+#: uses the whole curve, and it is defined even if a layer is never below a level.
 ABSOLUTE = ("0.9", "0.95", AREA)
-#: Probability under the sign test below which an order is called found.
+#: An order of the layers counts as found if the sign test gives it at most this probability by chance.
 CHANCE = 0.05
 PUBLISHED_EPOCHS = 40
 ORDER_QUOTE = (
@@ -64,7 +64,7 @@ SEQUENCE_QUOTE = "“The curves reveal a marked sequential learning process”"
     ),
 )
 def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> tuple[Figure, Findings]:
-    """Similarity of each layer to its own last iterate along training, run by run, in both settings."""
+    """Similarity of each layer to its own last iterate along training, for every run, in both settings."""
     sizes = {"seeds": seeds, "epochs": epochs, "record_every": record_every}
     runs = {setting: trained(parts, setting, **sizes) for setting in SETTINGS}
     picture, axes = panels(2, 3, size=(15.0, 7.6))
@@ -82,7 +82,7 @@ def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> t
 
 
 def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
-    """The histories of one setting, a part of the figure."""
+    """Return the training histories of one setting; they are a part of the figure."""
     classifier = SETTINGS[setting][0]()
     asked = {"classifier": repr(classifier), **sizes}
     return parts.dataset(setting, asked, lambda: _histories(classifier, progress=parts.progress, **sizes))
@@ -91,7 +91,7 @@ def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
 def _histories(
     classifier: asx.AttentionClassifier, *, seeds: int, epochs: int, record_every: int, progress: bool | None
 ) -> xr.Dataset:
-    """Along training, and ``printed_end``: what the formula of the text gives for the last iterate with itself."""
+    """Train and return the histories, with ``printed_end``: the text's similarity of the last iterate to itself."""
     runs = classifier.train(_questions(seeds), epochs=epochs, record_every=record_every, progress=progress)
     keys = runs.keys.astype(float)
     grams = keys @ keys.swapaxes(-1, -2)
@@ -107,7 +107,7 @@ def _questions(seeds: int) -> Sequence[TrecTask]:
 
 
 def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
-    """Every run as a thin line, the mean as a thick one."""
+    """Draw every run as a thin line and the mean as a thick line."""
     for layer, color in enumerate(LAYERS, start=1):
         curves = values.sel(layer=layer)
         axis.plot(curves["step"], curves.transpose("step", "seed"), color=color, lw=0.8, alpha=0.45)
@@ -117,7 +117,7 @@ def _draw_curves(axis: Axes, values: xr.DataArray) -> None:
 
 
 def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
-    """By how many steps layer 1 is earlier: runs as points, means with their errors."""
+    """Draw the number of steps by which layer 1 is earlier: runs as points, means with error bars."""
     words = {"0.9": "passes\n0.9", "0.95": "passes\n0.95", HALF: "half of\nits own way", AREA: "area above\nthe curve"}
     for shift, (setting, order) in zip((0.16, -0.16), orders.items(), strict=True):
         _, label, color, marker = SETTINGS[setting]
@@ -135,7 +135,7 @@ def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
     axis.set(xlabel="steps by which layer 1 is earlier than layer 2", ylim=(-0.6, len(words) - 0.4))
 
 
-# -- what is found ----------------------------------------------------------------------------------------------
+# -- findings ---------------------------------------------------------------------------------------------------
 
 
 def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
@@ -153,7 +153,7 @@ def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
 
 
 def _claim(what: str, quote: str, order: xr.Dataset, statistics: Sequence[str]) -> Claim:
-    """Holds if layer 1 is the first in more runs than chance explains, by the last of the statistics."""
+    """Judge whether layer 1 is first in more runs than chance explains, by the last of the statistics."""
     last = order.sel(statistic=statistics[-1])
     holds = 2 * int(last["earlier"]) > last.sizes["seed"] if last["p_value"] <= CHANCE else None
     found = "; ".join(_lead_words(order.sel(statistic=name)) for name in statistics)
@@ -191,7 +191,7 @@ def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
 
 
 def _blindness(printed: xr.Dataset) -> str:
-    """When the published similarity has passed 0.95 in both layers, how far is what the scores depend on?"""
+    """Write how similar w^T w is to its end when the published similarity has passed 0.95 in both layers."""
     last = layer_order(printed["similarity"])["time"].sel(statistic="0.95").max("layer").values
     other = printed["score_similarity"].transpose("seed", "layer", "step")
     steps, runs = other["step"].values, zip(last, other.values, strict=True)

@@ -1,7 +1,7 @@
 """The figures on images of Tiberi, Mignacco, Irie, Sompolinsky, arXiv:2405.15926: one-shot classification.
 
-Networks are trained by gradient descent on Omniglot; the theory of Bayesian value weights is asked on their heads, and
-says which heads can go. The networks and what is computed of them are shared by the three figures.
+Networks are trained by gradient descent on Omniglot. The theory of Bayesian value weights is evaluated with their
+attention heads and scores which heads can be pruned. The three figures share the networks and the results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FULL: dict[str, Any] = {
 
 
 def _scale(**given: Any) -> Scale:
-    """The settings of a figure in order."""
+    """Collect the settings of a figure in a `Scale`."""
     recipe = Recipe(given["width"], given["steps"], given["batch"], given["learning_rate"])
     sampling = Sampling(tuple(given["sampled"]), given["chains"], given["warmup"], given["sampler_draws"])
     plain = {name: given[name] for name in ("examples", "draws", "validation_examples", "test_examples")}
@@ -55,7 +55,7 @@ def _scale(**given: Any) -> Scale:
 
 
 def _is_full(scale: Scale) -> bool:
-    """Whether network and number of examples are the published ones, which the claims are on."""
+    """Return whether network width and number of examples are the published ones, to which the claims refer."""
     return scale.recipe.width == PUBLISHED_WIDTH and scale.examples == PUBLISHED_EXAMPLES
 
 
@@ -87,7 +87,7 @@ def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
     needs=NEEDS,
 )
 def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (b) to (f), two layers of four heads; panels on temperature and squared error besides."""
+    """Panels (b) to (f), two layers of four heads; also panels on temperature, squared error and training history."""
     made = ImageParts(parts, _scale(**settings))
     tables = made.all_temperatures("L2H4")
     numbers = chosen(tables)
@@ -151,7 +151,7 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     needs=NEEDS,
 )
 def fig6(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (a) and (b): two layers of four heads and three of three, in and out of distribution."""
+    """Panels (a), two layers of four heads, and (b), three layers of three heads, in and out of distribution."""
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
     said, remarks = [], [_training_remark(made, ["L2H4", "L3H3"])]
@@ -184,13 +184,13 @@ def fig6(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     needs=NEEDS,
 )
 def fig7(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
-    """Panels (a) to (d); the squared error, which alone feels the published rescaling, besides."""
+    """Panels (a) to (d); also the squared error, the only observable that the published rescaling changes."""
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
     said, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
     losses = [claims.BASE - value for value in claims.AFTER_ONE]
     for row, architecture in enumerate(("L2H4", "L2H8")):
-        # All widths of the smaller network are in its own figure; of the larger one this figure needs one.
+        # Fig. 3 already has all widths of the smaller network; of the larger network this figure needs one width.
         numbers = made.widths(architecture, None if architecture == "L2H4" else [NARROW])
         own = found[architecture] = _pruned(made, architecture, numbers, settings)
         draw.heads_panel(axes[4 * row], own[0], losses if row == 0 and _is_full(made.scale) else ())
@@ -207,7 +207,7 @@ def fig7(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
 
 
 def _pruned(made: ImageParts, architecture: str, numbers: Chosen, settings: Mapping[str, Any]) -> list[Pruned]:
-    """The network of the figure, and others that differ in the seed of their training; scores are of a small width."""
+    """Prune the figure's network, and others trained with other seeds, by scores computed at a small width."""
     found = []
     for seed in range(settings["networks"]):
         own = made.other(seed) if seed else made
@@ -233,5 +233,5 @@ def _pruning_claims(networks: Sequence[Pruned], source: str, architecture: str) 
 
 
 def _narrow(numbers: Chosen) -> np.ndarray:
-    """The order parameter at the small width, averaged over draws."""
+    """Return the order parameter at the small width, averaged over draws."""
     return numbers.order_parameter.sel(width=NARROW).mean("draw").values

@@ -1,7 +1,7 @@
 """The figures of Tiberi, Mignacco, Irie, Sompolinsky, arXiv:2405.15926: attention paths at finite width.
 
-Two layers of two heads tell hidden Markov chains apart. The paper shows one draw of the task; here every number is a
-mean over several, with its error.
+Networks of two layers with two heads each classify hidden Markov chains. The paper shows one draw of the task; here
+every number is a mean over several draws, with its standard error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PAPER = "Tiberi et al., arXiv:2405.15926"
 PATHS = ("good", "adversarial", "denoising", "adversarial'")
 GOOD, DENOISING = 0, 2
-#: Sub-networks whose Gaussian-process limit is shown: heads (layer, head) that are left out.
+#: Sub-networks whose Gaussian-process limit is shown, by name: the heads (layer, head) that are removed.
 SUBNETWORKS: dict[str, tuple[tuple[int, int], ...]] = {
     "all paths": (),
     "good": ((0, 1), (1, 1)),
@@ -40,7 +40,7 @@ SUBNETWORKS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 NARROW, WIDE = 10, 1000
 COMPONENTS = 30
-#: Temperature and number of examples of the paper.
+#: Temperature and number of training examples in the paper.
 TEMPERATURE, EXAMPLES = 0.01, 100
 QUICK_TASKS = {"tasks": 6, "test_examples": 1000, "sampled": [10, 100], "draws": 200}
 PAPER_TASKS = {"tasks": 16, "test_examples": 1000, "sampled": [10, 30, 100, 300, 1000], "draws": 1000}
@@ -57,7 +57,7 @@ HERE, APPENDIX = "Section 4.1", "Appendix G.2"
 def fig2(
     parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
-    """Panels (c), (d), (e): all four paths, and two of them on noisier chains; theory and exact sampling."""
+    """Panels (c), (d), (e), theory and exact sampling: all four paths, and two of the paths on noisier chains."""
     common = {"test_examples": test_examples, "sampled": list(sampled), "draws": draws}
     four = _over_tasks(parts, "four_paths", tasks, common)
     two = _over_tasks(parts, "two_paths", tasks, common, two_paths=True, noise_perpendicular=5.0)
@@ -87,7 +87,7 @@ _REMARKS = (
 
 
 def _over_tasks(parts: Parts, name: str, tasks: int, common: Mapping[str, Any], **options: Any) -> xr.Dataset:
-    """Numbers of several draws of the task, each kept as soon as it is there."""
+    """Compute the numbers of several draws of the task and store each draw as soon as it is done."""
     made = [
         parts.dataset(
             f"{name}_{seed}", {"seed": seed, **common, **options}, lambda seed=seed: _task(seed, **common, **options)
@@ -100,7 +100,7 @@ def _over_tasks(parts: Parts, name: str, tasks: int, common: Mapping[str, Any], 
 
 
 def _task(seed: int, *, test_examples: int, sampled: Sequence[int], draws: int, **options: Any) -> xr.Dataset:
-    """Accuracy, order parameter and alignment of one draw of the task; sampling by one chain per width."""
+    """Compute accuracy, order parameter and alignment for one draw of the task, with one sampling chain per width."""
     data = asx.tasks.hidden_markov(EXAMPLES, test_examples, seed, **options)
     problem = asx.PathPosterior(data.network, data.inputs, data.labels, temperature=TEMPERATURE)
     fresh = data.test_inputs, data.test_labels
@@ -123,12 +123,12 @@ def _task(seed: int, *, test_examples: int, sampled: Sequence[int], draws: int, 
 
 
 def _by_sampled_width(values: xr.DataArray) -> xr.DataArray:
-    """Widths that are sampled are others than those that are solved."""
+    """Rename the dimension ``width`` to ``sampled``: the sampled widths differ from those solved by theory."""
     return values.drop_vars("seed", errors="ignore").rename(width="sampled")
 
 
 def _limit_accuracy(data: Any, left_out: tuple[tuple[int, int], ...]) -> float:
-    """Accuracy of the Gaussian process of a network without the heads named."""
+    """Return the accuracy of the Gaussian-process limit of the network without the heads ``left_out``."""
     network = asx.prune(data.network, left_out) if left_out else data.network
     problem = asx.PathPosterior(network, data.inputs, data.labels, temperature=TEMPERATURE)
     limit = asx.solve(problem, width=np.inf, progress=False)
@@ -136,15 +136,15 @@ def _limit_accuracy(data: Any, left_out: tuple[tuple[int, int], ...]) -> float:
 
 
 def _error(values: xr.DataArray) -> xr.DataArray:
-    """Standard error of the mean over tasks."""
+    """Return the standard error of the mean over tasks."""
     return values.std("task", ddof=1) / np.sqrt(values.sizes["task"])
 
 
-# ---------------------------------------------------------------------------------------------- what is found
+# ---------------------------------------------------------------------------------------------- findings
 
 
 def _paired(curve: str, numbers: xr.Dataset) -> Agreement:
-    """Sampling against theory task by task: what tasks differ by cancels."""
+    """Compare sampling with theory task by task, so that the differences between tasks cancel."""
     difference = 100 * (numbers.sampled_accuracy - numbers.accuracy.sel(width=numbers.sampled))
     mean, error = difference.mean("task"), _error(difference)
     z = (mean / error).values[error.values > 0]
@@ -153,7 +153,7 @@ def _paired(curve: str, numbers: xr.Dataset) -> Agreement:
 
 
 def _of_order_parameter(numbers: xr.Dataset) -> Agreement:
-    """The entry of the good path, by width."""
+    """Compare the order parameter's entry for the good path with sampling, by width."""
     at = {"path": GOOD, "path_other": GOOD}
     theory = numbers.order_parameter.sel(width=numbers.sampled).isel(at)
     relative = numbers.sampled_order_parameter.isel(at) / theory - 1
@@ -198,17 +198,17 @@ def _claims_of_order_parameter(U: xr.DataArray) -> list[Claim]:
 
 
 def _of_one_draw(what: str, published: float, values: xr.DataArray, rounding: float = 0.5) -> Claim:
-    """A number that was published of one draw of the task: it may be as far from the mean as draws are.
+    """Judge a number published for one draw of the task: it may differ from the mean by the spread of the draws.
 
-    "About 50 %, chance" is taken to mean 45 to 55.
+    "About 50 %, chance" is taken to mean 45 to 55 %.
     """
     spread = float(values.std("task", ddof=1)) * np.sqrt(1 + 1 / values.sizes["task"])
     claim = number_claim(what, published, HERE, float(values.mean()), spread, rounding=rounding)
-    return claim if claim.holds or values.sizes["task"] > 3 else replace(claim, holds=None)  # a spread of few
+    return claim if claim.holds or values.sizes["task"] > 3 else replace(claim, holds=None)  # too few for a spread
 
 
 def _larger(what: str, source: str, first: xr.DataArray, second: xr.DataArray) -> Claim:
-    """That the first is larger than the second, task by task."""
+    """Judge the claim that the first number is larger than the second, by differences task by task."""
     difference = first - second
     gap, error = float(difference.mean()), float(_error(difference))
     found = f"{float(first.mean()):.1f} against {float(second.mean()):.1f}: {gap:+.2f} ± {error:.2f}"
@@ -241,7 +241,7 @@ def _accuracy(axis: Axes, numbers: xr.Dataset, subnetworks: Sequence[str], title
 
 
 def _order_parameter(axis: Axes, values: xr.DataArray, title: str, names: Sequence[str]) -> None:
-    """The matrix over pairs of paths as colours and numbers; the identity is what no learning would give."""
+    """Draw the matrix over pairs of paths as colours and numbers; without learning it is the identity."""
     U, error = values.mean("task").values, _error(values).values
     reach = abs(U).max()
     axis.imshow(U, cmap=SIGNED_COLOURS, vmin=-reach, vmax=reach)
@@ -288,7 +288,7 @@ def _entitle(axis: Axes, title: str) -> None:
 def fig5(
     parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
-    """Panels (b) and (c): kernels between examples ordered by class; the random head replaced by a uniform one."""
+    """Panels (b), kernels between examples ordered by class, and (c), a uniform head in place of the random head."""
     kernels = parts.dataset("kernels", {"seed": 0, "width": NARROW}, _kernels)
     common = {"test_examples": test_examples, "sampled": list(sampled), "draws": draws}
     noisy = {"two_paths": True, "noise_perpendicular": 5.0}
@@ -308,7 +308,7 @@ def fig5(
 
 
 def _kernels() -> xr.Dataset:
-    """Kernels (examples, examples): of each path alone, of all in the limit, of all at a small width."""
+    """Compute kernels (examples, examples): each path alone, all paths in the limit, all paths at a small width."""
     data = asx.tasks.hidden_markov(EXAMPLES, 2, 0)
 
     def kernel(network: Any, width: float) -> np.ndarray:
@@ -321,7 +321,7 @@ def _kernels() -> xr.Dataset:
 
 
 def _kernel(axis: Axes, values: xr.DataArray, title: str) -> AxesImage:
-    """Centred and scaled, as the structure counts: examples of the first class come first."""
+    """Draw a kernel, centred and scaled to show its structure; examples of the first class come first."""
     K = values.values - values.values.mean()
     reach = np.quantile(abs(K), 0.99)
     image = axis.imshow(K / reach, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
@@ -335,7 +335,7 @@ def _kernel(axis: Axes, values: xr.DataArray, title: str) -> AxesImage:
 
 
 def _alignment_claim(kernels: xr.Dataset) -> Claim:
-    """How well a kernel tells the classes apart: its centred alignment with the labels."""
+    """Judge how well the kernels separate the classes, by their centred alignment with the labels."""
     y = np.where(np.arange(EXAMPLES) < EXAMPLES // 2, 1.0, -1.0)
     centre = np.eye(EXAMPLES) - 1 / EXAMPLES
 

@@ -1,7 +1,7 @@
 """The figures of Boncoraglio, Erba, Troiani, Krzakala, Zdeborova, arXiv:2509.24914v1: training single-head attention.
 
-Marchenko-Pastur targets, n = alpha d^2 samples. Adam minimises the loss that theory treats exactly. The
-thresholds of Fig. 3 are in training_thresholds.py, the spectra of Fig. 1 in training_spectra.py, Figs. 4 to 6
+Targets are Marchenko-Pastur matrices; there are n = alpha d^2 samples. Adam minimises the same loss as the theory.
+The thresholds of Fig. 3 are in training_thresholds.py, the spectra of Fig. 1 in training_spectra.py, Figs. 4 to 6
 in training_variants.py.
 """
 
@@ -85,7 +85,7 @@ def fig1(
     seeds: int,
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, noise 0.5, target of rank d/2; spectra are (alpha, dim, runs)."""
+    """Weight decay 0.01, noise 0.5, target of rank d/2; ``spectra_of`` has (alpha, dim, runs) of every spectrum."""
     layout = ["aaabbbcccddd", "eeeeeeffffff"]
     picture, axes = mosaic(layout, size=(14.5, 7.6), height_ratios=[1, 1.1])
     problem, grid = asx.RiskMinimization(attention(), weight_decay=0.01), np.geomspace(0.05, 40, points)
@@ -116,7 +116,7 @@ def fig1(
 def _fig1_spectra(
     parts: Parts, axes: Sequence, problem: asx.RiskMinimization, spectra_of: Sequence[tuple[float, int, int]]
 ) -> xr.Dataset:
-    """Draw every spectrum, and return what is measured of them."""
+    """Draw every spectrum, and return the measurements on them."""
     theory = parts.solve("spectra_theory", problem, alpha=[alpha for alpha, _, _ in spectra_of])
     laws = {alpha: theory.sel(alpha=alpha).spectrum() for alpha, _, _ in spectra_of}
     values = {}
@@ -133,7 +133,7 @@ def _fig1_spectra(
 
 
 def _fig1_ranks(parts: Parts, axis, grid: np.ndarray) -> list[Claim]:
-    """Rank of the learned weights and mass of the right bulk, for three ranks of the target."""
+    """Draw the rank of the learned weights and the mass of the right bulk, for three ranks of the target."""
     worst, splits = 0.0, []
     for (color, style, _), rank in zip(LOOKS, (0.2, 0.5, 0.8), strict=False):
         theory = parts.solve(f"rank_{rank:g}_theory", asx.RiskMinimization(attention(rank)), alpha=grid)
@@ -195,7 +195,7 @@ def fig2(
     steps: int,
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Noise 0.5, target of rank d/2; weight decay 0+ by theory alone."""
+    """Noise 0.5, target of rank d/2; the weight decay 0+ has a theory curve only."""
     trials, grid = Trials(alphas, dims, seeds, steps), np.linspace(0.05, 0.6, points)
     limit = asx.RiskMinimization(attention(), weight_decay=0.0)
     at = float(parts.thresholds("threshold", limit).interpolation)
@@ -229,12 +229,12 @@ def fig2(
 
 
 def _power(decay: float) -> str:
-    """A weight decay as it is written in a label."""
+    """Format a weight decay for a label."""
     return "0^+" if decay == 0 else f"{decay:g}" if decay >= 1e-2 else f"10^{{{round(np.log10(decay))}}}"
 
 
 def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
-    """What is said of vanishing weight decay, interpolating below ``at``, and of the peak at the least one."""
+    """Judge the claims on the loss at vanishing weight decay, and on the interpolation peak near the threshold."""
     ds = limit.theory.ds.dropna("alpha", subset=["test_error"])
     alpha, loss, error = (ds[name].values for name in ("alpha", "train_loss", "test_error"))
     below, above = loss[alpha < at].max(), loss[alpha > at].min()
@@ -297,7 +297,7 @@ def fig3_left(
     decays: Sequence[float],
     points: int,
 ) -> tuple[Figure, Findings]:
-    """Target of rank d/20, noise 0.05; Adam has the best of a grid of weight decays and of theory's optimum."""
+    """Target of rank d/20, noise 0.05; Adam has the best weight decay of a grid that includes theory's optimum."""
     trials, grid = Trials(alphas, dims, seeds), grid_with(np.geomspace(0.05, 1.0, points), alphas)
     problem = asx.RiskMinimization(attention(0.05, 0.05))
     best = parts.dataset("optimum", {"grid": grid.tolist()}, lambda: _best_decays(problem, grid))
@@ -350,7 +350,7 @@ def _numbers(values: np.ndarray) -> str:
 
 
 def _best_decays(problem: asx.RiskMinimization, grid: np.ndarray) -> xr.Dataset:
-    """Best weight decay and its test error by theory, for both parameterisations."""
+    """Compute the best weight decay and its test error by theory, for both parameterisations."""
     columns: dict[str, list[float]] = {}
     for name, _ in _PARAMETERIZATIONS:
         own = replace(problem, parameterization=name)
@@ -365,7 +365,10 @@ def _best_decays(problem: asx.RiskMinimization, grid: np.ndarray) -> xr.Dataset:
 def _best_of_grid(
     parts: Parts, name: str, problem: asx.RiskMinimization, trials: Trials, decays: Sequence[np.ndarray]
 ) -> tuple[xr.DataArray, Comparison, np.ndarray]:
-    """Test errors of Adam at the best of some weight decays (one per alpha each), as the paper chose it, and theory."""
+    """Return Adam's test errors at the best weight decay per alpha, their comparison with theory, and these decays.
+
+    Each row of ``decays`` has one weight decay per alpha; the best has the least mean test error, as in the paper.
+    """
     tried: list[xr.DataArray] = []
     scores: list[xr.Dataset] = []
     last = None
@@ -397,7 +400,7 @@ def _best_of_grid(
     paper=Size(minutes=0.5, gib=0.5, settings={"points": 200}),
 )
 def fig3_right(parts: Parts, *, points: int) -> tuple[Figure, Findings]:
-    """The four thresholds without noise, at vanishing weight decay, two tokens."""
+    """The four thresholds without noise, at vanishing weight decay, for two tokens."""
     ranks = np.linspace(0.01, 1.0, points)
     found = parts.dataset("thresholds", {"points": points}, lambda: thresholds.along_ranks(ranks))
     picture, (axis,) = panels(size=(6.0, 4.2))

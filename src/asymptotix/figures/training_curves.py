@@ -1,4 +1,4 @@
-"""Learning curves of trained attention, theory and Adam: made, drawn and judged alike in every figure."""
+"""Learning curves of trained attention, theory and Adam: computed, drawn and judged in one way for all figures."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ SAMPLES = r"samples  $\alpha = n/d^2$"
 TEST_ERROR = r"test error  $E\,\|y-A\|_F^2$"
 TRAIN_LOSS = r"training loss  $L/d^2$"
 WORDS = {"test_error": "test error", "train_loss": "training loss"}
-#: Share of the data on which the proximal map jumps from which on theory calls itself unproven.
+#: If the proximal map jumps on a larger share of the data than this, replica symmetry is unproven and theory says so.
 JUMPS = 1e-3
 
 
 def attention(rank: float = 0.5, noise: float = 0.5, **options: float | str) -> asx.AttentionIndex:
-    """The data: two tokens and noise 0.5 where nothing else is said."""
+    """Return the data model: by default two tokens and noise 0.5."""
     return asx.AttentionIndex(target=asx.MarchenkoPastur(rank), noise=noise, **options)  # pyright: ignore
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Which runs of Adam a figure has: at these alphas, of these sizes, each with so many seeds."""
+    """Adam's runs of a figure: the alphas, the sizes, the number of seeds at each, and the number of steps."""
 
     alphas: Sequence[float]
     dims: Sequence[int]
@@ -62,9 +62,9 @@ class Trials:
 
 @dataclass(frozen=True)
 class Curve:
-    """Theory along alpha, and runs of Adam at some of its points.
+    """A theory curve along alpha, and runs of Adam at some of its points.
 
-    ``stretch`` multiplies alpha where the curve is drawn.
+    ``stretch`` multiplies alpha in the drawing.
     """
 
     label: str
@@ -74,18 +74,18 @@ class Curve:
     stretch: float = 1.0
 
     def measured(self, name: str) -> xr.DataArray:
-        """An observable of the largest system."""
+        """Return an observable measured on the largest system."""
         assert self.runs is not None
         return largest(self.runs.ds[name])
 
     def largest_jumps(self) -> tuple[float, np.ndarray]:
-        """The largest share of the data on which the proximal map jumps, and the alphas where it is not negligible."""
+        """Return the largest share of the data on which the proximal map jumps, and the alphas where it matters."""
         weight = self.theory.ds["jump_weight"]
         return float(weight.max()), self.stretch * weight["alpha"].values[weight.values > JUMPS]
 
 
 def largest(values: xr.DataArray) -> xr.DataArray:
-    """Of the largest system."""
+    """Select the values of the largest system."""
     return values.isel(dim=-1) if "dim" in values.dims else values
 
 
@@ -110,7 +110,7 @@ def learning_curve(
 
 
 def draw(axis: Axes, curves: Sequence[Curve], name: str, ylabel: str, xlabel: str = SAMPLES, *, log: str = "x") -> None:
-    """An observable of every curve: lines are theory, points are Adam; labels up to a comma."""
+    """Draw an observable of every curve: theory as lines, Adam as points; labels are cut at the first comma."""
     for curve in curves:
         color, style, marker = curve.look
         theory_line(
@@ -127,14 +127,14 @@ def draw(axis: Axes, curves: Sequence[Curve], name: str, ylabel: str, xlabel: st
 
 
 def draw_replicon(axis: Axes, curves: Sequence[Curve], xlabel: str = SAMPLES) -> None:
-    """The replicon along the curves, which must stay below the line 1, with crosses where theory is unproven."""
+    """Draw the replicon, which must stay below the line at 1; crosses mark points where theory is unproven."""
     draw(axis, [Curve(c.label, c.look, c.theory, None, c.stretch) for c in curves], "replicon", "replicon", xlabel)
     axis.axhline(1.0, color="0.35", lw=1.0)
     axis.set_ylim(0, 1.25)
 
 
 def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[Agreement]:
-    """How far Adam is from theory along every curve."""
+    """Compare Adam with theory along every curve."""
     for curve in curves:
         if curve.runs is not None:
             comparison = parts.compare(curve.theory, curve.runs)
@@ -142,7 +142,7 @@ def agreements(parts: Parts, curves: Sequence[Curve], *names: str) -> Iterator[A
 
 
 def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
-    """A sentence on the replicon and on the jumps of the proximal map along the curves."""
+    """Write a sentence on the replicon and on the jumps of the proximal map along the curves."""
     first = f"The replicon is at most {worst_replicon(curves):.2f} where theory is accurate and proven"
     places = []
     for curve in curves:
@@ -158,14 +158,15 @@ def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
 
 
 def worst_replicon(curves: Sequence[Curve]) -> float:
-    """The largest replicon of the points that ended well."""
+    """Return the largest replicon over the converged points."""
     return max(float(c.theory.ds["replicon"].where(c.theory.ds["converged"]).max()) for c in curves)
 
 
 def replicon_claim(curves: Sequence[Curve]) -> Claim:
-    """The replicon less its numerical error, which is large where the proximal map jumps.
+    """Judge whether the replicon, less two numerical errors, stays below one.
 
-    Where it jumps the formula leaves the jumps out: a replicon above one there does not decide.
+    Where the proximal map jumps the error is large and the formula omits the jumps: a replicon above one there does
+    not decide the claim.
     """
     found = f"at most {worst_replicon(curves):.2f} where theory is accurate and proven, nowhere above one by two errors"
     beyond, decided = [], False
@@ -184,7 +185,7 @@ def replicon_claim(curves: Sequence[Curve]) -> Claim:
 
 
 def unfinished(curves: Sequence[Curve]) -> str:
-    """How many runs of Adam did not converge, by curve."""
+    """Write how many runs of Adam did not converge, by curve."""
     counts = [
         f"{int((~c.runs.ds['converged']).sum())} of {c.runs.ds['converged'].size} ({plain(c.label)})"
         for c in curves
@@ -194,7 +195,7 @@ def unfinished(curves: Sequence[Curve]) -> str:
 
 
 def plain(label: str) -> str:
-    """A label without the marks of mathematics, for the record."""
+    """Return a label without TeX marks, for the record."""
     for tex, text in (
         ("$", ""), (r"\lambda", "λ"), (r"\Delta", "Δ"), (r"\kappa", "κ"), (r"\beta", "β"), ("_0", "₀"),
         ("10^{", "1e"), ("0^+", "0⁺"), ("}", ""), ("{", ""),

@@ -1,4 +1,4 @@
-"""Spectra of the learned weights for Fig. 1 of arXiv:2509.24914v1: laws, zeros, bulks, and what Adam found."""
+"""Spectra of the learned weights for Fig. 1 of arXiv:2509.24914v1: laws, zeros, bulks, and Adam's spectra."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ..attention_index.spectra.learned import LearnedSpectrum
     from ..core.result import Result
 
-#: Zeros of an experiment are counted below the value under which the law has this share of its non-zero mass: the
-#: density of singular values starts at zero itself, so that there is no other edge.
+#: A singular value of an experiment counts as zero below the point under which the law has this share of its non-zero
+#: mass. A point must be chosen because the density of singular values starts at zero: it has no lower edge.
 SHARE_OF_SMALL = 0.005
 
 
 def singular_values(runs: Result) -> np.ndarray:
-    """Of W/(m d)^{1/4}, all runs together, ascending."""
+    """Return the singular values of W/(m d)^{1/4}, all runs pooled, in ascending order."""
     return np.sort(np.sqrt(np.maximum(runs.ds["eigenvalues"].values.ravel(), 0.0)))
 
 
 def edge(law: LearnedSpectrum) -> float:
-    """Where the law's non-zero singular values begin."""
+    """Return the point below which a singular value counts as zero."""
     goal, top = law.atom + SHARE_OF_SMALL * law.rank, largest_value(law)
     return float(root_scalar(lambda rho: float(law.singular_value_cdf(rho)) - goal, bracket=(0.0, top)).root)
 
@@ -40,13 +40,13 @@ def largest_value(law: LearnedSpectrum) -> float:
 
 
 def right_bulk(law: LearnedSpectrum) -> float:
-    """Mass of the bulk of larger singular values, NaN where there is one bulk only."""
+    """Return the mass of the bulk of larger singular values; NaN if there is only one bulk."""
     edges = law.convolution.edges
     return law.convolution.moments(float(edges[-1, 0])).mass if len(edges) > 1 else np.nan
 
 
 def measured(laws: dict[float, LearnedSpectrum], found: dict[float, np.ndarray]) -> xr.Dataset:
-    """Zeros and Kolmogorov distances from the law and from the printed one, by alpha."""
+    """Measure the share of zeros, and the Kolmogorov distances from our law and from the printed law, by alpha."""
     rows = {"edge": [], "zeros_theory": [], "zeros_adam": [], "distance": [], "distance_printed": [], "bulks": []}
     for alpha, law in laws.items():
         begin, values = edge(law), found[alpha]
@@ -60,13 +60,16 @@ def measured(laws: dict[float, LearnedSpectrum], found: dict[float, np.ndarray])
 
 
 def right_bulks(theory: Result) -> xr.DataArray:
-    """Mass of the right bulk along a curve of theory."""
+    """Return the mass of the right bulk along a theory curve."""
     masses = [right_bulk(theory.sel(alpha=alpha).spectrum()) for alpha in theory.ds["alpha"].values]
     return xr.DataArray(masses, dims="alpha", coords={"alpha": theory.ds["alpha"].values})
 
 
 def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: np.ndarray, zeros: float) -> None:
-    """Law, law as printed, target and histogram; atoms at zero are in the legend and, of the law, a stem."""
+    """Draw the law, the printed law, the target and the histogram; the legend has their atoms at zero.
+
+    A stem marks the law's atom at zero.
+    """
     top = max(largest_value(law), largest_value(law.printed()), np.sqrt(target.largest), values[-1])
     rho = np.linspace(1e-4, 1.02 * top, 900)
     counts, ends = np.histogram(values[values > edge(law)], bins=26, range=(0.0, float(rho[-1])))
@@ -86,7 +89,7 @@ def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: 
 
 
 def claims(found: xr.Dataset) -> list[Claim]:
-    """What the paper says of the spectra, against what was measured."""
+    """Compare the paper's claims on the spectra with the measurements."""
     ours, theirs = found["distance"].values, found["distance_printed"].values
     bulks = found["bulks"].values.astype(int).tolist()
     where = ", ".join(f"{alpha:g}" for alpha in found["alpha"].values)
@@ -98,7 +101,7 @@ def claims(found: xr.Dataset) -> list[Claim]:
             f"eq. (13) is the law; as printed it is at {_listed(theirs)}",
             "eq. (13)",
             f"{_listed(ours)} with the factor Σ̂/m̂ that (13) lacks",
-            False if farther.all() else None if farther.any() else True,  # small samples scatter
+            False if farther.all() else None if farther.any() else True,  # small samples scatter: not decided
             "examples/errata/spectrum_law.py",
         ),
         Claim(

@@ -1,4 +1,4 @@
-"""Thresholds of arXiv:2509.24914v1: as they were printed, each from its own formula, and those of the library."""
+"""Thresholds of arXiv:2509.24914v1, each from the printed formula, compared with the library's thresholds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .training_curves import attention
 
 
 def interpolation(rank: float, noise: float, tokens: int = 2) -> float:
-    """Eq. (16): J and its derivative of the Marchenko-Pastur target by the library's convolution, else as printed."""
+    """Evaluate eq. (16) as printed; J and its derivative for the Marchenko-Pastur target come from the library."""
     target = asx.MarchenkoPastur(rank)
     goal = target.mean_square + noise / 2
 
@@ -26,7 +26,7 @@ def interpolation(rank: float, noise: float, tokens: int = 2) -> float:
 
 
 def factorized_recovery(rank: float, tokens: int = 2) -> float:
-    """Eqs. (17) and (18), 0 < rank < 1, with incomplete moments of the semicircle."""
+    """Evaluate eqs. (17) and (18), 0 < rank < 1, with incomplete moments of the semicircle."""
 
     def condition(c: float) -> float:
         return _semicircle(1, c) - c * _semicircle(0, c) + c / (1 - rank)
@@ -37,12 +37,12 @@ def factorized_recovery(rank: float, tokens: int = 2) -> float:
 
 
 def bayes_recovery(rank: float, tokens: int = 2) -> float:
-    """Boncoraglio et al., arXiv:2506.01582: kappa_0 (2 - kappa_0)/(T^2 + T - 2), ranks up to one."""
+    """Threshold of Boncoraglio et al., arXiv:2506.01582: kappa_0 (2 - kappa_0)/(T^2 + T - 2), for ranks up to one."""
     return rank * (2 - rank) / (tokens**2 + tokens - 2)
 
 
 def _semicircle(power: int, x: float) -> float:
-    """Integral of t^power over the semicircle on [-2, x]; t = 2 sin(theta) makes it smooth."""
+    """Integrate t^power over the semicircle law on [-2, x]; t = 2 sin(theta) makes the integrand smooth."""
     angle = np.arcsin(min(x, 2.0) / 2)
     at, weight = np.polynomial.legendre.leggauss(60)
     a = 0.5 * (angle - np.pi / 2) + 0.5 * (angle + np.pi / 2) * at
@@ -50,7 +50,7 @@ def _semicircle(power: int, x: float) -> float:
 
 
 def claims(found: xr.Dataset) -> list[Claim]:
-    """The printed formulas, each evaluated by itself, against the thresholds of the library."""
+    """Compare each printed formula, evaluated independently, with the library's thresholds."""
     half = float(found["full"].sel(rank=0.5, method="nearest"))
     ranks = found["rank"].values[(found["rank"] < 1).values]
     noisy = asx.thresholds(asx.RiskMinimization(attention()), progress=False)
@@ -80,7 +80,7 @@ def claims(found: xr.Dataset) -> list[Claim]:
 
 
 def along_ranks(ranks: np.ndarray) -> xr.Dataset:
-    """The four thresholds of Fig. 3 right, by the library."""
+    """Compute the four thresholds of Fig. 3 right with the library."""
 
     def along(kind: type, name: str, **options: str) -> list[float]:
         models = [attention(float(rank), 0.0) for rank in ranks]

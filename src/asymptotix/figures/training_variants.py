@@ -1,4 +1,4 @@
-"""Figs. 4 to 6 of arXiv:2509.24914v1: what is observed, temperatures, numbers of tokens."""
+"""Figs. 4 to 6 of arXiv:2509.24914v1: kinds of output, temperatures, numbers of tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BEFORE_THE_MINIMUM = (
 def fig4(
     parts: Parts, *, alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, target of rank d/2, without noise and with; theory is the same for both outputs."""
+    """Weight decay 0.01, target of rank d/2, without and with noise; theory is the same for both outputs."""
     trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.05, max(alphas), points)
     picture, axes = panels(1, 2, size=(11.0, 4.4))
     found, claims = [], []
@@ -89,7 +89,7 @@ def _outputs(parts: Parts, noise: float, output: str, grid: np.ndarray, trials: 
 
 
 def _equal_claim(name: str, noise: float, lab: Curve, seq: Curve) -> Claim:
-    """Whether what two experiments on the same data differ by, run by run, falls with the size of the system."""
+    """Judge whether the difference of two experiments on the same data, run by run, falls with the system size."""
     assert lab.runs is not None
     assert seq.runs is not None
     apart = abs((seq.runs.ds[name] / lab.runs.ds[name] - 1).mean("seed")).mean("alpha")
@@ -101,7 +101,7 @@ def _equal_claim(name: str, noise: float, lab: Curve, seq: Curve) -> Claim:
 
 
 def _scatter_claim(name: str, noise: float, lab: Curve, seq: Curve) -> Claim:
-    """Whether the means differ by less than runs scatter, at the largest size: error bars are standard deviations."""
+    """Judge whether the means at the largest size differ by less than a standard deviation, the paper's error bar."""
     assert lab.runs is not None
     assert seq.runs is not None
     first, second = (curve.runs.ds[name].isel(dim=-1) for curve in (lab, seq) if curve.runs is not None)
@@ -128,7 +128,7 @@ def _scatter_claim(name: str, noise: float, lab: Curve, seq: Curve) -> Claim:
 def fig5(
     parts: Parts, *, alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.01, target of rank d/2, equal temperatures of target and learner."""
+    """Weight decay 0.01, target of rank d/2; target and learner have equal temperatures."""
     trials, grid = Trials(alphas, dims, seeds), np.append(np.geomspace(0.05, 4.0, points), [0.8, 0.9])
     picture, axes = panels(2, 2, size=(11.0, 6.4), sharex=True, height_ratios=[3, 1])
     found, claims, everything = [], [], []
@@ -159,7 +159,7 @@ def fig5(
 
 
 def _temperature_claim(noise: float, curves: Sequence[Curve]) -> Claim:
-    """Whether a smaller beta has the lower test error at every alpha, by theory."""
+    """Judge whether by theory a smaller beta has the lower test error at every alpha."""
     errors = [curve.theory.ds["test_error"] for curve in curves]
     crossed = [
         f"β = {low:g} is worse than {high:g} from α = {float(worse['alpha'].min()):.3g} on"
@@ -203,7 +203,7 @@ def _pairs(names: Sequence[float], values: Sequence[xr.DataArray]) -> list[tuple
 def fig6(
     parts: Parts, *, tokens: Sequence[int], alphas: Sequence[float], dims: Sequence[int], seeds: int, points: int
 ) -> tuple[Figure, Findings]:
-    """Weight decay 0.001, target of rank d/2; the paper has experiments only."""
+    """Weight decay 0.001, target of rank d/2; the paper shows experiments only."""
     trials, grid = Trials(alphas, dims, seeds), np.geomspace(0.125, 4.0, points)
     picture, axes = panels(3, 2, size=(11.0, 9.0), sharex=True, height_ratios=[3, 2.4, 1])
     found, claims, everything = [], [], []
@@ -227,7 +227,7 @@ def fig6(
         found += list(agreements(parts, curves, "test_error"))
         claims.append(_alignment_claim(noise, curves, nulls))
         everything += curves
-    for axis in axes[4:]:  # scales are set by now, which would undo it
+    for axis in axes[4:]:  # after the scales, which would reset the ticks
         axis.set_xticks([0.125, 0.25, 0.5, 1, 2, 4], ["1/8", "1/4", "1/2", "1", "2", "4"])
         axis.minorticks_off()
     axes[0].legend(title=f"lines: theory\npoints: {trials.words}", title_fontsize=9)
@@ -246,13 +246,13 @@ _RESCALED = r"rescaled samples  $\bar\alpha = \alpha\,(T^2+T-2)/2$"
 
 
 def _error_of_zero(parts: Parts, name: str, tokens: int, noise: float) -> float:
-    """Test error of S = 0, which enormous weight decay enforces."""
+    """Return the test error of S = 0, which a huge weight decay enforces."""
     problem = asx.RiskMinimization(attention(noise=noise, tokens=tokens), weight_decay=1e3)
     return float(parts.solve(name, problem, alpha=1e-3).ds["test_error"])
 
 
 def _draw_shares(axis: Axes, curves: Sequence[Curve], nulls: Sequence[float]) -> None:
-    """Test errors relative to that of S = 0."""
+    """Draw test errors divided by the test error of S = 0."""
     for curve, null in zip(curves, nulls, strict=True):
         color, style, marker = curve.look
         errors = curve.theory.ds["test_error"]
@@ -263,7 +263,7 @@ def _draw_shares(axis: Axes, curves: Sequence[Curve], nulls: Sequence[float]) ->
 
 
 def _alignment_claim(noise: float, curves: Sequence[Curve], nulls: Sequence[float]) -> Claim:
-    """How far curves of different T are apart at equal rescaled samples, by theory, as they are and as shares."""
+    """Judge how far theory curves of different T differ at equal rescaled samples, in errors and in relative errors."""
     at = np.geomspace(0.2, 2.0, 25)
     errors = np.array(
         [np.interp(at, c.stretch * c.theory.ds["alpha"].values, c.theory.ds["test_error"].values) for c in curves]
@@ -276,7 +276,7 @@ def _alignment_claim(noise: float, curves: Sequence[Curve], nulls: Sequence[floa
     )
     what = f"curves of different T against ᾱ, Δ = {noise:g}"
     script = "examples/errata/tokens_rescaled.py"
-    # "Align" may be meant of shares: then it is not decided by errors that do not.
+    # "Align" may refer to errors relative to S = 0: if these align, the claim is not decided by the errors themselves.
     holds = True if np.median(raw) < 1.3 else None if share < 0.1 else False
     return Claim(what, "largely align", "Appendix E", found, holds, script)
 

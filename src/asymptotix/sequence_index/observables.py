@@ -1,4 +1,4 @@
-"""What is read off the overlap: prediction errors and the free entropy.
+"""Observables computed from the overlap: prediction errors and the free entropy.
 
 Troiani et al., arXiv:2502.00901, Theorem 2.1, eqs. (10) and (11).
 
@@ -14,14 +14,14 @@ from ..numerics.quadrature import Estimate, randomised_average
 from . import streams
 from .channels.protocol import Averages, Channel
 
-#: Nodes per randomisation of a prediction error.
+#: Number of nodes per randomisation for a prediction error.
 PREDICTION_NODES = 2**13
-#: Of its change with the overlap.
+#: Number of nodes for the change of a prediction error with the overlap.
 _DIFFERENCE_NODES = 2**9
 
 
 def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None = None) -> Estimate:
-    """Bayes and plug-in error, in this order, at posterior variance V = I - Q.
+    """Return the Bayes error and the plug-in error, in this order, at posterior variance V = I - Q.
 
     With Z, Z' two indices of the same field omega (Z = sqrt(Q) xi + sqrt(V) n),
 
@@ -32,7 +32,7 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
     ----------
     V : array (P, P)
     spread : array (P,) or (P, P), optional
-        Numerical error of the overlap; what it does to the errors is added to their own.
+        Numerical error of the overlap; its effect on both errors is added to their numerical errors.
     """
     moved = None if spread is None or not (spread > 0).any() else _moved(V, spread)
 
@@ -40,7 +40,7 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
         here = _squared_errors(channel, V, nodes)
         if moved is None:
             return here
-        # A difference on common nodes: the first of them tell it.
+        # The difference on common nodes has little noise, so that the first nodes suffice.
         few, change = slice(_DIFFERENCE_NODES), np.zeros_like(here)
         change[few] = _squared_errors(channel, moved, nodes[few]) - here[few]
         return np.concatenate([here, change * (len(nodes) / len(nodes[few]))], axis=1)
@@ -52,7 +52,7 @@ def prediction_errors(channel: Channel, V: np.ndarray, spread: np.ndarray | None
 
 
 def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """V with each of its principal variances larger by (at most) the error of its entries."""
+    """Return V with each principal variance raised by at most the error of the entries of V."""
     spread = np.diag(spread) if spread.ndim == 1 else spread
     values, vectors = np.linalg.eigh(V)
     along = np.einsum("ik,ij,jk->k", abs(vectors), spread, abs(vectors))
@@ -60,7 +60,7 @@ def _moved(V: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 
 def _squared_errors(channel: Channel, V: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Of every node, what averages to both errors (n, 2)."""
+    """Return for every node the two numbers (n, 2) whose averages are the Bayes and the plug-in error."""
     P, M = channel.indices, channel.tokens
     root_q, root_v = psd_sqrt(np.eye(P) - V, scale=1.0), psd_sqrt(V)
     field, first, second = (nodes[:, k * P * M : (k + 1) * P * M].reshape(-1, P, M) for k in range(3))
@@ -76,11 +76,11 @@ def _squares(difference: np.ndarray) -> np.ndarray:
 def free_entropy(
     V: np.ndarray, alpha: float, averages: Averages, side_information: float = 0.0, evidence_error: float = 0.0
 ) -> Estimate:
-    """Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out, v_k the eigenvalues of V = I - Q.
+    """Return Phi(Q) = 1/2 sum_k [log(v_k/(1-l)) + 1 - v_k/(1-l)] + alpha E log Z_out.
 
-    Its stationary points are the fixed points of state evolution: d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without
-    side information the first term is (log det(I-Q) + Tr Q)/2. V is a matrix (P, P), or a vector where it is diagonal;
-    ``evidence_error`` is that of E log Z_out beyond its scatter.
+    v_k are the eigenvalues of V = I - Q. The stationary points of Phi are the fixed points of state evolution:
+    d Phi/dQ = (alpha E[g g^T] - Qhat(Q))/2. Without side information the first term is (log det(I-Q) + Tr Q)/2. V is a
+    matrix (P, P), or a vector if it is diagonal; ``evidence_error`` is the error of E log Z_out besides its scatter.
     """
     v = V if V.ndim == 1 else np.linalg.eigvalsh(V)
     ratio = v / (1 - side_information)

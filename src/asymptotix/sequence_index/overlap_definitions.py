@@ -1,7 +1,7 @@
-"""What the numbers of Bayes-optimal learning of sequence multi-index models mean, of theory and of all algorithms.
+"""Definitions of all observables of Bayes-optimal learning of sequence multi-index models, in theory and algorithms.
 
-Troiani et al., arXiv:2502.00901. Every entry is as it is computed: where the print has another formula, ours is the
-corrected one.
+The observables are those of Troiani et al., arXiv:2502.00901. Every entry has the formula that is computed; if the
+printed formula differs, the entry has the corrected one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OVERLAP_DEFINITIONS: Table = table(
     Observable("tokens", "tokens", "Length of a sequence.", symbol="M"),
     Observable("rank", "rank of a layer", "Number of rows of a layer's weights.", symbol="P_l"),
     Observable("indices", "indices", "Number of rows of the weights, in all.", symbol="P"),
-    # -- the order parameter and what is read off it
+    # -- the order parameter and observables computed from it
     Observable(
         "overlap", "overlap",
         "Of the posterior mean of the weights W with the teacher's W*, per coordinate: 0 is nothing learned, the "

@@ -1,4 +1,4 @@
-"""Bayes-optimal learning of sequence multi-index models, as the verbs want it.
+"""Theory of Bayes-optimal learning of sequence multi-index models, with the interface that the verbs need.
 
 Equation si-estimation of docs/theory/sequence_index.md.
 """
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 STARTS = ("uninformed", "informed")
-#: Number of directions that a link depends on, with the link, under its identity, P and M. It takes seconds to find and
-#: the noise has no part in it: a sweep finds it once.
+#: Links and the number of directions that each depends on, by (identity of the link, P, M). The number takes seconds to
+#: compute and does not depend on the noise, so that a sweep computes it once.
 _SEEN: dict[tuple[int, int, int], tuple[Any, int]] = {}
 
 
 class BayesProblem(Protocol):
-    """What is read of a Bayes-optimal problem."""
+    """Properties of a Bayes-optimal problem that the theory reads."""
 
     @property
     def model(self) -> Specification: ...
@@ -67,7 +67,7 @@ class SequenceIndexTheory:
         return self._learned_with({})
 
     def _learned_with(self, fixed: Mapping[int, float]) -> Part:
-        """Return the same with some overlaps held."""
+        """Return the rows and the cheapest state evolution as `_learned` does, with some overlaps held fixed."""
         model, side = self.problem.model, self.problem.side_information
         read = without_unread_rows(model) if isinstance(model, LinkModel) else None
         simplest = None if read is None else one_token(read.model)
@@ -82,7 +82,7 @@ class SequenceIndexTheory:
 
     @cached_property
     def _doubt(self) -> float:
-        """Bound on the probability of samples that show a row which counts as unread."""
+        """Bound on the probability of samples that show a row counted as unread."""
         return doubt_of_unread_rows(self.problem.model) if isinstance(self.problem.model, LinkModel) else 0.0
 
     def dimensions(self) -> Mapping[str, tuple[str, ...]]:
@@ -115,7 +115,7 @@ class SequenceIndexTheory:
         progress: Progress,
         fixed: Mapping[int, float] | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Points in order of increasing alpha, each starting from the one before."""
+        """Solve the points in order of increasing alpha, each starting from the solution before."""
         start = self._check_start(start)
         self._refuse_large()
         rows, evolution = self._learned_with(fixed) if fixed else self._learned
@@ -126,12 +126,12 @@ class SequenceIndexTheory:
             progress.message(f"alpha = {alphas[position]:.4g}")
             alpha = evolution.copies * float(alphas[position])
             solution = _solved(evolution, alpha, start, tolerance, hint)
-            # From the edge of exact recovery nothing is to be followed.
+            # A solution at the edge of exact recovery is no start for the next point.
             hint = solution if solution.settled and not solution.marginal else hint
             yield int(position), self._outcome(evolution, alpha, self._of_all_rows(solution, rows, alpha, fixed or {}))
 
     def _refuse_large(self) -> None:
-        """MemoryError where what an average over data holds at once does not fit into memory."""
+        """Raise MemoryError if the arrays of an average over data do not fit into memory."""
         channel = self.channel
         n, one = channel.indices * channel.tokens, np.zeros((1, channel.indices, channel.tokens))
         numbers = max(self.state_evolution.nodes.numbers, PREDICTION_NODES * 3 * (n + np.size(channel.output(one))))
@@ -155,13 +155,13 @@ class SequenceIndexTheory:
     def _of_all_rows(
         self, solution: OverlapSolution, rows: Sequence[int], alpha: float, fixed: Mapping[int, float]
     ) -> OverlapSolution:
-        """Return the solution of all rows. Rows without a solution have the held overlap or the side information's."""
+        """Return the solution of all rows. Unlearned rows have the held overlap or the side information's overlap."""
         P, places = self.channel.indices, np.ix_(rows, rows)
         if len(rows) == P:
             return solution
         largest = 1 - 1 / PRECISIONS[1]
         Q = np.diag([min(fixed.get(row, self.problem.side_information), largest) for row in range(P)])
-        # In a fraction of the samples, at most the doubt, the output may show these rows.
+        # The output may show these rows in a fraction of the samples, bounded by _doubt.
         free = [row not in fixed for row in range(P)]
         V, error = np.eye(P) - Q, alpha * self._doubt * np.diag(free)
         Q[places], V[places], error[places] = solution.Q, solution.V, solution.Q_error
@@ -206,25 +206,25 @@ class SequenceIndexTheory:
         )
 
     def parts(self) -> list[Part]:
-        """What is learned without the rest: parts of the outputs with index rows of their own."""
+        """Return the parts that are learned independently: outputs that depend on their own index rows."""
         model = self.problem.model
         separate = link_parts(model) if isinstance(model, LinkModel) else []
         if len(separate) < 2:
             return [self._learned]
-        # Parts that are the same function have one state evolution.
+        # Parts with the same function share one state evolution.
         names = [np.asarray(part.model.function_sample("link")).tobytes() for part in separate]
         evolutions = {name: StateEvolution(channel_of(part.model)) for name, part in zip(names, separate, strict=True)}
         return [Part(part.rows, evolutions[name]) for name, part in zip(names, separate, strict=True)]
 
     def trace(self, *, iterations: int, damping: float, alpha: float) -> Mapping[str, np.ndarray]:
-        """Overlap after 1, 2, ... iterations, from the overlap of the side information."""
+        """Return the overlap after 1, 2, ... iterations, starting from the overlap of the side information."""
         (rows, evolution), P = self._learned, self.channel.indices
         overlaps = np.tile(self.problem.side_information * np.eye(P), (iterations, 1, 1))
         overlaps[:, *np.ix_(rows, rows)] = evolution.trace(evolution.copies * alpha, iterations, damping)[1:]
         return {"overlap": overlaps}
 
     def comparable(self, experiment: xr.Dataset) -> xr.Dataset:
-        """Remove the overlap that a random estimate has with the teacher, 1/D for every row that it is seen through."""
+        """Subtract a random estimate's overlap with the teacher: 1/D for every estimated row that counts towards it."""
         experiment, rows = experiment.copy(), self._rows_seen_through()
         for name in ("overlap", "overlap_trace"):
             if name in experiment and "dim" in experiment.coords:
@@ -234,7 +234,10 @@ class SequenceIndexTheory:
         return experiment
 
     def _rows_seen_through(self) -> int:
-        """Rows of an estimate that see a row of the teacher: those of its part of the data that the output shows."""
+        """Return the number of an estimate's rows in which a row of the teacher can show.
+
+        These are the rows of its part of the data, and no more than the directions that the output shows.
+        """
         rows, link = int(self.channel.overlap_mask.sum(0).max()), getattr(self.problem.model, "link", None)
         if rows == 1 or link is None:  # attention depends on all of its rows
             return rows
@@ -259,7 +262,7 @@ def _solved(
 
 
 def held_overlaps(fixed: Any, labels: Sequence[str]) -> dict[int, float]:
-    """What ``fixed`` holds, by position from 0 in ascending order; ``labels`` is what the indices are called."""
+    """Return the overlaps in ``fixed`` by position from 0, in ascending order; ``labels`` name the indices."""
     if not isinstance(fixed, Mapping):
         such = f"{{{labels[0]!r}: 0.0}} or {{0: 0.0}}"
         raise TypeError(f"fixed must be a mapping from indices to overlaps, such as {such}, got {fixed!r}")
@@ -275,7 +278,7 @@ def held_overlaps(fixed: Any, labels: Sequence[str]) -> dict[int, float]:
 
 
 def _held_index(key: Any, labels: Sequence[str]) -> int:
-    """The position that a key of ``fixed`` means: itself, in digits too, as the keys of files are, or a label's."""
+    """Return the position that a key of ``fixed`` means: a number, a string of digits as in files, or a label."""
     meant = label_position(key, labels) if isinstance(key, str) and not key.isdecimal() else key
     known = ", ".join(map(repr, labels))
     if meant is None:
@@ -288,7 +291,7 @@ def _held_index(key: Any, labels: Sequence[str]) -> int:
 
 
 def _is_overlap(Q: np.ndarray) -> bool:
-    """Symmetric, with eigenvalues in [0, 1)."""
+    """Return whether a matrix is symmetric with eigenvalues in [0, 1)."""
     if not np.isfinite(Q).all() or abs(Q - Q.T).max() > 1e-12:
         return False
     values = np.linalg.eigvalsh(Q)

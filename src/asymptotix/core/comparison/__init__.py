@@ -1,1 +1,1 @@
-"""What is said of an experiment beside its theory: differences, how far noise explains them, how they go with size."""
+"""Comparison of an experiment with its theory: differences, their significance, and their trend with the size."""

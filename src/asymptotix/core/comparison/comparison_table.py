@@ -1,4 +1,4 @@
-"""A comparison in words and as a table: which entries there are, which of them count once, which are beyond noise."""
+"""A comparison as sentences and as a table: which entries exist, which are duplicates, which are significant."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from ..dataset.rows import INDEX_DIMENSIONS, label_name
 from .scores import PARTS, chance_bound, common_z
 from .size_trend import SizeTrend, by_points, size_trend
 
-#: Relative difference below which two entries are one number that was computed twice.
+#: Relative difference below which two entries, such as those of a symmetric matrix, count as the same number.
 _SAME = 1e-6
-#: So few runs hardly know their own noise: only a difference of many times that is beyond it.
+#: Number of runs up to which their noise is itself hardly known: only a difference of many times the noise is
+#: significant then.
 _FEW_RUNS = 3
 _HEADER = ("observable", "theory", "experiment", "runs", "difference", "relative", "t", "dof", "z", "")
 
 
 @dataclass(frozen=True)
 class ComparedObservable:
-    """The numbers of one observable as arrays of one shape, and which of its entries are listed.
+    """One observable of a comparison: its parts as arrays of one shape, and which of its entries are listed.
 
     Parameters
     ----------
     name : str
     columns : mapping
-        Part -> array with the dimensions of all parts together.
+        Part (see :data:`PARTS`) -> array; all arrays are broadcast to the same dimensions.
     """
 
     name: str
@@ -38,7 +39,7 @@ class ComparedObservable:
 
     @classmethod
     def of(cls, ds: xr.Dataset, name: str) -> ComparedObservable:
-        """That of a comparison's dataset."""
+        """Return the observable of this name from a comparison's dataset."""
         arrays = xr.broadcast(*(ds[f"{name}_{part}"] for part in PARTS))
         return cls(name, dict(zip(PARTS, arrays, strict=True)))
 
@@ -51,20 +52,23 @@ class ComparedObservable:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Axes of rows and columns of the matrices that it consists of, if it does."""
+        """Axes (row, column) of every pair of dimensions along which the observable is a matrix."""
         dims = self.dims
         return [(i, dims.index(f"{dim}_other")) for i, dim in enumerate(dims) if f"{dim}_other" in dims]
 
     @cached_property
     def present(self) -> np.ndarray:
-        """Not the entries of other points' indices. A point that failed as a whole keeps its own."""
+        """Entries that exist at their point: not those of indices that only other points have.
+
+        A point where everything is missing, because it failed, keeps all of its entries.
+        """
         missing = np.isnan(self["theory"]) & (self["runs"] == 0)
         axes = tuple(i for i, dim in enumerate(self.dims) if dim in INDEX_DIMENSIONS)
         return ~missing | missing.all(axis=axes, keepdims=True)
 
     @cached_property
     def off_diagonal(self) -> np.ndarray:
-        """Entries between different rows and columns."""
+        """Entries whose row and column differ."""
         found = np.zeros(self["theory"].shape, bool)
         for row, column in self._row_and_column():
             found |= row != column
@@ -72,7 +76,7 @@ class ComparedObservable:
 
     @cached_property
     def again(self) -> np.ndarray:
-        """Entries below the diagonal whose numbers are those above it."""
+        """Entries below the diagonal that equal their mirror image above it."""
         below = np.zeros(self["theory"].shape, bool)
         undecided = ~below
         for row, column in self._row_and_column():
@@ -84,7 +88,7 @@ class ComparedObservable:
 
     @cached_property
     def zero_by_symmetry(self) -> np.ndarray:
-        """Entries off the diagonal that are exactly zero in the theory, at all points that have a number."""
+        """Entries off the diagonal that the theory gives as exactly zero at every point with a number."""
         zero, missing = self["theory"] == 0, np.isnan(self["theory"])
         kept = {axis for pair in self.pairs for axis in pair}
         others = tuple(i for i in range(zero.ndim) if i not in kept)
@@ -93,30 +97,30 @@ class ComparedObservable:
 
     @property
     def judged(self) -> np.ndarray:
-        """Entries that count and have a z, each once."""
+        """Entries that exist, are no duplicates and have a z."""
         return self.present & ~self.again & np.isfinite(self["z"])
 
     def listed(self, beyond: np.ndarray) -> np.ndarray:
-        """Entries that a reader wants to see: once each, and zeros of symmetry only where the runs contradict them."""
+        """Return the entries to list: no duplicates, and zeros by symmetry only where the runs contradict them."""
         return self.present & ~self.again & (~self.zero_by_symmetry | beyond)
 
     @property
     def trend(self) -> SizeTrend | None:
-        """How the distance of what is listed goes with the size."""
+        """The trend with the size of the distance between theory and experiment, over the listed entries."""
         counted = self.columns["z"].copy(data=self.present & ~self.again & ~self.zero_by_symmetry)
         noise = (self.columns["sem"] ** 2 + self.columns["floor"] ** 2) ** 0.5
         parts = (self.columns["difference"], noise, self.columns["runs"], self.columns["z"])
         return size_trend(*(part.where(counted) for part in parts))
 
     def where(self, position: Sequence[int], controls: Sequence[str]) -> dict[str, str]:
-        """The controls of an entry in words."""
+        """Return control -> value as text, at an entry."""
         at = dict(zip(self.dims, position, strict=True))
         coords = self.columns["theory"].coords
         found = {name: coords[name].values for name in controls if name in coords}
         return {name: number(values[at[name]] if name in at else values) for name, values in found.items()}
 
     def entry(self, position: Sequence[int], controls: Sequence[str]) -> str:
-        """What an entry is called: by the labels of its rows, one of them on the diagonal."""
+        """Return the name of an entry: the labels of its row and column, a single one on the diagonal."""
         names = [self._label(dim, i) for dim, i in zip(self.dims, position, strict=True) if dim not in controls]
         names = list(dict.fromkeys(names)) if self.pairs and not self.off_diagonal[tuple(position)] else names
         return f"[{', '.join(names)}]" if names else ""
@@ -136,12 +140,12 @@ class ComparedObservable:
 
 
 class ComparisonInWords:
-    """All observables of a comparison, judged together.
+    """All observables of a comparison, with one significance bound for all of their entries.
 
     Parameters
     ----------
     ds : Dataset
-        Of a comparison.
+        The dataset of a comparison.
     names : sequence of str
         Its observables.
     """
@@ -150,29 +154,29 @@ class ComparisonInWords:
         self.observables = [ComparedObservable.of(ds, name) for name in names]
         kinds = [(str(name), values) for name, values in ds.coords.items()]
         self.controls = [name for name, values in kinds if values.dtype.kind in "iuf" and values.ndim <= 1]
-        # Every entry is a question, and every observable as a whole.
+        # Number of tests: one for each entry, and one for each observable as a whole.
         self.bound = chance_bound(sum(int(one.judged.sum()) + 1 for one in self.observables))
 
     def beyond(self, one: ComparedObservable) -> np.ndarray:
-        """Entries that differ by more than chance explains, in view of how many there are."""
+        """Return the significant entries: the bound on their z accounts for the number of entries."""
         return one.judged & (abs(one["z"]) > self.bound)
 
     def table(self, *, every: bool) -> str:
-        """One line per entry, see :meth:`Comparison.table`."""
+        """Return one line per entry, see :meth:`Comparison.table`."""
         rows, notes = self._rows(every=every)
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*(line.rstrip() for line in lines), *notes])
 
     def html(self) -> str:
-        """The table of what is listed by default, for a notebook."""
+        """Return the table of the entries listed by default, as HTML for a notebook."""
         (head, *rows), notes = self._rows(every=False)
         cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
         header = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
         return f"<table><tr>{header}</tr>{''.join(cells)}</table>" + "".join(f"<p>{html.escape(n)}</p>" for n in notes)
 
     def _rows(self, *, every: bool) -> tuple[list[tuple[str, ...]], list[str]]:
-        """The cells, header first, and what is to be said below them."""
+        """Return the rows of cells, header first, and the notes below the table."""
         rows: list[tuple[str, ...]] = [(*self.controls, *_HEADER)]
         left_out, starred = 0, False
         for one in self.observables:
@@ -191,9 +195,9 @@ class ComparisonInWords:
         return rows, notes
 
     def sentences(self, tolerance: float | None) -> list[str]:
-        """Some lines per observable: the largest difference, whether it is noise, and if not how it goes with the size.
+        """Return a few lines per observable: its largest difference, whether noise explains it, its trend with size.
 
-        ``tolerance`` is that of the theory.
+        ``tolerance`` is the tolerance of the theory.
         """
         lines = []
         for one in self.observables:
@@ -218,7 +222,7 @@ class ComparisonInWords:
         largest: tuple[int, ...],
         tolerance: float | None,
     ) -> str:
-        """Whether noise explains the differences."""
+        """Return a phrase on whether noise explains the differences."""
         judged = one.judged & listed
         missing = int((listed & ~judged).sum())
         if not judged.any():
@@ -245,7 +249,7 @@ class ComparisonInWords:
         return said + unknown
 
     def _said_of(self, one: ComparedObservable, at: tuple[int, ...]) -> str:
-        """The difference of an entry, where it is, and its t."""
+        """Return the difference of an entry, its place and its t as text."""
         where = [f"{name} = {value}" for name, value in one.where(at, self.controls).items()]
         where += [text] if (text := one.entry(at, self.controls)) else []
         share = "" if np.isnan(one["relative"][at]) else f" ({percent(one['relative'][at])})"
@@ -256,7 +260,7 @@ class ComparisonInWords:
 
 
 def _largest(one: ComparedObservable, listed: np.ndarray) -> tuple[int, ...] | None:
-    """Where the largest difference is, at the largest size; None where there is none."""
+    """Return the position of the largest difference at the largest size; None where there is none."""
     gaps = np.where(listed & np.isfinite(one["difference"]), abs(one["difference"]), -1.0)
     if "dim" in one.dims:
         sizes = one.columns["theory"]["dim"]
@@ -269,7 +273,7 @@ def _at_largest(values: np.ndarray) -> tuple[int, ...]:
 
 
 def _numbers(one: ComparedObservable, at: tuple[int, ...]) -> tuple[str, ...]:
-    """Theory, experiment, runs, difference, relative difference, t, its degrees of freedom, z."""
+    """Return the cells: theory, experiment, runs, difference, relative difference, t, its degrees of freedom, z."""
     sem = float(one["sem"][at])
     measured = number(one["mean"][at]) + ("" if np.isnan(sem) else f" ± {number(sem, 2)}")
     t, dof, z = (float(one[part][at]) for part in ("t", "dof", "z"))
@@ -291,12 +295,12 @@ def _counted(entries: np.ndarray) -> str:
 
 
 def number(value: object, digits: int = 4) -> str:
-    """To a few digits, a dash where there is none."""
+    """Format a number to ``digits`` digits; NaN becomes a dash."""
     found = float(np.asarray(value, float))
     return "-" if math.isnan(found) else f"{found:.{digits}g}"
 
 
 def percent(share: object) -> str:
-    """A share in percent, a dash where there is none."""
+    """Format a share in percent; NaN becomes a dash."""
     found = float(np.asarray(share, float))
     return "-" if math.isnan(found) else f"{100 * found:+.2g} %"

@@ -1,4 +1,4 @@
-"""Local exponents of a curve: how an observable goes as a power of what it is drawn against."""
+"""Local exponents of a curve: the power of a control with which an observable grows or falls."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class ScalingExponent:
     ----------
     observable, along : str
     local : xarray.Dataset
-        ``slope``, the logarithmic derivative at every point of the result, and ``slope_err``, which follows from the
+        ``slope``, the logarithmic derivative at every point of the result, and ``slope_err``, its error from the
         numerical or statistical errors of the observable.
     mean, error : xarray.DataArray
-        Slope of a straight line through the logarithms in the window, and its error from those of the observable.
+        Slope of a straight line through the logarithms in the window, and its error from the observable's errors.
     spread : xarray.DataArray
-        Half the difference between the largest and the smallest local slope in the window: how far from a power law the
-        curve is there.
+        Half the difference between the largest and the smallest local slope in the window: a measure of the deviation
+        from a power law.
     window : pair of float
     words : str
-        Why there is no power law to be expected, where there is none.
+        Reason why no power law is expected; "" where one is expected.
     """
 
     observable: str
@@ -67,18 +67,18 @@ def scaling_exponent(
     along: str = "alpha",
     window: tuple[float, float] | None = None,
 ) -> ScalingExponent:
-    """Local logarithmic slope of an observable, and its spread over a window.
+    """Return the local logarithmic slope of an observable, and its mean and spread over a window.
 
     Parameters
     ----------
     result : Result
-        Of theory or of an experiment, of which the mean over seeds is taken.
+        Result of a theory, or of an experiment, for which the mean over seeds is used.
     observable : str
-        Positive along the dimension; points without a number have no slope and are stepped over.
+        An observable that is positive along the dimension. Points without a number are skipped and have no slope.
     along : str
-        A dimension of the result with positive values, three or more.
+        A dimension of the result with at least three values, all positive.
     window : pair of float, optional
-        Values of ``along`` between which the mean and the spread are taken, both included; by default all.
+        First and last value of ``along`` for the mean and the spread, both included; by default all values.
 
     Returns
     -------
@@ -122,16 +122,16 @@ def scaling_exponent(
 def _slopes(
     y: np.ndarray, share: np.ndarray, *, log_x: np.ndarray, inside: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float, float, float]:
-    """Local slopes of one curve and their errors, slope and error of a line through the window, and the spread there.
+    """Return the local slopes of one curve and their errors, then slope, error and spread in the window.
 
-    Between points that have a number those that have none are stepped over.
+    Slope and error are those of a line through the window. Points without a number are skipped.
     """
     slope, slope_err = np.full((2, len(y)), np.nan)
     known = np.isfinite(y)
     seen = known & inside
     if seen.sum() < 2:
         return slope, slope_err, np.nan, np.nan, np.nan
-    # rows: local slopes as sums over the points
+    # Row i holds the weights of all points in the local slope at point i.
     by_point = np.asarray(np.gradient(np.eye(known.sum()), log_x[known], axis=0))
     slope[known], slope_err[known] = by_point @ y[known], np.sqrt(by_point**2 @ share[known] ** 2)
     centred = log_x[seen] - log_x[seen].mean()
@@ -141,7 +141,7 @@ def _slopes(
 
 
 def _values(ds: xr.Dataset, observable: str, along: str) -> tuple[xr.DataArray, xr.DataArray]:
-    """The observable and its errors, those of a mean over seeds if there are any."""
+    """Return the observable and its errors; with seeds, the mean over them and its standard error."""
     if observable not in ds.data_vars:
         raise ValueError(f"observable must be one of {', '.join(map(str, ds.data_vars))}, got {observable!r}")
     values = ds[observable]
@@ -166,7 +166,7 @@ def _window(window: Any, x: np.ndarray) -> tuple[float, float]:
 
 
 def _no_power_law(description: Any) -> str:
-    """What a part of the description says on why its curves are no power laws."""
+    """Return the reason why no power law is expected, from the first part of the description that has one, or ""."""
     words = getattr(description, "no_power_law", "")
     if words or not dataclasses.is_dataclass(description):
         return words

@@ -1,10 +1,11 @@
 """Scores of an observable: the difference of runs from theory, and whether noise explains it.
 
-The standard error of few runs is itself uncertain, so that (mean - theory)/error is Student's t and not a Gaussian:
-with two runs it exceeds 12 in one case of twenty. What the theory does not know (its numerical error) and what
-arithmetic does not resolve are a floor under the error of the runs. The degrees of freedom stay those of the runs: the
-floor is known better than their scatter, but Welch's and Satterthwaite's formula, which counts that, calls one pair of
-runs in thirteen different at a level of one in a hundred where the floor is a fifth of their standard deviation.
+The standard error of few runs is itself uncertain, so (mean - theory)/error follows Student's t and not a Gaussian:
+with two runs it exceeds 12 in one case of twenty. The numerical error of the theory and the rounding of the arithmetic
+are added in quadrature to the error of the runs, as a floor. The degrees of freedom are those of the runs alone. The
+formula of Welch and Satterthwaite would increase them, because the floor is known better than the scatter of the runs;
+but where the floor is a fifth of their standard deviation, it calls one pair of runs in thirteen significant at a level
+of one in a hundred.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from scipy.special import ndtri, stdtr
 
 #: Relative rounding of single precision, in which most experiments run.
 ROUNDING = 2.0**-23
-#: How often chance alone may say of a whole comparison that an entry of it differs.
+#: Probability that a whole comparison has a significant entry by chance alone.
 CHANCE = 0.01
-#: Part of an observable -> words for its long name, and whether it has the observable's units.
+#: Part of an observable -> template of its long name, and whether it has the observable's units.
 PARTS: Mapping[str, tuple[str, bool]] = {
     "theory": ("{} of the theory", True),
     "mean": ("{}, mean over runs", True),
@@ -36,10 +37,10 @@ PARTS: Mapping[str, tuple[str, bool]] = {
 
 
 def scores(exact: xr.DataArray, error: xr.DataArray, runs: xr.DataArray) -> dict[str, xr.DataArray]:
-    """All parts of :data:`PARTS`, from theory, its numerical error, and runs along ``seed``.
+    """Return all parts of :data:`PARTS`, from the theory, its numerical error, and the runs along ``seed``.
 
-    t, dof and z are NaN where the error of the runs is not known: one run, or runs that all gave the same number, as
-    counts may. Of these z is zero where that number is the theory's.
+    t, dof and z are NaN where the error of the runs is not known: for one run, or where all runs gave the same number,
+    as counts may. In the second case z is zero if that number equals the theory's.
     """
     count = runs.notnull().sum("seed")
     mean = runs.mean("seed")
@@ -67,7 +68,7 @@ def scores(exact: xr.DataArray, error: xr.DataArray, runs: xr.DataArray) -> dict
 
 
 def gaussian_equivalent(t: ArrayLike, dof: ArrayLike) -> np.ndarray:
-    """The z that a Gaussian exceeds as often as Student's t exceeds ``t``.
+    """Return the z that a Gaussian variable exceeds with the same probability as Student's t exceeds ``t``.
 
     >>> gaussian_equivalent([51.0, 51.0], [1, 7]).round(1)
     array([2.5, 6.3])
@@ -76,15 +77,16 @@ def gaussian_equivalent(t: ArrayLike, dof: ArrayLike) -> np.ndarray:
     size = abs(t)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         z = -ndtri(stdtr(dof, -size))
-        # Beyond what a double holds of the probability: Wallace's approximation, good to a percent there.
+        # Where the probability underflows: Wallace's approximation, accurate to one percent there.
         far = (8 * dof + 1) / (8 * dof + 3) * np.sqrt(dof * np.log1p(size**2 / dof))
     return np.copysign(np.where(np.isfinite(z) | np.isnan(t), z, far), t)
 
 
 def common_z(z: np.ndarray) -> float:
-    """One z for all of (points, entries): whether together they lie above or below; NaN where there is none.
+    """Return one z for an array (points, entries): do they lie above or below the theory together? NaN if none has one.
 
-    Points are independent, entries of a point need not be: their mean counts as one, which is on the safe side.
+    Points are independent, but entries of a point need not be. The mean over the entries of a point is therefore
+    treated as a single score, which is conservative.
     """
     counted = np.isfinite(z)
     points = counted.any(1)
@@ -95,7 +97,7 @@ def common_z(z: np.ndarray) -> float:
 
 
 def chance_bound(entries: int) -> float:
-    """The |z| above which one of this many entries differs, by chance alone in one comparison of a hundred.
+    """Return the |z| that one of this many entries exceeds by chance alone in one comparison of a hundred.
 
     >>> round(chance_bound(1), 2), round(chance_bound(20), 2)
     (2.58, 3.48)

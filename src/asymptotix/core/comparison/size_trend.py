@@ -1,7 +1,7 @@
-"""How the distance of an experiment from theory goes with its size: what is bias of finite size and what is not.
+"""The distance of an experiment from theory against its size: which part is a finite-size bias.
 
-Theory is the limit of large dimension. A distance beyond noise that falls with the dimension is what finite size does;
-one that stays tells of something else.
+Theory is the limit of large dimension. A significant distance that falls with the dimension is a finite-size effect; a
+distance that does not fall has another cause.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import xarray as xr
 from ..words import format_number
 from .scores import chance_bound, common_z
 
-#: Standard errors by which two distances must differ to be told apart.
+#: Number of standard errors by which two distances must differ to count as different.
 _APART = 2.0
-#: The slowest fall with the dimension that is expected of finite size, distance ~ dim^-p.
+#: Slowest decay expected of a finite-size effect: the p of distance ~ dim^-p.
 _SLOWEST = 0.5
 
 
 @dataclass(frozen=True, repr=False)
 class SizeTrend:
-    """The distance from theory at every size.
+    """The distance of one observable from theory at every size.
 
     Attributes
     ----------
     sizes : tuple of int
         The dimensions, ascending.
     distances, errors : tuple of float
-        Root mean square over points and entries of the difference, without what noise adds to it (never below zero),
-        and its standard error.
+        Root mean square of the difference over points and entries, after the variance of the noise is subtracted (at
+        least zero), and its standard error.
     seen : tuple of bool
-        Whether at that size an entry lies beyond noise, or all of them together.
+        Whether the distance is significant at that size, in one entry or in all of them together.
     """
 
     sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ class SizeTrend:
 
     @property
     def exponent(self) -> tuple[float, float]:
-        """The p of distance ~ dim^-p and its error, from the sizes at which one is seen; NaN of fewer than two."""
+        """The p of distance ~ dim^-p and its error, from sizes with a significant distance; NaN for fewer than two."""
         chosen = np.flatnonzero([s and d > 0 for s, d in zip(self.seen, self.distances, strict=True)])
         if len(chosen) < 2:
             return np.nan, np.nan
@@ -57,10 +57,10 @@ class SizeTrend:
 
     @property
     def falls(self) -> bool | None:
-        """Whether the distance falls from the smallest to the largest size; None where that cannot be told.
+        """Whether the distance falls from the smallest to the largest size; None where this is undecided.
 
-        It does not where the largest size shows more than dim^-1/2 would leave of the distance at the smallest, beyond
-        the errors of both. Otherwise, and within noise at the largest size, it may fall or not.
+        False: at the largest size the distance is significant, and larger, beyond the errors, than a decay as dim^-1/2
+        from the smallest size would leave.
         """
         apart = _APART * np.hypot(self.errors[0], self.errors[-1])
         if self.seen[0] and self.distances[0] - self.distances[-1] > apart:
@@ -73,7 +73,7 @@ class SizeTrend:
 
     @property
     def words(self) -> str:
-        """The distances, and what they tell."""
+        """The distances and the conclusion as a sentence."""
         if not any(self.seen):
             return f"no bias of finite size is seen beyond noise from dim {self.sizes[0]} to {self.sizes[-1]}"
         columns = zip(self.sizes, self.distances, self.errors, self.seen, strict=True)
@@ -96,20 +96,19 @@ class SizeTrend:
 
 
 def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray, z: xr.DataArray) -> SizeTrend | None:
-    """The trend of one observable along ``dim``; None where there is one size, or no error to judge by.
+    """Return the trend of one observable along ``dim``; None for a single size, or where no error is known.
 
-    It is that of the entries that are beyond noise at one of the sizes, if there are any, since others would only add
-    their noise.
+    If some entries are significant at one of the sizes, only these are used: others would only add noise.
 
     Parameters
     ----------
     difference, noise, runs, z
-        Of the entries that count, NaN elsewhere: mean minus theory, the standard error of that, the number of runs, z.
+        Mean minus theory, its standard error, number of runs, and z; NaN for entries that are to be ignored.
     """
     if difference.sizes.get("dim", 1) < 2:
         return None
     order = np.argsort(difference["dim"].values)
-    # Entries of one run are not independent of one another, runs at different controls and sizes are.
+    # Entries of one run are not independent; runs at different controls and sizes are.
     arrays = [[by_points(array.isel(dim=k)) for k in order] for array in xr.broadcast(difference, noise, runs, z)]
     gap, noises, counts, scores = map(np.array, arrays)  # each (sizes, points, entries)
     judged = np.isfinite(gap) & np.isfinite(scores) & (counts > 1)
@@ -122,7 +121,7 @@ def size_trend(difference: xr.DataArray, noise: xr.DataArray, runs: xr.DataArray
 
 
 def by_points(values: xr.DataArray) -> np.ndarray:
-    """The values as (points, entries): along dimensions with a coordinate, and along all others."""
+    """Return the values as an array (points, entries): dimensions with a coordinate, and all other dimensions."""
     grid = [dim for dim in values.dims if dim in values.coords]
     own = [dim for dim in values.dims if dim not in grid]
     points = int(np.prod([values.sizes[dim] for dim in grid], dtype=int))
@@ -132,16 +131,16 @@ def by_points(values: xr.DataArray) -> np.ndarray:
 def _distance(
     gap: np.ndarray, noise: np.ndarray, runs: np.ndarray, z: np.ndarray, judged: np.ndarray
 ) -> tuple[float, float, bool]:
-    """Root mean square distance without the part of noise, its error, and whether it is beyond noise.
+    """Return the root mean square distance without the part of the noise, its error, and whether it is significant.
 
-    All are (points, entries). noise² is known from n runs to a share sqrt(2/(n-1)) of itself.
+    All arrays are (points, entries). From n runs, noise² is known with a relative error of sqrt(2/(n-1)).
     """
     count = int(judged.sum())
     square, variance, spare = (np.where(judged, x, 0.0) for x in (gap**2, noise**2, 1 / np.maximum(runs - 1, 1)))
     bias = np.maximum(square - variance, 0)
     uncertain = np.sqrt(2 * variance**2 * (1 + spare) + 4 * bias * variance).sum(1)
     mean, error = (square - variance).sum() / count, np.sqrt((uncertain**2).sum()) / count
-    # The error of a root is that of the square over twice the root, where the root is larger than it.
+    # Error of a square root: the error of the square over twice the root, as long as the root exceeds its error.
     distance, spread = max(mean, 0.0) ** 0.5, error / max(4 * mean, error) ** 0.5 if error > 0 else 0.0
     known = np.where(judged, z, np.nan)
     seen = np.nanmax(abs(known)) > chance_bound(2 * count) or abs(common_z(known)) > chance_bound(2)

@@ -1,1 +1,1 @@
-"""The dataset behind a result: the names of its rows, outcomes stacked into it, where it comes from, its file."""
+"""The dataset behind a result: assembly from outcomes, labels of rows, selection, provenance, files, checksums."""

@@ -1,4 +1,4 @@
-"""Outcomes of single points stacked into one dataset. A point without an outcome keeps its place."""
+"""Stack the outcomes of single points into one dataset. A point without an outcome is kept, filled with NaN."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def assemble(
     Parameters
     ----------
     outcomes
-        One per grid point in C order; None where there is none.
+        One per grid point in C order; None for a point without one.
     grid
         Grid dimension -> length.
     coordinates
-        Coordinates of the grid dimensions, and of what is fixed.
+        Coordinates of the grid dimensions, and scalar coordinates for fixed controls.
     dimensions
-        Observable -> its own dimensions, which come after those of the grid. Where the lengths differ from
-        point to point the shorter are padded with NaN.
+        Observable -> its own dimensions, which come after the grid dimensions. Where the lengths differ from
+        point to point, shorter arrays are padded with NaN.
     missing
         Status of a point without an outcome.
     rows
-        The entries of ``index`` and ``index_other``: their labels become coordinates ``index_label`` and
-        ``index_other_label``, and a point without an entry of that label has NaN there.
+        The entries of ``index`` and ``index_other``. Their labels become the coordinates ``index_label`` and
+        ``index_other_label``; a point whose problem lacks a label has NaN there.
     definitions
-        What the names mean, which becomes the attributes of variables and coordinates; None sets none.
+        Meaning of every name, which becomes the attributes of variables and coordinates; None sets no attributes.
     """
     own_dims = {name: own_dimensions(name, dimensions) for o in outcomes if o is not None for name in o.values}
     arrays = [None if o is None else {n: np.asarray(v) for n, v in o.values.items()} for o in outcomes]
@@ -103,7 +103,7 @@ def _stack(
     dtype = np.result_type(*present)
     incomplete = len(present) < len(column) or any(array.shape != shape for array in present)
     if incomplete and dtype.kind in "biu":
-        dtype = np.dtype(float)  # NaN has no place among integers
+        dtype = np.dtype(float)  # integers have no NaN
     fill: Any = "" if dtype.kind == "U" else np.nan if dtype.kind in "fc" else 0
     stacked = np.full((len(column), *shape), fill, dtype=dtype)
     for i, array in enumerate(column):

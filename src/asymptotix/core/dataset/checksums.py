@@ -1,8 +1,8 @@
-"""Checksums: of a file's bytes, and of every variable and attribute of a dataset by what a reader sees.
+"""Checksums of a file's bytes, and of the values of every variable and attribute of a dataset.
 
-SHA-256: it is in every Python, processors compute it faster than a disk reads, and no accident gets past it. The seal
-at the end of a file is looked at before HDF5 reads it, which may go on for ever with damaged bytes (3 of 3,000 flipped
-bits). The checksums of values stay true in a copy that xarray made, which has no seal.
+SHA-256 is in every Python, is computed faster than a disk reads, and detects every accidental change. The seal, a
+checksum at the end of a file, is checked before HDF5 reads the file, because HDF5 may never return on damaged bytes (3
+of 3,000 flipped bits). A copy that xarray made has no seal, but the checksums of its values still hold.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _SEAL_LENGTH = len(_SEAL) + 64 + 1
 
 
 def seal(data: bytes | memoryview) -> bytes:
-    """The line that ends a file of these bytes. HDF5 does not look behind its own end."""
+    """Return the seal: the line that is appended to a file of these bytes. HDF5 ignores bytes after its own end."""
     return _SEAL + hashlib.sha256(data).hexdigest().encode() + b"\n"
 
 
 def is_broken(data: bytes) -> bool:
-    """Whether a file has a seal that does not fit."""
+    """Return whether a file ends with a seal that does not match its bytes."""
     inside = memoryview(data)[: max(len(data) - _SEAL_LENGTH, 0)]
     end = data[len(inside) :]
     return end.startswith(_SEAL) and end != seal(inside)
 
 
 def checksums(ds: xr.Dataset, attributes: Iterable[str]) -> dict[str, str]:
-    """Checksum of every variable of a dataset, and of those of its attributes that are named."""
+    """Return the checksum of every variable of a dataset and of the named attributes."""
     of_variables = {str(name): _of_variable(variable, name in ds.coords) for name, variable in ds.variables.items()}
     return of_variables | {f"attribute {name}": _hashed(_plain(ds.attrs[name])) for name in attributes}
 
 
 def first_difference(now: Mapping[str, str], written: Mapping[str, str]) -> str | None:
-    """What is not as it was written, in words; None where all is."""
+    """Return a phrase for the first item that changed since it was written; None where nothing changed."""
     for name in dict.fromkeys([*written, *now]):
         if name not in now:
             return f"{name} is missing"
@@ -50,7 +50,7 @@ def first_difference(now: Mapping[str, str], written: Mapping[str, str]) -> str 
 
 
 def _of_variable(variable: xr.Variable, is_coordinate: bool) -> str:
-    # In the file an attribute of one number and a list of one are the same.
+    # netCDF stores a number and a list of one number in the same way.
     attributes = {str(name): _plain(value) for name, value in variable.attrs.items()}
     described = [list(map(str, variable.dims)), list(variable.shape), is_coordinate, sorted(attributes.items())]
     return _hashed(described, _canonical(np.asarray(variable.values)))
@@ -66,9 +66,9 @@ def _plain(value: Any) -> list[Any]:
 
 
 def _canonical(array: np.ndarray) -> bytes:
-    """The values as bytes that do not depend on the machine, nor on the width that a file keeps them in."""
+    """Return the values as bytes that depend neither on the machine nor on the number of bits stored in the file."""
     if array.dtype.kind == "f":
-        return b"f" + np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes()  # there are many NaN
+        return b"f" + np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes()  # NaN has many bit patterns
     if array.dtype.kind in "iu":
         return b"i" + array.astype("<i8").tobytes()
     if array.dtype.kind == "b":

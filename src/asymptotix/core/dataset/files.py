@@ -1,7 +1,7 @@
-"""Results in netCDF files: the dataset, and in its attributes what it is a result of.
+"""Results in netCDF files: the dataset, with problem, algorithm, settings and provenance as its attributes.
 
-Plain xarray opens such a file. Arrays of the description are variables of their own, named by their dotted path. A
-seal at its end and the attribute ``checksums`` tell a damaged file from a whole one.
+Plain xarray opens such a file. Arrays of the problem's description are separate variables, named by their dotted path.
+A seal at the end of the file and the attribute ``checksums`` reveal damage.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
 
-#: 1: words of a status only, no checksums, functions by name. 2: status codes, checksums, values of functions.
+#: 1: a status is only a sentence, no checksums, functions by name. 2: status codes, checksums, values of functions.
 SCHEMA_VERSION = 2
 KINDS = ("theory", "experiment", "thresholds")
 DESCRIBED = ("problem", "algorithm", "settings", "provenance")
-#: Bounds of a description, far above any that is meant: its arrays lie beside it.
+#: Largest length and depth of a description that is accepted. Real ones are far smaller: arrays are stored apart.
 MOST_CHARACTERS = 2**24
 MOST_LEVELS = 64
-#: Characters of an error that are shown: it may quote what it does not like, and that may be long.
+#: Longest part of an error's text that is shown, in characters: the error may quote a long value.
 MOST_WORDS = 1000
-#: Largest ratio of unpacked to packed bytes that is believed. Deflate, HDF5's compression, reaches at most 1032.
+#: Largest accepted ratio of unpacked to packed bytes. Deflate, HDF5's compression, reaches at most 1032.
 MOST_PER_BYTE = 1100
-#: Bytes that a file of any length may unpack to.
+#: Unpacked bytes that are accepted from a file of any length.
 ALWAYS_UNPACKED = 2**26
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds: the numbers, and what they are a result of. See :class:`asymptotix.Result`."""
+    """The content of a file: the dataset and its description. See :class:`asymptotix.Result`."""
 
     ds: xr.Dataset
     problem: Problem
@@ -59,10 +59,10 @@ class Saved:
 
 
 def write(path: str | os.PathLike, saved: Saved) -> None:
-    """Write a file that :func:`read` reads; it appears only when it is complete.
+    """Write a file for :func:`read`. It appears under its name only when it is complete.
 
-    Nothing of HDF5 touches the disk: after an error there it writes again when it is closed, and ends the process. What
-    was made is read once before it is written, so that a file that could not be read is never in the place of another.
+    HDF5 writes to memory only: after a disk error it would write again on closing and end the process. The bytes are
+    read back before they go to the disk, so an unreadable file never replaces another one.
     """
     data = serialised(saved)
     try:
@@ -73,7 +73,7 @@ def write(path: str | os.PathLike, saved: Saved) -> None:
 
 
 def serialised(saved: Saved) -> memoryview:
-    """The bytes that :func:`write` writes."""
+    """Return the bytes that :func:`write` writes."""
     arrays: dict[str, np.ndarray] = {}
     algorithm = None if saved.algorithm is None else describe(saved.algorithm, arrays=arrays)
     attributes = {
@@ -90,7 +90,7 @@ def serialised(saved: Saved) -> memoryview:
 
 
 def sealed(ds: xr.Dataset) -> memoryview:
-    """A dataset as the bytes of a netCDF file with a seal at its end, that :func:`opened` reads."""
+    """Return a dataset as the bytes of a netCDF file with a seal at its end. :func:`opened` reads them."""
     _require_h5netcdf()
     import h5netcdf
 
@@ -107,9 +107,9 @@ def sealed(ds: xr.Dataset) -> memoryview:
 
 
 def read(path: str | os.PathLike, problem: Problem | None = None, free: Collection[str] = ()) -> Saved:
-    """Read what :func:`write` wrote; ``problem`` is needed only where it holds a function.
+    """Read a file that :func:`write` wrote. ``problem`` is needed only if the saved problem holds a function.
 
-    In the fields that are ``free`` it may differ from the one that was saved, whose values are then set.
+    It may differ from the saved problem in the fields named in ``free``; these take the saved values.
     """
     if problem is not None and not isinstance(problem, Problem):
         raise TypeError(f"problem must be the problem that was saved, or be left out, got {problem!r}")
@@ -122,14 +122,14 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
         settings = decode(attributes["settings"], arrays=arrays)
         if not isinstance(settings, Mapping):
             raise ValueError(f"its settings must be a mapping, got {type(settings).__name__}")
-        # Files of earlier versions say nothing of their variables; what a file says it keeps.
+        # Variables in files of earlier versions have no attributes; attributes that a file has are kept.
         ds = with_attributes(_with_codes(ds.drop_vars(list(arrays))), definitions(saved, algorithm))
     ds.attrs = {}
     return Saved(ds, saved, attributes["kind"], algorithm, settings, attributes["provenance"])
 
 
 def opened(path: str | os.PathLike) -> xr.Dataset:
-    """The dataset of a netCDF file, refused where its seal or its format is broken."""
+    """Return the dataset of a netCDF file; raise if its seal or its format is broken."""
     _require_h5netcdf()
     data = _contents(path)
     if is_broken(data):
@@ -138,7 +138,7 @@ def opened(path: str | os.PathLike) -> xr.Dataset:
         return _opened(data)
     except _TooLarge as error:
         raise ValueError(f"{path} {error}") from None
-    except Exception as error:  # HDF5, h5netcdf and xarray raise whatever they like
+    except Exception as error:  # HDF5, h5netcdf and xarray raise errors of many types
         raise ValueError(
             f"{path} cannot be read as netCDF; it may be truncated or of another format: {error}"
         ) from error
@@ -150,7 +150,7 @@ class _TooLarge(ValueError):
 
 @contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Scope in which whatever an unexpected description leads to becomes a ValueError that names the file."""
+    """Turn any error in this scope, such as one of an unexpected description, into a ValueError naming the file."""
     try:
         yield
     except Exception as error:
@@ -165,7 +165,7 @@ def _contents(path: str | os.PathLike) -> bytes:
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
     if not file.exists():
         raise FileNotFoundError(f"there is no file {path}")
-    if not file.is_file():  # a pipe would be waited for
+    if not file.is_file():  # reading a pipe would wait for a writer
         raise ValueError(f"{path} is not a file that can be read")
     try:
         return file.read_bytes()
@@ -176,7 +176,7 @@ def _contents(path: str | os.PathLike) -> bytes:
 def _opened(data: bytes | memoryview) -> xr.Dataset:
     import h5py
 
-    with h5py.File(io.BytesIO(data), "r") as file:  # h5netcdf prints a traceback of its own where this raises
+    with h5py.File(io.BytesIO(data), "r") as file:  # where this raises, h5netcdf would also print a traceback
         dict(file.attrs)
         _refuse_more_than_it_holds(file, len(data))
     with xr.open_dataset(io.BytesIO(data), engine="h5netcdf") as opened:
@@ -184,7 +184,7 @@ def _opened(data: bytes | memoryview) -> xr.Dataset:
 
 
 def _refuse_more_than_it_holds(file: Any, length: int) -> None:
-    """Refuse a file that claims large variables which were never written: HDF5 would fill them on reading."""
+    """Raise if a file declares large variables that were never written: HDF5 would fill them on reading."""
     import h5py
 
     claimed = sum(int(item.nbytes) for item in file.values() if isinstance(item, h5py.Dataset))
@@ -196,7 +196,7 @@ def _refuse_more_than_it_holds(file: Any, length: int) -> None:
 
 
 def _parsed(path: str | os.PathLike, ds: xr.Dataset) -> dict[str, Any]:
-    """The attributes of a file that is whole and of a known schema, read from their JSON."""
+    """Return the attributes, decoded from JSON; raise if the file is damaged or its schema is unknown."""
     if "schema_version" not in ds.attrs or "kind" not in ds.attrs:
         raise ValueError(f"{path} was not written by asymptotix: it has no schema_version")
     version = ds.attrs["schema_version"]
@@ -226,7 +226,7 @@ def _check_whole(path: str | os.PathLike, ds: xr.Dataset) -> None:
 
 
 def _from_json(path: str | os.PathLike, name: str, text: Any) -> Any:
-    """An attribute as it was before it became JSON, refused where building it could take for ever."""
+    """Decode an attribute from JSON; raise if it is so long or so deep that building it might not end."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -270,7 +270,7 @@ def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | 
 
 
 def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A description with the arrays it refers to written out, so that it can be compared."""
+    """Return a description in which references to arrays are replaced by their values, so that it can be compared."""
     if isinstance(described, dict):
         if set(described) == {"array"}:
             return arrays[described["array"]].tolist()
@@ -289,9 +289,9 @@ def _items(described: Any) -> list[Any]:
 
 
 def _with_codes(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset, if it says how every point ended, with its status codes.
+    """Return the dataset with status codes; raise if it does not say how every point ended.
 
-    Files of schema 1 hold words only, from which the codes are read here, once.
+    Files of schema 1 hold only sentences. Here, and nowhere else, codes are derived from them.
     """
     for name, kinds in (("status", "OUT"), ("converged", "b")):
         if name not in ds.data_vars or ds[name].dtype.kind not in kinds or ds[name].dims != ds["status"].dims:
@@ -306,6 +306,6 @@ def _with_codes(ds: xr.Dataset) -> xr.Dataset:
 
 
 def _require_h5netcdf() -> None:
-    # h5netcdf is installed without h5py too, and then cannot write.
+    # h5netcdf can be installed without h5py, and then cannot write.
     if missing := [name for name in ("h5netcdf", "h5py") if importlib.util.find_spec(name) is None]:
         raise ImportError(f"saving and loading results needs {' and '.join(missing)}: pip install h5netcdf h5py")

@@ -1,7 +1,7 @@
-"""Entries of an observable's own dimensions told by their names: ``overlap.sel(index="layer 2")``.
+"""Select entries along an observable's own dimensions by label: ``overlap.sel(index="layer 2")``.
 
-A result and its file keep labels beside the dimensions, as ``index_label``, where nothing that counts positions sees
-them. What is read from a result has them as the coordinates of its dimensions.
+The dataset of a result, and its file, keep the labels in a separate coordinate such as ``index_label``, so that code
+which counts positions is not affected. Arrays read from a result have the labels as coordinates of their dimensions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .rows import INDEX_DIMENSIONS, label_name, label_position
 
 
 class LabelIndex(PandasIndex):
-    """Finds entries by their labels, and still by their positions from 0, as without labels."""
+    """An index that finds entries by label, and also by position from 0, as without labels."""
 
     def sel(self, labels: dict[Any, Any], method: Any = None, tolerance: Any = None) -> IndexSelResult:
-        """Positions of labels, of positions, or of several of them. How numbers are matched does not concern words."""
+        """Return the positions of one or several labels or positions. ``method`` and ``tolerance`` are ignored."""
         ((_, wanted),) = labels.items()
         if isinstance(wanted, slice):
             return IndexSelResult({self.dim: self._slice(wanted)})
@@ -36,7 +36,7 @@ class LabelIndex(PandasIndex):
         return IndexSelResult({self.dim: int(found) if found.ndim == 0 else found})
 
     def _slice(self, wanted: slice) -> slice:
-        """As pandas has it, words include their end and positions do not."""
+        """Return a slice of positions. As in pandas, a slice of labels includes its end, one of positions does not."""
         ends = (wanted.start, wanted.stop)
         start, stop = (None if end is None else self._position(end, of_slice=True) for end in ends)
         return slice(start, stop + 1 if isinstance(wanted.stop, str) and stop is not None else stop, wanted.step)
@@ -57,9 +57,9 @@ Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
 
 def labelled(values: Labelled, problem: Any) -> Labelled:
-    """The numbers with the names of the entries along their own dimensions as coordinates, where they are known."""
+    """Return the values with labels as coordinates of their own dimensions, where labels are known."""
     for dim in map(str, values.dims):
-        # A dimension without a coordinate has one when it is asked for: its positions.
+        # xarray returns positions for a dimension without a coordinate.
         if is_grid(values, dim):
             continue
         labels = entry_labels(values, problem, dim)
@@ -73,15 +73,15 @@ def labelled(values: Labelled, problem: Any) -> Labelled:
 
 
 def unlabelled(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset as a result and its file keep it: labels beside the dimensions."""
+    """Return the dataset as a result and its file keep it: dimensions without labels as coordinates."""
     return ds.drop_vars([name for name, index in ds.xindexes.items() if isinstance(index, LabelIndex)])
 
 
 def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
-    """The dataset with ``path_label`` beside ``path``, and alike for all that the problem has names of.
+    """Return the dataset with a coordinate ``path_label`` if the problem has a method ``path_labels()``.
 
-    What it has names of is a dimension ``path`` if it has a method ``path_labels()``. Those of ``index`` were put there
-    with the numbers: they may change from point to point.
+    The same holds for every other dimension, except ``index``: its labels may change from point to point and were
+    added when the outcomes were assembled.
     """
     given: dict[str, Any] = {}
     for dim in map(str, ds.dims):
@@ -95,7 +95,7 @@ def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
 
 
 def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> list[str] | None:
-    """What the entries along a dimension are called; None where nobody knows."""
+    """Return the labels of the entries along a dimension; None where there are none."""
     if (name := label_name(dim)) in values.coords and values[name].dims == (dim,):
         return [str(label) for label in values[name].values]
     own = _labels_of(problem, dim.removesuffix("_other"))  # a file of an earlier version
@@ -106,10 +106,10 @@ def _labels_of(problem: Any, dim: str) -> Sequence[str]:
     method: Any = getattr(problem, f"{dim}_labels", None)
     if not callable(method):
         return ()
-    labels: Any = method()  # pyright takes whatever is callable to return an object
+    labels: Any = method()  # pyright infers that any callable returns an object
     return [str(label) for label in labels]
 
 
 def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:
-    """Whether a dimension is one that a control, a size or a seed has given: its coordinate is of numbers."""
+    """Return whether a dimension comes from a control, a size or a seed: it has a coordinate of numbers."""
     return dim in values.coords and values.coords[dim].dtype.kind not in "UO"

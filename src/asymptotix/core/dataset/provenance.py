@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, device, commit, date. Never a host name, a user name or a path."""
+"""Provenance of a result: versions, device, commit, date. Never a host name, a user name or a path."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _device_kind() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit of the checkout that this package is run from, or None where it is installed."""
+    """Return the commit of the checkout from which this package runs; None for an installed package."""
     package = Path(__file__).resolve().parents[2]
     try:
-        # An environment inside some other project's checkout must not report that project's commit.
+        # A package installed inside the checkout of another project must not report that project's commit.
         if Path(_git(package, "rev-parse", "--show-toplevel")).resolve() != package.parents[1]:
             return None
         commit = _git(package, "rev-parse", "HEAD")

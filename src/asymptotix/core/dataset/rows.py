@@ -1,4 +1,4 @@
-"""The entries of ``index``: by which labels they are told, where problems in one dataset have different ones."""
+"""Rows, the entries of ``index``: their labels, by which they are aligned where problems in a dataset differ."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ INDEX_DIMENSIONS = ("index", "index_other")
 
 @dataclass(frozen=True)
 class Rows:
-    """What the entries of ``index`` are called in a dataset, and where those of every point lie in it.
+    """The labels of ``index`` in a dataset, and the places of every point's own entries among them.
 
     Parameters
     ----------
     labels
-        Of the dataset; none where the problem has none.
+        Labels of the dataset's entries; empty where the problem has no labels.
     places
-        Of the entries of every point among them; None where all points have the same entries.
+        For every point, the positions of its entries among ``labels``; None where all points have the same entries.
     """
 
     labels: tuple[str, ...] = ()
     places: tuple[np.ndarray, ...] | None = None
 
     def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[Any, ...]:
-        """Where the numbers of a point, of this shape, lie along the dimensions of the dataset."""
+        """Return the indices, along the dataset's dimensions, of a point's array of this shape."""
         if self.places is None or not set(dims) & set(INDEX_DIMENSIONS):
             return tuple(slice(n) for n in shape)
         places = self.places[point]
@@ -40,20 +40,21 @@ class Rows:
     def taken(
         self, outcomes: Sequence[Outcome | None], dimensions: Mapping[str, tuple[str, ...]]
     ) -> list[Outcome | None]:
-        """Outcomes that were read from a dataset, with the entries of their own point only."""
+        """Return outcomes that were read from a dataset, reduced to the entries of each point's own problem."""
         if self.places is None:
             return list(outcomes)
         return [o and _taken(o, places, dimensions) for o, places in zip(outcomes, self.places, strict=True)]
 
 
 def common_rows(own: Sequence[Sequence[str]], swept: Sequence[str] = ()) -> Rows:
-    """The rows of a dataset whose points have the labels ``own``: those of the largest, then what it lacks.
+    """Return the rows of a dataset whose points have the labels ``own``.
 
-    Entries are told by their labels, not by their position: the second row is layer 2 in one model and another row of
-    layer 1 in the next. ``swept`` are the fields that an error names.
+    The labels of the point with most entries come first, then those that it lacks. Entries are identified by label, not
+    by position: the second row is layer 2 in one model and another row of layer 1 in the next. ``swept`` are the fields
+    that an error names.
     """
     distinct = sorted(dict.fromkeys(map(tuple, own)), key=len, reverse=True)
-    if not all(distinct):  # without labels there is nothing but the position
+    if not all(distinct):  # without labels only the position identifies an entry
         return Rows()
     if len(distinct) == 1:
         return Rows(distinct[0])
@@ -72,22 +73,22 @@ def common_rows(own: Sequence[Sequence[str]], swept: Sequence[str] = ()) -> Rows
 
 
 def row_key(label: str) -> str:
-    """What tells an entry from others: its label without the firsts, for "layer 2" is "layer 2 row 1" elsewhere."""
+    """Return a label without parts numbered 1, so that "layer 2" and "layer 2 row 1" identify the same entry."""
     return " ".join(re.sub(r"\b[^\W\d]+ 1\b", "", label).split())
 
 
 def label_position(wanted: str, known: Sequence[str]) -> int | None:
-    """Which of the labels is meant; None where none is, or several may be."""
+    """Return the position of the wanted label; None where no label, or more than one, can be meant."""
     if wanted in known:
         return list(known).index(wanted)
-    # "layer 2" is "layer 2 row 1" where that layer has one row, and only there.
+    # "layer 2" means "layer 2 row 1" only where that layer has a single row.
     keys = [row_key(label) for label in known]
     rows = sum(label.startswith(f"{wanted} ") for label in known)
     return keys.index(row_key(wanted)) if rows < 2 and keys.count(row_key(wanted)) == 1 else None
 
 
 def in_rows(ds: xr.Dataset, labels: Mapping[str, Sequence[str]]) -> xr.Dataset:
-    """A dataset with other entries along dimensions that have labels: NaN where it has none of that label."""
+    """Return a dataset with its labelled dimensions reindexed to ``labels``: NaN where it lacks a label."""
     for dim, wanted in labels.items():
         name = label_name(dim)
         if name not in ds.coords or ds[name].dims != (dim,) or ds[name].values.tolist() == list(wanted):
@@ -99,13 +100,13 @@ def in_rows(ds: xr.Dataset, labels: Mapping[str, Sequence[str]]) -> xr.Dataset:
 
 
 def row_labels(ds: xr.Dataset) -> dict[str, list[str]]:
-    """The labels of every dimension of a dataset that has some."""
+    """Return dimension -> labels, for the labelled dimensions of a dataset."""
     names = {dim: label_name(dim) for dim in INDEX_DIMENSIONS}
     return {dim: ds[name].values.tolist() for dim, name in names.items() if name in ds.coords and dim in ds.dims}
 
 
 def label_name(dim: str) -> str:
-    """The coordinate that holds the labels along a dimension."""
+    """Return the name of the coordinate that holds the labels of a dimension."""
     return f"{dim}_label"
 
 

@@ -1,4 +1,4 @@
-"""Values found on a coordinate, and an error that helps where they are not."""
+"""Find values on a coordinate, with an error that names the nearest values where one is missing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import xarray as xr
 
 from .labels import labelled
 
-#: How many of the nearest values an error names.
+#: Number of nearest values that an error names.
 NEAREST_SHOWN = 2
 
 
 def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where each value lies on a coordinate, -1 where it does not. The last digits of a fraction may differ."""
+    """Return the position of each value on a coordinate, -1 if missing. Fractions may differ by 1e-9 relative."""
     there, wanted = np.atleast_1d(grid), values[..., None]
-    if there.dtype.kind in "iu" and wanted.dtype.kind in "iu":  # seeds and sizes: neighbours are others
+    if there.dtype.kind in "iu" and wanted.dtype.kind in "iu":  # seeds and sizes must be equal exactly
         same = wanted == there
     else:
         same = np.isclose(wanted, there, rtol=1e-9, atol=0)
@@ -27,19 +27,19 @@ def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
 def selected_by_name(
     ds: xr.Dataset, problem: Any, indexers: Mapping[Any, Any] | None = None, **options: Any
 ) -> xr.Dataset:
-    """As :func:`selected`, entries also by the names that the dataset or its problem has for them."""
+    """Select as :func:`selected` does, and entries also by the labels of the dataset or of its problem."""
     named = labelled(ds, problem)
     added = [name for name in named.coords if name not in ds.coords]
     return selected(named, indexers, **options).drop_vars(added)
 
 
 def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **options: Any) -> xr.Dataset:
-    """As :meth:`xarray.Dataset.sel`, of values that may differ in their last digits.
+    """Select as :meth:`xarray.Dataset.sel` does, with values that may differ in their last digits.
 
     Raises
     ------
     KeyError
-        That names the nearest values there are, or the dimensions or labels.
+        If there is no such entry; the error names the nearest values, the dimensions or the labels.
     """
     how = {name: options.pop(name) for name in ("method", "tolerance", "drop") if name in options}
     wanted = {**(indexers or {}), **options}
@@ -49,13 +49,13 @@ def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **option
     if how.get("method") is None:
         wanted = {name: _on_grid(ds, name, value) for name, value in wanted.items()}
         return ds.sel(wanted, **how)
-    # Positions have no nearest one: what has no numbers to be near to is selected first.
+    # "nearest" needs a coordinate of numbers: dimensions without a coordinate are selected first, by position.
     plain = {name: value for name, value in wanted.items() if name not in ds.coords}
     return ds.isel(plain).sel({name: value for name, value in wanted.items() if name not in plain}, **how)
 
 
 def _on_grid(ds: xr.Dataset, name: Any, given: Any) -> Any:
-    """Numbers as the coordinate has them; whatever else, such as a slice or a label, as it is."""
+    """Replace numbers by the coordinate's own values; return anything else, such as a slice or a label, as it is."""
     if name not in ds.coords or ds[name].dtype.kind not in "iuf" or isinstance(given, slice):
         return given
     known = ds[name]

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, whatever happens while they are written."""
+"""Atomic writing: a file is there as a whole or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import secrets
 import stat
 from pathlib import Path
 
-#: Age at which a temporary file counts as left behind. What is written lies in memory already, so that a writer is done
-#: with its file within seconds; an hour is more than the slowest network disk takes, and a living one is never removed.
+#: Age in seconds above which a temporary file counts as left behind. Its data are in memory before, so that writing
+#: takes seconds. An hour is more than the slowest network disk takes: the file of a running writer is never removed.
 LEFT_BEHIND_SECONDS = 3600.0
 
 
 def write_whole(path: str | os.PathLike, data: bytes | memoryview) -> None:
-    """Put ``data`` into the place of what is at ``path``, which is replaced by all of it or stays untouched.
+    """Replace the file at ``path`` by ``data``, completely or not at all.
 
-    It is written under a name of its own beside its place, synced to the disk and then moved there. The name is random:
-    two threads, and two containers that give their process the same number, never write to one file. What killed
-    writers of the same path left behind is removed.
+    The data are written to a temporary file in the same folder, synced to the disk and then renamed. The temporary name
+    is random: two threads, or two containers whose processes have the same number, never write to the same file.
+    Temporary files that killed writers of the same path left behind are removed.
 
     Raises
     ------
     OSError
-        That names the path, where the disk is full or the place cannot be written to.
+        If the disk is full or the path cannot be written to; the error names the path.
     """
     try:
         target = _checked_target(path)
@@ -41,7 +41,7 @@ def write_whole(path: str | os.PathLike, data: bytes | memoryview) -> None:
 
 
 def _checked_target(path: str | os.PathLike) -> Path:
-    """The file that a path means: where it is a link, the one that it points to."""
+    """Return the file to write: where the path is a link, the file that it points to."""
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise OSError(errno.ENOENT, f"there is no folder {target.parent}")
@@ -49,13 +49,13 @@ def _checked_target(path: str | os.PathLike) -> Path:
         raise OSError(errno.EISDIR, f"it is a folder; name a file in it, such as {target / 'result.nc'}")
     if target.exists() and not target.is_file():  # a device would be replaced by a file
         raise OSError(errno.EINVAL, "it is neither a file nor a new name")
-    if target.exists() and not os.access(target, os.W_OK):  # moving another file there would not ask
+    if target.exists() and not os.access(target, os.W_OK):  # renaming would replace it all the same
         raise OSError(errno.EACCES, "it is write-protected")
     return target
 
 
 def _write_synced(temporary: Path, data: bytes | memoryview, *, like: Path) -> None:
-    """Write a new file, with the permissions of ``like`` if that exists and those of any new file otherwise."""
+    """Write a new file, with the permissions of ``like`` if it exists, else with the default ones."""
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         if like.exists() and hasattr(os, "fchmod"):
@@ -63,13 +63,16 @@ def _write_synced(temporary: Path, data: bytes | memoryview, *, like: Path) -> N
         left = memoryview(data)
         while left:
             left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)  # a full disk may say so only now
+        os.fsync(descriptor)  # a full disk may be reported only here
     finally:
         os.close(descriptor)
 
 
 def _remove_left_behind(target: Path, *, beside: Path) -> None:
-    """Remove old temporary files of a target. Age is told by the clock that stamped our own: a server's may be off."""
+    """Remove old temporary files of a target.
+
+    Ages are measured against the time stamp of our own new file, because a file server's clock may differ from ours.
+    """
     pattern = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]+\.partial")
     now = beside.stat().st_mtime
     for name in os.listdir(target.parent):
@@ -82,7 +85,7 @@ def _remove_left_behind(target: Path, *, beside: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the new name to the disk, where the platform can: the file itself is safe, and so is the old one."""
+    """Sync the new name to the disk where the platform can. If it cannot, both old and new contents are still safe."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,1 +1,1 @@
-"""What the numbers of a result mean: names, symbols, normalisations, references."""
+"""Definitions of the numbers in a result: names, symbols, normalisations, references."""

@@ -1,7 +1,6 @@
-"""The names that all theories and experiments share, in the meaning that holds for each of them.
+"""The names that all theories and experiments share, with a meaning that holds for each of them.
 
-A problem says more of them where its theory does (:meth:`Problem.observables`): how it scales, what it is normalised
-by, where it is printed.
+A problem can give a more precise definition (:meth:`Problem.observables`): scaling, normalisation, reference.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from .observable import Observable, Table, table
 
 COMMON: Table = table(
-    # -- how a point ended, and what its entries are called
+    # -- status of a point, and labels of its entries
     Observable("status", "status", "How the point ended, in words.", units=""),
     Observable("status_code", "status code", "How the point ended, as a word to decide on.", units=""),
     Observable("converged", "converged", "Whether the stated tolerance was met, and checked."),

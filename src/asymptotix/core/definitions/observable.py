@@ -1,7 +1,8 @@
 """The definition of one observable or control, and tables of them.
 
-A table gives a name its meaning once: from it come the attributes of a dataset's variables and the labels of axes. What
-is called ``<name>_err``, ``<name>_trace`` or ``<name>_draws`` follows from ``<name>``, unless it has an entry itself.
+A table defines each name once; the attributes of a dataset's variables and the labels of axes are derived from it. The
+definitions of ``<name>_err``, ``<name>_trace`` and ``<name>_draws`` follow from ``<name>``, unless they have their own
+entries.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import xarray as xr
 
 @dataclass(frozen=True)
 class Observable:
-    """What a name means: one line of the table of observables.
+    """The definition of one name: one line of the table of observables.
 
     Parameters
     ----------
     name
-        Of the variable or coordinate in a dataset.
+        Name of the variable or coordinate in a dataset.
     long_name
-        In a few words, as an axis is labelled.
+        Short phrase for the label of an axis.
     description
         The definition with its normalisation, in a sentence or two.
     symbol
-        In LaTeX, without dollars; none where there is no established one.
+        LaTeX without dollars; "" where there is no established symbol.
     units
-        As netCDF has them: "1" where it is dimensionless; none of a text.
+        Units in the netCDF convention: "1" for a dimensionless number, "" for text.
     formula
-        In plain text; it ends the description.
+        Formula in plain text; it is appended to the description.
     reference
         Paper and equation.
 
@@ -50,7 +51,7 @@ class Observable:
 
     @property
     def attrs(self) -> dict[str, str]:
-        """The attributes of a variable of this name; what is not known is left out."""
+        """The attributes of a variable of this name, without empty ones."""
         known = {
             "long_name": self.long_name,
             "units": self.units,
@@ -62,7 +63,7 @@ class Observable:
 
     @property
     def label(self) -> str:
-        """What an axis says: words and symbol."""
+        """The label of an axis: long name and symbol."""
         return label_of(self.long_name, self.symbol)
 
 
@@ -70,7 +71,7 @@ Table = Mapping[str, Observable]
 
 
 def table(*entries: Observable) -> dict[str, Observable]:
-    """Entries by their names, each of which must occur once."""
+    """Return name -> entry; raise if a name occurs twice."""
     found = {entry.name: entry for entry in entries}
     if len(found) < len(entries):
         twice = {entry.name for entry in entries if entry is not found[entry.name]}
@@ -79,7 +80,7 @@ def table(*entries: Observable) -> dict[str, Observable]:
 
 
 def definition(name: str, own: Table) -> Observable | None:
-    """The entry of a name in a table, or what follows for an error, a trace or draws; None where nothing is known."""
+    """Return a name's definition: its entry, or, for an error, a trace or draws, one derived from it; else None."""
     if name in own:
         return own[name]
     for suffix, (words, sentence) in _DERIVED.items():
@@ -96,7 +97,7 @@ def definition(name: str, own: Table) -> Observable | None:
     return None
 
 
-#: Ending of a name -> what its long name and its description say.
+#: Ending of a name -> templates of its long name and of the start of its description.
 _DERIVED = {
     "_err": ("error of {}", "Numerical error of {}, an estimate of its size."),
     "_trace": ("{}", "{} after every iteration."),
@@ -105,9 +106,9 @@ _DERIVED = {
 
 
 def with_attributes(ds: xr.Dataset, own: Table) -> xr.Dataset:
-    """The dataset with the attributes of all variables and coordinates that are defined; what they have they keep.
+    """Return the dataset with attributes for all variables and coordinates; existing attributes are kept.
 
-    What nobody has defined gets its name in words, so that plots have a label.
+    An undefined name becomes its own long name, so that plots have a label.
     """
     described = ds.copy(deep=False)
     for name in map(str, ds.variables):
@@ -118,5 +119,5 @@ def with_attributes(ds: xr.Dataset, own: Table) -> xr.Dataset:
 
 
 def label_of(long_name: str, symbol: str = "") -> str:
-    """Words and symbol, as an axis has them."""
+    """Return the label of an axis: long name and symbol."""
     return f"{long_name} ${symbol}$" if symbol else long_name

@@ -1,1 +1,1 @@
-"""What all plots share: which colours and labels are taken on some axes, kinks of curves, labels of thresholds."""
+"""Parts that all plots share: colours and labels in use on the axes, kinks of curves, labels of thresholds."""

@@ -1,4 +1,4 @@
-"""A label that finds its place when it is drawn: only then is known how large its axes are and what is on them."""
+"""A label that is placed when it is drawn: the size and the content of its axes are not known before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.text import Annotation
 class DrawnLabel(Annotation):
     """An annotation that calls ``settle`` with its axes before it is drawn.
 
-    A legend that is put beside the axes, or a colour bar, makes them smaller after all has been plotted.
+    A legend outside the axes, or a colour bar, makes them smaller after everything has been plotted.
     """
 
     def __init__(self, settle: Callable[[Axes], None], *args: Any, **options: Any) -> None:

@@ -1,8 +1,8 @@
-"""Points that thresholds add to a theory's curve, so that its kinks stand where they are and not beside a grid point.
+"""Points that thresholds add to a theory's curve, so that kinks are drawn at the thresholds and not at grid points.
 
-No number is made up: below the first threshold that concerns it an observable keeps the value that it has with nothing
-learned, and above exact recovery the one that it has with all learned. Where the grid shows that constant, it holds up
-to the threshold itself. Anything else is left as the grid has it.
+No value is invented. Below its first threshold an observable keeps the value for nothing learned, and above exact
+recovery the value for everything learned. Where the grid shows such a constant, it holds up to the threshold itself.
+The curve is otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: An observable is constant if it varies by less than this share of what it varies by on the whole grid: the eye's.
+#: Largest variation of an observable that counts as constant, as a share of its variation on the whole grid. The eye
+#: does not see less.
 CONSTANT = 0.01
 
 
 def with_kinks(
     x: np.ndarray, y: np.ndarray, *, from_here: Sequence[float], until_there: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A curve with the points that follow from thresholds, and the places of these.
+    """Return a curve with the points added that follow from thresholds, and the places of these points.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ def with_kinks(
     from_here
         Thresholds at which something begins to be learned.
     until_there
-        Thresholds from which on all is learned.
+        Thresholds above which everything is learned.
     """
     finite = np.isfinite(y)
     if finite.sum() < 2:

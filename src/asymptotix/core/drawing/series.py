@@ -1,4 +1,4 @@
-"""What was drawn on some axes: which colours are taken, and which theory and experiment belong together."""
+"""A record of the series drawn on some axes: the colours in use, and which theory and experiment belong together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Entries that the user gave one colour for all are told apart by these.
+#: Line styles that distinguish entries for which the user gave a single colour.
 LINESTYLES = ("-", "--", ":", "-.")
 
 
@@ -21,13 +21,13 @@ class Series:
     Attributes
     ----------
     kind, name, title, label
-        Theory or experiment, the observable, what an axis calls it, and what the user calls this one.
+        Theory or experiment; the observable; its label on an axis; the user's name for this result.
     colours
-        Of its entries.
+        Colours of its entries.
     handles
-        What the legend shows, with whether the label is ours to change.
+        Matplotlib objects of the legend, whose labels may be changed later.
     has_partner
-        Whether the theory's experiment, or the experiment's theory, was drawn after it.
+        Whether a theory is already paired with its experiment, or an experiment with its theory.
     """
 
     kind: str
@@ -43,7 +43,7 @@ _DRAWN: WeakKeyDictionary[Axes, list[Series]] = WeakKeyDictionary()
 
 
 def drawn_on(ax: Axes) -> list[Series]:
-    """What was drawn on the axes, in order."""
+    """Return the series on the axes, in the order of drawing."""
     return _DRAWN.setdefault(ax, [])
 
 
@@ -58,11 +58,10 @@ def begin(
     entries: Mapping[str, int],
     like: bool,
 ) -> Series:
-    """Choose colours for the entries (label -> position) of an observable.
+    """Choose colours for the entries (label -> position) of an observable, and record the series.
 
-    An experiment has the colours of the theory of the same name and label that is there without one, and the other way
-    round; whatever else comes to axes with lines on them goes on where the colours end. ``like`` takes the colours of
-    what was drawn first.
+    An experiment takes the colours of an unpaired theory of the same name and label on the axes, and vice versa. Any
+    other series takes the next free colours. ``like`` takes the colours of the series that was drawn first.
     """
     earlier = drawn_on(ax)
     partners = [s for s in earlier if s.kind != kind and not s.has_partner and (s.name, s.label) == (name, label)]
@@ -81,7 +80,7 @@ def begin(
 
 
 def free_colours(ax: Axes, palette: Sequence[str]) -> list[str]:
-    """The colours of a palette that nothing on the axes has; all of them where none is left."""
+    """Return the colours of a palette that are not in use on the axes; all of them if every one is in use."""
     from matplotlib.colors import to_hex
 
     shown = [line.get_color() for line in ax.lines] + [patch.get_facecolor() for patch in ax.patches]
@@ -91,12 +90,12 @@ def free_colours(ax: Axes, palette: Sequence[str]) -> list[str]:
 
 
 def titles(ax: Axes) -> list[str]:
-    """What the observables on the axes are called, each once."""
+    """Return the titles of the observables on the axes, each once."""
     return list({s.name: s.title for s in drawn_on(ax)}.values())
 
 
 def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:
-    """Colours that the user gave, one for all entries or one for each."""
+    """Return entry -> colour, from the user's one colour for all entries or one for each."""
     from matplotlib.colors import is_color_like
 
     if is_color_like(color):
@@ -111,7 +110,7 @@ def given_colours(color: Any, entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _say_which(series: Series) -> None:
-    """Put the observable before labels that do not say it: until now there was one only."""
+    """Put the observable's name before labels that lack it, because the axes now have a second observable."""
     words = series.name.replace("_", " ")
     for handle in series.handles:
         if series.label is None and not str(handle.get_label()).startswith(("_", words)):

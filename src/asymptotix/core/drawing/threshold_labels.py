@@ -1,4 +1,4 @@
-"""Labels of vertical lines, put where no curve crosses them."""
+"""Labels of vertical lines, placed where no curve crosses them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
 
-#: Room that a label keeps from curves and from the ends of the axes, in shares of their height.
+#: Distance between a label and curves or the ends of the axes, as a share of the axes' height.
 ROOM = 0.025
-#: Between a line and its label, in points.
+#: Distance between a line and its label, in points.
 OFFSET = 3
 
 _LABELS: WeakKeyDictionary[Axes, list[Annotation]] = WeakKeyDictionary()
 
 
 def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
-    """Write beside the vertical line at ``x``; :func:`settle_labels` finds the place, whenever the axes are drawn."""
-    from .drawn_label import DrawnLabel  # matplotlib is imported by who draws
+    """Label the vertical line at ``x``. Whenever the axes are drawn, :func:`settle_labels` chooses the place."""
+    from .drawn_label import DrawnLabel  # imported here because it needs matplotlib
 
     label = DrawnLabel(
         settle_labels,
@@ -42,7 +42,7 @@ def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
 
 
 def settle_labels(ax: Axes) -> None:
-    """Move the labels of vertical lines to where they cross no curve, with what is on the axes now."""
+    """Move the labels of vertical lines to places where they cross no curve that is on the axes now."""
     labels = _LABELS.get(ax, [])
     if not labels:
         return
@@ -51,7 +51,7 @@ def settle_labels(ax: Axes) -> None:
     for label, at in zip(labels, lines, strict=True):
         extent, gap = label.get_window_extent(), OFFSET * ax.figure.dpi / 72
         height, reach = extent.height / ax.bbox.height, extent.width + 2 * gap
-        sides = {"right": (at - reach, at), "left": (at, at + reach)}  # how the text is aligned, and what it covers
+        sides = {"right": (at - reach, at), "left": (at, at + reach)}  # alignment of the text -> pixels it covers
         found = {
             side: _free_top(sorted(_occupied(curves, span, ax) + _behind_legend(span, ax)), height)
             for side, span in sides.items()
@@ -64,12 +64,12 @@ def settle_labels(ax: Axes) -> None:
 
 
 def _across(ax: Axes, label: Annotation) -> float:
-    """The place of a label's line, in pixels."""
+    """Return the horizontal position of a label's line, in pixels."""
     return float(ax.transData.transform((label.xy[0], ax.get_ylim()[0]))[0])
 
 
 def _curves(ax: Axes) -> list[np.ndarray]:
-    """Points of all lines in pixels, but for those from top to bottom."""
+    """Return the points of all lines in pixels, except vertical lines."""
     points = [(line, np.asarray(line.get_xydata(), dtype=float)) for line in ax.lines]
     return [line.get_transform().transform(xy) for line, xy in points if len(xy) and not _is_vertical(xy)]
 
@@ -89,7 +89,7 @@ def _is_vertical(xy: np.ndarray) -> bool:
 
 
 def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> list[tuple[float, float]]:
-    """Intervals of the height of the axes that curves pass through between two places of their width."""
+    """Return the intervals of height, as shares of the axes' height, that curves cross within a horizontal span."""
     low, high = span
     found = []
     for curve in curves:
@@ -106,7 +106,7 @@ def _occupied(curves: list[np.ndarray], span: tuple[float, float], ax: Axes) -> 
 
 
 def _free_top(occupied: list[tuple[float, float]], height: float) -> tuple[float, float]:
-    """The top of the highest free place of this height, or of the largest there is, and how high that place is."""
+    """Return top and height of the highest free gap that has room for ``height``, or else of the largest gap."""
     gaps, bottom = [(0.0, 0.0)], 0.0
     for low, high in [*occupied, (1.0, 1.0)]:
         if low > bottom:

@@ -1,1 +1,1 @@
-"""What works through a table of points behind the verbs: the driver, resuming, checkpoints."""
+"""The driver behind the verbs: a table of points is computed, resumed, merged and checkpointed."""

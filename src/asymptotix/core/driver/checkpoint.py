@@ -1,4 +1,4 @@
-"""The file into which a verb writes what is finished while it works."""
+"""The checkpoint: a file into which a running verb writes the points that are finished."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from ...numerics import interrupts
 from ..result import Result
 
-#: Least time between two writes, and the largest share of the time that may go into writing.
+#: Shortest time between two writes, and the largest share of the running time that writing may take.
 SECONDS_BETWEEN_WRITES = 1.0
 SHARE_OF_WRITING = 0.05
 
 
 class Checkpoint:
-    """A file that always holds a complete result of what is finished; a failure to write it does not end the work.
+    """A file that always holds a valid result of the finished points. A failed write does not end the work.
 
     Attributes
     ----------
     trouble : str
-        Why the last write failed, "" if it did not.
+        Why the last write failed; "" if it succeeded.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -34,7 +34,7 @@ class Checkpoint:
         self._due = time.monotonic()
 
     def offer(self, make: Callable[[], Result]) -> None:
-        """Write what ``make`` gives, if it is time to."""
+        """Write the result that ``make`` returns, if the last write was long enough ago."""
         began = time.monotonic()
         if began < self._due:
             return
@@ -43,10 +43,10 @@ class Checkpoint:
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
     def write(self, make: Callable[[], Result]) -> None:
-        """Write what ``make`` gives now."""
+        """Write the result that ``make`` returns, now."""
         try:
             make().save(self.path)
             self.trouble = ""
-        except Exception as error:  # a full disk, a setting that cannot be described: none of it is the point's fault
+        except Exception as error:  # a full disk, or a setting that cannot be described: the points are not at fault
             interrupts.raise_if_hidden_in(error)
             self.trouble = str(error) or type(error).__name__

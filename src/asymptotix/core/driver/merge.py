@@ -1,4 +1,4 @@
-"""Results of one problem on different points, put together into one."""
+"""Merge results of one problem on different points into one result."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from ..specification import differences, differing, encode, numeric_fields
 from ..status import Status
 from .resume import outcomes_at
 
-#: Two runs of one seed, or two solutions that state no error, are the same up to this: machines round differently.
+#: Relative difference up to which two runs of one seed, or two solutions without an error, agree: machines round
+#: differently.
 ROUNDING = 1e-6
 LACKING = "no result that was merged has this point"
 
 
 def merge(results: Iterable[Result]) -> Result:
-    """Put results of the same problem on different points together into one.
+    """Merge results of the same problem on different points into one result.
 
     Parameters
     ----------
     results
-        Of one kind, all from ``solve``, ``simulate`` or ``thresholds``, with the same algorithm and settings. Their
-        problems may differ in numeric fields only, which become dimensions, as do controls, ``dim`` and ``seed``.
+        Results of the same kind (all from ``solve``, all from ``simulate`` or all from ``thresholds``), algorithm and
+        settings. Their problems may differ in numeric fields only. Such fields become dimensions, as do controls,
+        ``dim`` and ``seed``.
 
     Returns
     -------
     Result
-        On the grid of all their values, ascending. A point of it that no result has is there without a number, and
-        its status says so; ``solve(..., resume=merged)`` does the rest. Where several have a point, one that converged
-        is taken before others. Its provenance has that of every result under ``parts``.
+        The result on the grid of all values, ascending. A point that no result has is NaN, and its status says so;
+        ``solve(..., resume=merged)`` computes it. Where several results have a point, a converged one is preferred.
+        The provenance of every result is kept under ``parts``.
 
     Raises
     ------
     ValueError
-        If the results are of different problems, algorithms or settings, naming what differs, or if two of them
-        converged at the same point to numbers further apart than their numerical errors, naming point and observable.
+        If the results differ in problem, algorithm or settings; the error names the difference. Also if two results
+        converged at one point to numbers that differ by more than their numerical errors; it names the point and the
+        observable.
 
     Examples
     --------
@@ -85,7 +88,7 @@ def merge(results: Iterable[Result]) -> Result:
 
 
 def _checked(results: Any) -> list[Result]:
-    """The results, if they can be put together."""
+    """Return the results as a list, or raise if they cannot be merged."""
     if isinstance(results, Result) or not isinstance(results, Iterable):
         raise TypeError(f"results must be several results, as in merge([first, second]), got {type(results).__name__}")
     parts = list(results)
@@ -118,7 +121,7 @@ def _encoded(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _common_grid(parts: Sequence[Result]) -> dict[str, np.ndarray]:
-    """Every control, size and seed with the values that any part has: sizes and seeds last, as simulate has them."""
+    """Return all values of every control over the parts; sizes and seeds come last, as in ``simulate``."""
     coordinates = [_controls(part) for part in parts]
     swept = {path.rpartition(".")[2] for part in parts[1:] for path in differing(parts[0].problem, part.problem)}
     names = dict.fromkeys([name for known in coordinates for name in known] + sorted(swept))
@@ -127,7 +130,7 @@ def _common_grid(parts: Sequence[Result]) -> dict[str, np.ndarray]:
     for name in [*(name for name in names if name not in last), *last]:
         known = [_values(part, own, name) for part, own in zip(parts, coordinates, strict=True)]
         together = np.unique(np.concatenate([values.ravel() for values in known]))
-        # The last digits of a fraction may differ: a value that is there already is the same point.
+        # Values that differ only in the last digits are one point: the first of them is kept.
         kept = together[[k == int(positions(together, value)) for k, value in enumerate(together)]]
         is_one = len(kept) == 1 and not any(values.ndim for values in known)
         grid[name] = kept[0] if is_one else kept
@@ -140,7 +143,7 @@ def _controls(part: Result) -> dict[str, np.ndarray]:
 
 
 def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """The values that a part has of a control; of a field that it was not given, that of its problem."""
+    """Return the values of a control in a part: from its coordinates, or else the value of the problem's field."""
     if name in own:
         return np.asarray(own[name])
     value = numeric_fields(part.problem).get(name)
@@ -150,7 +153,7 @@ def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarra
 
 
 def _common_rows(parts: Sequence[Result]) -> Rows:
-    """The entries of ``index`` of all parts; every part's numbers are moved to them by their labels."""
+    """Return the rows that all parts share. The numbers of a part are later moved to these rows by their labels."""
     labelled = [row_labels(part.ds) for part in parts]
     lengths = {dim: {part.ds.sizes[dim] for part in parts if dim in part.ds.dims} for dim in INDEX_DIMENSIONS}
     for dim, found in lengths.items():
@@ -171,14 +174,14 @@ def _own_dimensions(parts: Sequence[Result]) -> dict[str, tuple[str, ...]]:
 
 
 def _better(one: Outcome | None, two: Outcome | None) -> Outcome | None:
-    """The one that converged, or else was finished; the first of equals."""
+    """Return the outcome that converged, or else the one that finished; the first of two equals."""
     if one is None or two is None:
         return one or two
     return max((one, two), key=lambda outcome: (outcome.how.converged, outcome.how.finished))
 
 
 def _check_agreement(one: Outcome, two: Outcome, where: str, settings: Mapping[str, Any]) -> None:
-    """Raise where two that converged say different things."""
+    """Raise if two outcomes converged to different numbers."""
     if not (one.how.converged and two.how.converged):
         return
     for name in one.values.keys() & two.values.keys():
@@ -200,7 +203,7 @@ def _named(grid: Mapping[str, np.ndarray], shape: Mapping[str, int], at: int) ->
 
 
 def _provenance(parts: Sequence[Result]) -> dict[str, Any]:
-    """What all parts have in common, their time together, and each by itself."""
+    """Return the provenance that all parts share, their latest date, their total time, and each one's own."""
     single = [one for part in parts for one in part.provenance.get("parts", [part.provenance])]
     common = {name: value for name, value in single[0].items() if all(one.get(name) == value for one in single)}
     seconds = sum(float(one.get("wall_seconds", 0.0)) for one in single)

@@ -1,6 +1,6 @@
-"""Going on from an earlier call: which of the points wanted now are finished, and what it left of the others.
+"""Resume from an earlier call: which of the requested points it finished, and what it left of unfinished ones.
 
-The earlier call may have been interrupted, or have been of a smaller grid, of fewer seeds or sizes.
+The earlier call may have been interrupted, or had a smaller grid, fewer seeds or fewer sizes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def earlier_outcomes(
     coordinates: Mapping[str, Any],
     rows: Rows,
 ) -> list[Outcome | None]:
-    """Outcomes of an earlier call for the same work, one per grid point in C order; None where there is none.
+    """Return the outcomes of an earlier call for the same work, one per grid point in C order, None where missing.
 
     Parameters
     ----------
     resume
-        The result of that call, or the file it was saved to; None gives no outcomes.
+        The result of the earlier call, or the file to which it was saved; None gives no outcomes.
     problem, algorithm, settings
-        What is to be done now, and how; the earlier call must have been of the same, but for fields that are swept.
+        Those of this call. The earlier call must have had the same, except for fields that are swept.
     shape, coordinates
-        Grid of the work: dimension -> length, and the coordinates as they will be assembled.
+        The grid of this call: dimension -> length, and the coordinates of the result.
     rows
-        The entries of ``index`` of the work; where they change from point to point the earlier call must have told
-        them by their labels.
+        The entries of ``index`` in this call. Where they change from point to point, the earlier result must have
+        labels for its entries.
     """
     size = int(np.prod(list(shape.values()), dtype=int))
     if resume is None:
@@ -60,7 +60,7 @@ def earlier_outcomes(
 
 
 def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The values of everything that either call has as a coordinate, as they are wanted now."""
+    """Return the values requested now of every coordinate of either call."""
     values = {name: np.asarray(given[1] if isinstance(given, tuple) else given) for name, given in coordinates.items()}
     fields = numeric_fields(problem)
     for name in map(str, resume.ds.coords):
@@ -72,9 +72,9 @@ def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, A
 def outcomes_at(
     resume: Result, wanted: Mapping[str, np.ndarray], shape: Mapping[str, int], rows: Rows
 ) -> list[Outcome | None]:
-    """The outcomes of the earlier call at the points of this one, which it may have in part only.
+    """Return the outcomes of the earlier call at the points of this call, None where it did not have the point.
 
-    None where it has no such point; one that gave nothing is an outcome too, and says why.
+    A point that gave no number has an outcome too, whose status says why.
     """
     ds = in_rows(resume.ds, {dim: rows.labels for dim in INDEX_DIMENSIONS if rows.labels and dim in resume.ds.dims})
     at: dict[str, np.ndarray] = {}
@@ -104,7 +104,7 @@ def outcomes_at(
 
 
 def _number(value: float | None) -> np.ndarray:
-    """A field as a coordinate; one that is not set is at no point."""
+    """Return a field's value as a coordinate. None becomes NaN, which matches no value."""
     return np.asarray(np.nan if value is None else value)
 
 
@@ -113,24 +113,24 @@ def _listed(values: np.ndarray) -> str:
 
 
 def is_finished(outcome: Outcome | None) -> bool:
-    """Whether nothing is left to do."""
+    """Return whether a point needs no more work: it has an outcome that is not an interrupted one."""
     return outcome is not None and not outcome.interrupted
 
 
 def _is_known(outcome: Outcome) -> bool:
-    """Whether a point gave any number."""
+    """Return whether a point gave any number."""
     return not all(_is_missing(np.asarray(value)) for value in outcome.values.values())
 
 
 def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
     status = Status.from_code(code)
-    # Of a finished point what is not a number stays so; of a run that goes on it only filled the place of one to come.
+    # NaN of a finished point is a value of its own. NaN of an interrupted run only fills the place of a later number.
     return Outcome(values if status.finished else known, status, words=str(words))
 
 
 def _is_missing(value: np.ndarray) -> bool:
-    """Whether a point gave no such number: assembling filled its place."""
+    """Return whether a value is only the padding that assembling put where a point had none."""
     if value.dtype.kind in "fc":
         return bool(np.isnan(value).all())
     return value.dtype.kind == "U" and bool((value == "").all())
@@ -143,7 +143,7 @@ def _check_same_work(
     settings: Mapping[str, Any],
     swept: Sequence[str],
 ) -> None:
-    """Refuse a result of other work, naming what differs; fields that are ``swept`` may."""
+    """Raise if the earlier result is of other work, naming the difference. Fields that are ``swept`` may differ."""
     pairs: list[tuple[str, Specification | None, Specification | None]] = [
         ("problem", resume.problem, problem),
         ("algorithm", resume.algorithm, algorithm),
@@ -160,7 +160,10 @@ def _check_same_work(
 
 
 def _check_labels(resume: Result, rows: Rows) -> None:
-    """Refuse numbers that lie by position where the entries of ``index`` change: whose they are cannot be told."""
+    """Raise if the earlier result has no labels although the entries of ``index`` change from point to point.
+
+    Positions alone do not identify entries there.
+    """
     known = resume.ds.coords
     unlabelled = [dim for dim in INDEX_DIMENSIONS if dim in resume.ds.dims and label_name(dim) not in known]
     if rows.places is not None and unlabelled:

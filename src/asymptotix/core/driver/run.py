@@ -1,7 +1,7 @@
-"""The one driver behind the verbs: it works through a table of points and makes a result of what they gave.
+"""The one driver behind the verbs: it works through a table of points and assembles their outcomes into a result.
 
-A verb checks its arguments and describes its :class:`Work`; here are progress, resuming, checkpoints, signals to stop,
-failures of single points, assembly and the warnings at the end.
+A verb checks its arguments and describes its :class:`Work`. The driver handles progress, resuming, checkpoints,
+interrupts, failures of single points, assembly and the final warnings.
 """
 
 from __future__ import annotations
@@ -30,51 +30,52 @@ from .resume import earlier_outcomes, is_finished
 ProgressOption = bool | Progress | None
 ResumeOption = Result | str | os.PathLike | None
 CheckpointOption = str | os.PathLike | None
-#: What numerics is known to end in. Another error is kept in the table too, unless no point survived it.
+#: Errors expected of numerical work: such a point is marked as failed. Any other error is recorded in the same way, but
+#: raised at the end if all points failed.
 NUMERICAL_FAILURES = (ArithmeticError, np.linalg.LinAlgError)
-#: How long after a signal outcomes are still taken from a theory that does not look for it itself.
+#: Seconds after an interrupt for which finished outcomes are still collected; then the driver itself stops the work.
 SECONDS_FOR_WHAT_IS_READY = 0.5
 
 
 class Batch(Protocol):
-    """Points that go to the theory or the algorithm in one call, by their positions in the table."""
+    """Points, by their positions in the table, that one call hands to the theory or to the algorithm."""
 
     @property
     def groups(self) -> Sequence[Sequence[int]]:
-        """Positions of the batch; those of a group are worked on together or not at all.
+        """Groups of the batch's positions. If one position of a group is unfinished, the whole group is computed.
 
-        Groups that are left are chosen whole, and after a failure one position alone.
+        After a failure unfinished positions are retried one by one.
         """
         ...
 
     def outcomes(
         self, chosen: Sequence[int], earlier: Sequence[Outcome | None], progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
-        """Work on the chosen positions and yield (position, outcome) as they finish.
+        """Compute the chosen positions and yield (position, outcome) as they finish.
 
-        ``earlier`` is what an interrupted call left at every position of the table.
+        ``earlier`` has the outcome of an earlier call at every position of the table, or None.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a verb does.
+    """The work of one call of a verb, before any of it is done.
 
     Parameters
     ----------
     description
-        In a few words, for the progress.
+        A short name for the progress output.
     problem, kind, algorithm, settings
-        Of the result.
+        Those that the result will have.
     shape, coordinates
-        Of the table: dimension -> length, and the coordinates as they will be assembled. Positions count in C order.
+        The table of points: dimension -> length, and the coordinates of the result. Positions count in C order.
     rows
         The entries of ``index`` of every point.
     dimensions
         Observable -> its own dimensions.
     batches
-        All points, in the order in which they are worked on.
+        All points, in the order in which they are computed.
     """
 
     description: str
@@ -90,7 +91,7 @@ class Work:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Work that a second signal stopped; ``result`` is what was finished."""
+    """A second interrupt stopped the work; ``result`` holds the points that were finished."""
 
     def __init__(self, result: Result) -> None:
         super().__init__("interrupted twice; what was finished is this exception's result")
@@ -100,7 +101,7 @@ class Interrupted(KeyboardInterrupt):
 def run(
     work: Work, *, progress: ProgressOption, resume: ResumeOption = None, checkpoint: CheckpointOption = None
 ) -> Result:
-    """Do the work and return the result. Warnings name the line that called the verb."""
+    """Do the work and return the result. Warnings point to the line that called the verb."""
     refuse_after_fork()
     with interrupts.deferred(), own_settings():
         table = _Table(work, resume, None if checkpoint is None else Checkpoint(checkpoint))
@@ -113,12 +114,12 @@ def run(
         if table.interrupted and interrupts.insisting():
             raise Interrupted(result)
     for text, category in table.complaints():
-        warnings.warn(text, category, stacklevel=3)  # past this function and the verb
+        warnings.warn(text, category, stacklevel=3)  # skips this function and the verb
     return result
 
 
 class _Table:
-    """The outcomes of all points: collects them, survives failures of single ones, says at the end what is missing."""
+    """The outcomes of all points: collects them, survives failures of single points, warns at the end."""
 
     def __init__(self, work: Work, resume: ResumeOption, file: Checkpoint | None) -> None:
         self.work, self.file = work, file
@@ -138,16 +139,17 @@ class _Table:
         self.started = time.perf_counter()
 
     def work_through(self, bar: Progress) -> None:
-        """All batches, one after the other."""
+        """Compute all batches, one after the other."""
         bar.advance(sum(outcome is not None for outcome in self.outcomes))
         for batch in self.work.batches:
             self.fill(batch, bar)
         self.complete = True
 
     def fill(self, batch: Batch, bar: Progress) -> None:
-        """Put what is left of a batch into the table.
+        """Compute the unfinished points of a batch and put their outcomes into the table.
 
-        Which point of a batch failed cannot be told, so what it left unfinished is worked on one by one.
+        An error does not show which point of a batch failed, so the points without an outcome are then computed one by
+        one.
         """
         waiting = [left] if (left := self._left_of(batch)) else []
         while waiting:
@@ -165,7 +167,7 @@ class _Table:
                     self._put(unfinished[0], Outcome({}, Status.FAILED, words=_words_of(error)), bar)
 
     def _left_of(self, batch: Batch) -> list[int]:
-        """Positions of a batch that are not finished, with those that are worked on together with them."""
+        """Return the positions of every group of a batch that has an unfinished one."""
         left: list[int] = []
         for group in batch.groups:
             if not all(is_finished(self.earlier[at]) for at in group):
@@ -177,24 +179,24 @@ class _Table:
         bar.advance()
         if self.file is not None:
             self.file.offer(self.result)
-        # What is ready is taken first: several runs may have ended together.
+        # Several runs may have ended together: their outcomes are collected before an interrupt is obeyed.
         if interrupts.waiting_seconds() > SECONDS_FOR_WHAT_IS_READY:
             interrupts.check()
 
     def end(self) -> Result:
-        """The result, written to its file too; or the error that no point survived: nothing is lost by raising it."""
+        """Return the result and write it to the checkpoint; raise an unexpected error if every point failed."""
         unforeseen = [error for error in self.errors if not isinstance(error, NUMERICAL_FAILURES)]
         survived = any(outcome is not None and outcome.how is not Status.FAILED for outcome in self.outcomes)
         if unforeseen and not survived and self.complete:
             raise unforeseen[0]
         result = self.result()
-        # What was there before is worth more than a table of points that were not reached.
+        # An older checkpoint is worth more than a table without a single outcome.
         if self.file is not None and result.begun:
             self.file.write(lambda: result)
         return result
 
     def result(self) -> Result:
-        """What there is now, with what an earlier call left of points that this one did not come to."""
+        """Assemble the outcomes so far; a point that this call did not reach keeps its outcome of the earlier call."""
         work = self.work
         ds = assemble(
             [now or before for now, before in zip(self.outcomes, self.earlier, strict=True)],
@@ -219,7 +221,7 @@ class _Table:
         return Status.NO_RESULT if self.complete else Status.NOT_REACHED
 
     def complaints(self) -> Iterator[tuple[str, type[Warning]]]:
-        """What the user is warned of: an interrupt, and points that did not converge."""
+        """Yield the warnings for the user: an interrupt, points that did not converge, an unwritten checkpoint."""
         finished = [outcome for outcome in self.outcomes if outcome is not None and is_finished(outcome)]
         if self.interrupted:
             yield f"interrupted: {len(finished)} of {len(self.outcomes)} points are finished", RuntimeWarning
@@ -235,7 +237,7 @@ class _Table:
 
 
 def _words_of(error: Exception) -> str:
-    """Why a point failed: of an unforeseen error the kind too."""
+    """Return why a point failed. For an unexpected error the text begins with its type."""
     text = " ".join(str(error).split())
     if isinstance(error, NUMERICAL_FAILURES) and text:
         return f"failed: {text}"

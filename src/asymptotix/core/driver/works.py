@@ -1,4 +1,4 @@
-"""What the verbs do, described and checked before any of it is done: the table of points, and who works on them."""
+"""The :class:`Work` of each verb, checked before any of it is done: the table of points, and what computes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .run import Work
 
 @own_settings()
 def theory_work(problem: Problem, *, start: Any, tolerance: float, fixed: Any, controls: Mapping[str, Any]) -> Work:
-    """Of :func:`asymptotix.solve`."""
+    """Return the work of :func:`asymptotix.solve`."""
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
     grid = expand(problem, controls, own=problem.controls)
@@ -35,14 +35,14 @@ def theory_work(problem: Problem, *, start: Any, tolerance: float, fixed: Any, c
         rows=rows,
         dimensions=blocks[0].problem.dimensions(),
         batches=[_PointsToSolve(block, start, tolerance, held) for block in blocks],
-        # Keys as a file has them, so that what is loaded says the same.
+        # Keys are strings, as in a file: loaded settings compare equal.
         settings={"start": start, "tolerance": tolerance}
         | ({"fixed": {str(index): overlap for index, overlap in held.items()}} if held else {}),
     )
 
 
 def _held(blocks: Sequence[Block], rows: Rows, fixed: Any) -> Mapping[int, float]:
-    """What is held, which must mean the same at every point."""
+    """Return the overlaps that are held fixed: index -> overlap. Their indices must be the same at every point."""
     if fixed is None:
         return {}
     held = [block.problem.check_fixed(fixed) for block in blocks]
@@ -79,13 +79,13 @@ class _PointsToSolve:
 def experiment_work(
     problem: Problem, algorithm: Algorithm, *, seeds: Any, dim: Any, controls: Mapping[str, Any]
 ) -> Work:
-    """Of :func:`asymptotix.simulate`."""
+    """Return the work of :func:`asymptotix.simulate`."""
     _check_problem(problem)
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"algorithm must be an Algorithm, such as GAMP(), got {checks.named(algorithm)}")
     grid = expand(problem, controls, own=problem.controls)
     blocks = grid.blocks(problem)
-    for block in blocks:  # what is run counts: fields may be swept into, or out of, what the algorithm does not cover
+    for block in blocks:  # not the problem as given: a swept field may decide whether the algorithm fits
         algorithm.check(block.problem)
     runs = seed_list(seeds)
     sizes = sizes_of(algorithm, dim)
@@ -127,7 +127,7 @@ class _Runs:
 
     @property
     def _points(self) -> Sequence[Sequence[int]]:
-        """Positions of the runs of every point, in the order of the seeds."""
+        """For every point, the positions of its runs in the order of the seeds."""
         firsts = [(p * len(self.sizes) + self.size) * len(self.seeds) for p in self.block.positions]
         return [range(first, first + len(self.seeds)) for first in firsts]
 
@@ -150,7 +150,7 @@ class _Runs:
 
 
 def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-    """Runs by (point, seed) as points that lack the same seeds, with those seeds."""
+    """Group missing runs (point, seed): yield points that miss the same seeds, with those seeds."""
     lacking: dict[int, list[int]] = {}
     for point, seed in places:
         lacking.setdefault(point, []).append(seed)
@@ -162,7 +162,7 @@ def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], 
 
 @own_settings()
 def threshold_work(problem: Problem, *, which: Any, tolerance: float, fields: Mapping[str, Any]) -> Work:
-    """Of :func:`asymptotix.thresholds`."""
+    """Return the work of :func:`asymptotix.thresholds`."""
     _check_problem(problem)
     which = _names_of_thresholds(problem, which)
     tolerance = checks.positive("tolerance", tolerance)
@@ -177,14 +177,14 @@ def threshold_work(problem: Problem, *, which: Any, tolerance: float, fields: Ma
         rows=index_rows(grid, blocks),
         dimensions=blocks[0].problem.dimensions(),
         batches=[_ProblemWithThresholds(block, which, tolerance) for block in blocks],
-        # Where all are computed nothing is noted: so it was before one could choose, and such files can be resumed.
+        # No entry "which" if all are computed: files from before ``which`` existed can be resumed.
         settings={"tolerance": tolerance} | ({} if which is None else {"which": which}),
     )
 
 
 @dataclass(frozen=True)
 class _ProblemWithThresholds:
-    """One point: thresholds have no controls but fields, so that every block has one."""
+    """The one point of a block: thresholds have no controls but fields, and a block has one value of each."""
 
     block: Block
     which: Sequence[str] | None
@@ -202,7 +202,7 @@ class _ProblemWithThresholds:
 
 
 def _names_of_thresholds(problem: Problem, which: Any) -> tuple[str, ...] | None:
-    """Those asked for, in the order in which the problem names them."""
+    """Return the requested names in the order of the problem; None if all are requested."""
     if which is None:
         return None
     accepted = tuple(problem.threshold_names())
@@ -227,10 +227,10 @@ def _check_problem(problem: Any) -> None:
 
 
 def seed_list(seeds: Any) -> list[int]:
-    """The seeds of ``simulate(seeds=)``."""
+    """Return the seeds that ``simulate(seeds=)`` means: a list as given, or 0, 1, ... for a number of runs."""
     if checks.dimensions("seeds", seeds) == 0:
         return list(range(checks.integer("seeds", seeds, minimum=1, maximum=MOST_POINTS)))
-    # A generator of random numbers keeps 32 bits of its seed.
+    # The random number generator uses only 32 bits of a seed.
     cleaned = [checks.integer("seeds", seed, minimum=0, maximum=2**32 - 1) for seed in seeds]
     if not cleaned or len(set(cleaned)) < len(cleaned):
         raise ValueError(f"seeds must be distinct and at least one, got {seeds!r}")
@@ -238,7 +238,7 @@ def seed_list(seeds: Any) -> list[int]:
 
 
 def sizes_of(algorithm: Algorithm, dim: Any) -> Sequence[int | None]:
-    """The sizes of ``simulate(dim=)``; None alone where the problem fixes it."""
+    """Return the sizes that ``simulate(dim=)`` means; a single None where the problem fixes the size."""
     if not algorithm.needs_dim:
         if dim is not None:
             raise TypeError(f"{type(algorithm).__name__} takes no dim: the problem fixes the size, got dim={dim!r}")

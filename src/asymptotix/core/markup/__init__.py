@@ -1,1 +1,1 @@
-"""HTML for notebooks: its parts, and descriptions as tables. Nothing here knows a result."""
+"""HTML for notebooks: its elements, and descriptions as tables. It does not depend on results."""

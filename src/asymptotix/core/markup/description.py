@@ -1,4 +1,4 @@
-"""Problems, models and algorithms as tables of their fields."""
+"""Show problems, models and algorithms as tables of their fields."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from .cards import card, or_plain, table
 
-#: Fields deeper inside than this are not opened.
+#: Number of nested levels of fields that are shown.
 MOST_LEVELS = 4
-#: Entries of an array that are written out.
+#: Largest number of entries of an array that are written out.
 MOST_ENTRIES = 6
 
 
 def description_html(described: Any) -> str:
-    """The fields of a description, those of descriptions inside it below them."""
+    """Return a card with the fields of a description and, below each, the fields inside it."""
     return or_plain(_description, described)
 
 
@@ -40,7 +40,7 @@ def _rows(described: Any, prefix: str, levels: int) -> Iterator[tuple[str, str]]
 
 
 def in_short(value: Any) -> str:
-    """A value of a field in a few words: of a large array its shape, of a function its name."""
+    """Return a short text for a field's value: a large array by its shape, a function by its name."""
     if isinstance(value, tuple | list):
         inner = ", ".join(in_short(item) for item in value[:MOST_ENTRIES])
         more = ", …" if len(value) > MOST_ENTRIES else ""

@@ -1,1 +1,1 @@
-"""Search for the minimum of a function of one variable. Its values and slopes come with errors and statuses."""
+"""Search for the minimum of a function of one variable whose values and slopes have errors and statuses."""

@@ -1,4 +1,4 @@
-"""Search for the minimum of a function of one variable whose values and slopes are known to their errors.
+"""Search for the minimum of a function of one variable whose values and slopes have known errors.
 
 A minimum is a root of the slope. The search first encloses the root, between two bounds or downhill from a start. It
 then finds the root on coarse averages, and on fine averages where the error of the root exceeds the tolerance. The
@@ -22,8 +22,8 @@ _SETTLED = 0.2
 _LEFT = 0.3
 #: Number of places, both bounds included, that are tried where the slopes at the bounds enclose no minimum.
 _SCAN = 9
-#: Distances (in the variable) between slopes that are compared for the curvature: that of an extra evaluation, the
-#: smallest and the largest. Below the smallest the errors of the slopes dominate.
+#: Distances, in the variable, from the root to the slopes used for its curvature: the distance of an extra evaluation,
+#: the smallest and the largest. Below the smallest the errors of the slopes dominate.
 _BESIDE, _NEAREST, _FARTHEST = 0.1, 0.02, 0.5
 #: Width of a bracket (in the variable) above which it is halved; narrower brackets use the secant.
 _WIDE = 1.5
@@ -48,7 +48,7 @@ class Look(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether the theory may not hold at this point. An error above the tolerance is known, and is no doubt."""
+        """Whether the theory may not hold at this point. An inaccurate point is not doubtful: its error is known."""
         return not self.status.converged and self.status is not Status.INACCURATE
 
 
@@ -64,14 +64,14 @@ class Minimum:
 
 
 class MinimumSearch:
-    """Search for a minimum that keeps every evaluation of the function.
+    """A search for a minimum that stores every evaluation of the function.
 
     Parameters
     ----------
     look : callable
-        ``look(at, fine)`` returns a :class:`Look`; with ``fine``, from the most accurate averages.
+        ``look(at, fine)`` returns a :class:`Look`; ``fine`` requests the most accurate averages.
     show : callable
-        Text for a place, in the units of the user.
+        Returns the text for a place, in the units of the user.
     """
 
     def __init__(self, look: Callable[[float, bool], Look], show: Callable[[float], str]) -> None:
@@ -79,7 +79,7 @@ class MinimumSearch:
         self.seen: dict[tuple[float, bool], Look] = {}
 
     def at(self, place: float, *, fine: bool = False) -> Look:
-        """Return the function at a place, evaluated once."""
+        """Return the evaluation at a place; each place is evaluated only once."""
         if (place, fine) not in self.seen:
             self.seen[place, fine] = self._look(place, fine)
         return self.seen[place, fine]
@@ -141,7 +141,7 @@ class MinimumSearch:
                     break
                 if high.slope > 0:
                     return low, high
-                # the function is flat above ``high``: a minimum lies below
+                # The function is flat at ``high``: a minimum lies below it.
                 middle = self.at(0.5 * (low.at + high.at))
                 low, high = (middle, high) if middle.slope < 0 else (low, middle)
         return None
@@ -152,7 +152,7 @@ class MinimumSearch:
         for _ in range(_MOST_STEPS):
             left, right = weights[0] * low.slope, weights[1] * high.slope
             width = high.at - low.at
-            # slopes at the ends of a wide bracket differ by orders of magnitude: secants would stay near one end
+            # The slopes at the ends of a wide bracket differ by orders of magnitude: secants would stay near one end.
             share = 0.5 if width > _WIDE else float(np.clip(left / (left - right), 0.01, 0.99))
             place = low.at + width * share
             if width < _LEFT * tolerance or abs(place - here.at) < _LEFT * tolerance:
@@ -189,7 +189,7 @@ class MinimumSearch:
         return here.at - float(np.clip(here.slope / curvature, -_FARTHEST, _FARTHEST))
 
     def _curvature(self, root: Look) -> float:
-        """Return the slope's rate of change at a root, the smaller one of its two sides."""
+        """Return the curvature at a root, from the nearest slope on each side; the smaller of the two."""
         coarse = [look for (_, fine), look in self.seen.items() if not fine and np.isfinite(look.slope)]
         others = [look for look in coarse if _NEAREST < abs(look.at - root.at) < _FARTHEST]
         others = others or [self.at(root.at - _BESIDE)]
@@ -201,7 +201,7 @@ class MinimumSearch:
         return float(min(slopes))
 
     def _error(self, root: Look, curvature: float, tolerance: float) -> float:
-        """Return the error of a root's place: the part from the slope's error plus the part of the search."""
+        """Return the error of a root's place: (slope's error + remaining slope)/curvature, plus the search's part."""
         if not curvature > 0:
             return np.inf
         return float((np.nan_to_num(root.slope_error) + abs(root.slope)) / curvature) + _LEFT * tolerance
@@ -221,12 +221,12 @@ class MinimumSearch:
 
     def _flat(self, here: Look) -> Minimum:
         words = "inaccurate: the minimum is too flat, so numerical error does not tell this place from others"
-        if np.isfinite(here.value) and not np.isfinite(here.slope):  # a kink has no slope; the value is not in doubt
+        if np.isfinite(here.value) and not np.isfinite(here.slope):  # a kink has no slope, but its value is reliable
             return Minimum(here, np.inf, True, Status.INACCURATE, words)
         return self._judged(here, np.inf, Status.INACCURATE, words, inside=True)
 
     def _without_slopes(self, looks: list[Look], best: Look) -> Minimum:
-        """Return the lowest evaluation where no slopes enclose a minimum around it."""
+        """Return the lowest evaluation, for the case that no slopes around it enclose a minimum."""
         ends = looks[0], looks[-1]
         if best in ends or best.sign == 0:
             tied = [end for end in ends if end.value <= best.value + np.nan_to_num(best.value_error)]
@@ -242,7 +242,7 @@ class MinimumSearch:
         return self._judged(end, np.inf, Status.AT_BOUND, words, inside=False)
 
     def _judged(self, here: Look, error: float, status: Status, words: str, *, inside: bool) -> Minimum:
-        """Return the minimum with the doubts about its point, and about points that would be lower still."""
+        """Return the minimum. A doubtful status, of its point or of a point with a lower value, replaces ``status``."""
         lower = [look for look in self.seen.values() if look.doubtful and look.value < here.value]
         doubts = [look for look in (here, *lower) if look.doubtful]
         if doubts:

@@ -1,1 +1,1 @@
-"""Results as people look at them: cards of a notebook, tables of pandas."""
+"""Results for display: cards for a notebook, pandas tables."""

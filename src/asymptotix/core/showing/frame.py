@@ -1,4 +1,4 @@
-"""Results as tables of pandas: a row per point, or a row per entry of one observable."""
+"""Results as pandas tables: a row per point, or a row per entry of one observable."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
-    """One row per point: controls, every number of every observable, and how the point ended.
+    """Return one row per point: controls, all numbers of all observables, and the status.
 
-    A number along an observable's own dimensions has a column that says which it is: ``overlap[layer 1, layer 2]``.
-    Traces have a row per iteration and are left to :func:`table_of_entries`.
+    An entry along an observable's own dimensions has a column named by its labels: ``overlap[layer 1, layer 2]``.
+    Traces are left out; :func:`table_of_entries` gives them a row per iteration.
     """
     import pandas as pd
 
@@ -39,7 +39,7 @@ def table_of_points(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
-    """One row per point and entry of one observable: controls, which entry, the number, its error, the status."""
+    """Return one row per point and entry of an observable: controls, labels of the entry, number, error, status."""
     import pandas as pd
 
     values = ds[name]
@@ -58,7 +58,7 @@ def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
 
 
 def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
-    """The values of the controls at every point, those that are fixed too."""
+    """Return the values of all controls, including fixed ones, at every point."""
     fixed = {str(name): coord.item() for name, coord in ds.coords.items() if not coord.ndim}
     found = {name: np.full(ds["status"].size, value) for name, value in fixed.items() if not name.endswith("_label")}
     positions = np.indices(ds["status"].shape).reshape(len(grid), -1) if grid else np.zeros((0, 1), int)
@@ -66,7 +66,7 @@ def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
 
 
 def entry_columns(values: xr.DataArray, own: Sequence[str]) -> list[str]:
-    """What the columns of an observable are called, one for each number along its own dimensions, in their order."""
+    """Return the column names of an observable, one for each entry along its own dimensions, in their order."""
     if not own:
         return [str(values.name)]
     entries = itertools.product(*(_names(values, dim) for dim in own))
@@ -74,7 +74,7 @@ def entry_columns(values: xr.DataArray, own: Sequence[str]) -> list[str]:
 
 
 def _names(values: xr.DataArray, dim: str) -> np.ndarray:
-    """What the entries along a dimension are called: their labels, or their numbers from one."""
+    """Return the labels of the entries along a dimension, or their numbers from one if they have none."""
     if dim in values.coords:
         return values[dim].values
     return np.arange(1, values.sizes[dim] + 1)

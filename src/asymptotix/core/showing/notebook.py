@@ -1,4 +1,4 @@
-"""Results and comparisons in a notebook: a table, how the points ended, a small plot."""
+"""Results and comparisons in a notebook: a table, the statuses of the points, a small plot."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Of a picture. A notebook with a hundred of them must stay one that a browser opens.
+#: Largest size of a picture, in characters of base64. A browser must still open a notebook with a hundred pictures.
 MOST_BYTES = 24_000
 WIDTH, INCHES = 380, (4.6, 2.9)
-#: What a result is looked at for, where it has them.
+#: Observables that are preferred for the plot.
 DRAWN_FIRST = ("overlap", "test_error", "order_parameter", "weak_recovery")
-#: Rows of a table.
+#: Largest number of rows in a table.
 MOST_ROWS = 12
-#: Numbers of a variable that are written one by one.
+#: Largest number of values of a variable that are listed one by one.
 MOST_NUMBERS = 4
-#: Sentences that say how points ended, of each status.
+#: Largest number of sentences shown for each status.
 MOST_SENTENCES = 2
 
 
 class ComparisonToShow(HasBothSides, Protocol):
-    """A comparison, which also says itself in lines of text."""
+    """A comparison that has a summary in lines of text."""
 
     def summary(self) -> str: ...
 
 
 def result_html(result: HasDataset) -> str:
-    """A card of a result: how its points ended, its variables, and a plot where one control has a grid."""
+    """Return a card of a result: the statuses of its points, its variables, and a plot if one control has a grid."""
     return or_plain(_result, result)
 
 
 def comparison_html(comparison: ComparisonToShow, entries: Callable[[], str]) -> str:
-    """A card of a comparison: what there is to say, a plot where one control has a grid, its table to be unfolded."""
+    """Return a card of a comparison: its summary, a plot if one control has a grid, and its table, folded."""
     return or_plain(lambda shown: _comparison(shown, entries()), comparison)
 
 
@@ -84,7 +84,7 @@ def _observables(ds: xr.Dataset) -> list[str]:
 
 
 def _fixed(ds: xr.Dataset) -> str:
-    """Coordinates that are one value."""
+    """Return the scalar coordinates as text."""
     return ", ".join(f"{n} = {c.item():.6g}" if is_grid(ds, n) else f"{n} = {c.item()}" for n, c in _scalars(ds))
 
 
@@ -97,7 +97,7 @@ def _is_label(name: str) -> bool:
 
 
 def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
-    """How many points ended in which way, those that did not converge with what was said of them."""
+    """Yield (number of points, status, sentences) for every status; no sentences for converged points."""
     codes, words = ds["status_code"].values.astype(str).ravel(), ds["status"].values.astype(str).ravel()
     for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
         status = Status.from_code(str(code))
@@ -108,7 +108,7 @@ def _endings(ds: xr.Dataset) -> Iterator[tuple[str, str, str]]:
 
 
 def _variables(ds: xr.Dataset) -> Iterator[tuple[str, str, str, str, str]]:
-    """Every variable with its dimensions, its value or its range, and the largest of its numerical errors."""
+    """Yield every variable with its meaning, its dimensions, its value or range, and its largest numerical error."""
     shown = [name for name in map(str, ds.data_vars) if name not in RESERVED and not name.endswith("_err")]
     shown.sort(key=lambda name: name.endswith(("_trace", "_draws")))
     for name in shown[:MOST_ROWS]:
@@ -135,17 +135,17 @@ def _range(values: xr.DataArray, error: xr.DataArray | None) -> str:
 
 
 def _picture(attempts: Sequence[Callable[[Axes], object]]) -> str:
-    """The first of the plots that can be drawn, small enough for a notebook; none where matplotlib is missing."""
+    """Return the first plot that can be drawn, small enough for a notebook; "" if none, or without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return ""
     for draw in attempts:
         with style():
-            figure = Figure(figsize=INCHES)  # not pyplot's: no window, and nothing is left open
+            figure = Figure(figsize=INCHES)  # not made by pyplot: no window, and no figure stays open
             try:
                 draw(figure.subplots())
-            except (TypeError, ValueError, KeyError):  # several grids or none, too many dimensions: no line
+            except (TypeError, ValueError, KeyError):  # several grids or none, or too many dimensions: no curve
                 continue
             for dpi in (144, 96, 60):
                 data = _png(figure, dpi)
@@ -156,7 +156,7 @@ def _picture(attempts: Sequence[Callable[[Axes], object]]) -> str:
 
 
 def _png(figure: Figure, dpi: int) -> str:
-    """The figure in 64 colours, which halves its length and which nobody sees."""
+    """Return the figure as base64 PNG in 64 colours, which halves its length without a visible change."""
     from PIL import Image  # matplotlib needs it too
 
     drawn, small = io.BytesIO(), io.BytesIO()

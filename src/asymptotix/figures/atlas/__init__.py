@@ -1,4 +1,4 @@
-"""Beyond the papers: maps of training and of its exponents, outliers of learned spectra, thresholds of all shapes."""
+"""Figures beyond the papers: maps of training and its exponents, outliers of learned spectra, thresholds by shape."""
 
 from .outliers_appearing import outliers, sequential
 from .scaling_phases import scaling

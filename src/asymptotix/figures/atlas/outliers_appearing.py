@@ -1,4 +1,4 @@
-"""Beyond the papers: single directions of the target that stand out of the learned spectrum, and come one by one."""
+"""Figures beyond the papers: directions of the target that become outliers of the learned spectrum, one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NOISE, DECAY, SPIKES = 0.5, 0.01, (9.0, 6.0)
 TRAINED = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: Directions that are shown of a target with s_k ~ 1/k.
+#: Number of leading directions shown for a target with eigenvalues s_k ~ 1/k.
 SHOWN = 6
 
 
@@ -37,7 +37,7 @@ SHOWN = 6
     paper=Size(60.0, 2.0, {"dims": [100, 200], "seeds": 8, "alphas": 32}, gpu_minutes=1.5),
 )
 def outliers(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tuple[Figure, Findings]:
-    """Learned eigenvalues and overlaps of two spikes on a bulk of half rank, and how far Adam is from theory."""
+    """Learned eigenvalues and overlaps of two spikes on a bulk of half rank; distance between Adam and theory."""
     grid = grid_with(np.geomspace(0.01, 1.0, alphas), TRAINED)
     picture, (left, middle, right) = panels(1, 3, size=(14.0, 4.4))
     distances, remarks = [], []
@@ -74,12 +74,12 @@ def _spiked(dim: int) -> asx.RiskMinimization:
 
 
 def _at(found: xr.Dataset, alphas: Sequence[float] | np.ndarray) -> xr.Dataset:
-    """Where runs were, whose alphas may differ by rounding."""
+    """Select theory at the alphas of the runs, which may differ from the grid by rounding."""
     return found.sel(alpha=list(alphas), method="nearest").assign_coords(alpha=list(alphas))
 
 
 def _distances(found: xr.Dataset, runs: Result) -> xr.Dataset:
-    """Of Adam's means over seeds from theory: of eigenvalues relative to them, of overlaps as they are."""
+    """Return distances of Adam's means over seeds from theory: relative for eigenvalues, absolute for overlaps."""
     at, measured = _at(found, TRAINED), runs.ds.mean("seed")
     return xr.Dataset(
         {
@@ -109,7 +109,7 @@ def _draw_distances(axis: Axes, distances: xr.Dataset) -> None:
     paper=Size(30.0, 2.0, {"dim": 200, "seeds": 6, "points": 24, "large_dim": 10**6}, gpu_minutes=1.0),
 )
 def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: int) -> tuple[Figure, Findings]:
-    """Overlaps of the leading directions over samples, theory and Adam; then errors of a narrow and of a decayed W."""
+    """Overlaps of the leading directions by theory and Adam; errors at the best width and at the best weight decay."""
     per_dim = np.array([10.0, 30.0, 100.0])
     target = asx.RankedPowerLaw(1.0, dim)
     problem = asx.RiskMinimization(asx.AttentionIndex(tokens=2, target=target, noise=NOISE), weight_decay=DECAY)
@@ -145,7 +145,7 @@ def sequential(parts: Parts, *, dim: int, seeds: int, points: int, large_dim: in
 
 
 def _best_width_and_decay(dim: int, points: int) -> xr.Dataset:
-    """Errors of linear attention at its best weight decay, and without decay at its best width."""
+    """Compute errors of linear attention at its best weight decay, and without decay at its best width."""
     target = asx.RankedPowerLaw(1.0, dim)
     task = asx.AttentionIndex(tokens=1, target=target, activation="linear", noise=NOISE)
     samples = np.geomspace(100.0, 1e4 if dim > 10**5 else 1e3, points)
@@ -160,8 +160,8 @@ def _best_width_and_decay(dim: int, points: int) -> xr.Dataset:
 
 
 def _best_width_error(task: asx.AttentionIndex, alpha: float, largest: float, dim: int) -> float:
-    """Least over whole numbers of columns, downhill from the predicted best one."""
-    above = largest / np.sqrt(0.25 * NOISE / alpha)  # the noise, nearly, and s_k = largest/k
+    """Minimise the error over whole numbers of columns, by descent from the predicted best number."""
+    above = largest / np.sqrt(0.25 * NOISE / alpha)  # number of s_k = largest/k above the noise, nearly
 
     def error(columns: int) -> float:
         narrow = asx.RiskMinimization(task, weight_decay=0.0, width_ratio=columns / dim)

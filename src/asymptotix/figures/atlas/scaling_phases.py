@@ -1,4 +1,4 @@
-"""Beyond the papers: the phases of learning a power-law target, over samples and weight decay."""
+"""A figure beyond the papers: the phases of learning a power-law target, over samples and weight decay."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 NOISE = 0.5
 #: Exponents of the three maps of linear attention; the second is repeated with a softmax.
 GAMMAS = (0.75, 1.0, 1.5)
-#: Slopes that the colours reach to, either side of zero.
+#: The colour scale covers slopes from minus to plus this number.
 REACH = 2.0
 #: Predicted slope of each phase, and which points lie well inside it.
 Phases = dict[str, tuple[float, np.ndarray]]
-#: Factor between a point and the border of its phase from which on its slope counts for the phase.
+#: A point counts for the slope of its phase if it is farther than this factor from the borders of the phase.
 WELL_INSIDE = 3.0
 
 
@@ -43,7 +43,7 @@ WELL_INSIDE = 3.0
     paper=Size(90.0, 2.0, {"dim": 10**6, "alphas": 46, "decays": 31, "softmax": 28}),
 )
 def scaling(parts: Parts, *, dim: int, alphas: int, decays: int, softmax: int) -> tuple[Figure, Findings]:
-    """Maps of the local slope in n; ``softmax`` is the number of alphas of the fourth."""
+    """Maps of the local slope in n; ``softmax`` is the number of alphas in the fourth map."""
     picture, axes = panels(1, 4, size=(17.0, 4.9), sharey=True)
     remarks: list[str] = []
     image: Any = None
@@ -76,7 +76,7 @@ def _problem(gamma: float, dim: int, activation: str) -> asx.RiskMinimization:
 
 
 def _alphas(dim: int, count: int) -> np.ndarray:
-    """From n of order d to far beyond d^2."""
+    """Return alphas from n of order d to n far beyond d^2."""
     return np.geomspace(1 / dim, 1e3, count)
 
 
@@ -85,20 +85,23 @@ def _decays(count: int) -> np.ndarray:
 
 
 def _at_edge(problem: asx.RiskMinimization, alpha: np.ndarray, decays: np.ndarray, rounds: int = 0) -> xr.Dataset:
-    """The curve at the decay that cuts at the edge of the noise, sqrt(qhat), after so many rounds from ``decays``."""
+    """Compute the error along alpha at the weight decay sqrt(qhat), which cuts at the edge of the noise.
+
+    ``rounds`` updates of the decay to the sqrt(qhat) of the solution start from ``decays``.
+    """
     errors, edge = np.empty_like(alpha), decays.copy()
     for k, a in enumerate(alpha):
         for after in range(rounds + 1):
             point = asx.solve(replace(problem, weight_decay=edge[k]), alpha=a, progress=False)
             if after < rounds and float(point.ds.get("qhat", 0.0)) > 0:
                 edge[k] = float(np.sqrt(point["qhat"]))
-        errors[k] = float(point.ds.get("excess_error", np.nan))  # which a point that failed does not have
+        errors[k] = float(point.ds.get("excess_error", np.nan))  # NaN for a point that failed
     variables = {"excess_error": ("alpha", errors), "weight_decay": ("alpha", edge)}
     return xr.Dataset(variables, coords={"alpha": alpha})
 
 
 def _map(axis: Axes, result: Result, dim: int) -> Any:
-    """Colours of the slope at every point; points without a number stay white, S = 0 has slope zero."""
+    """Draw the slope at every point as a colour; points without a number stay white, and S = 0 has slope zero."""
     slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
     x, y = slope["alpha"].values * dim, slope["weight_decay"].values
     image = axis.pcolormesh(x, y, slope.values, cmap=SIGNED_COLOURS, vmin=-REACH, vmax=REACH, rasterized=True)
@@ -108,7 +111,7 @@ def _map(axis: Axes, result: Result, dim: int) -> Any:
 
 
 class _Borders:
-    """Where the phases of linear attention meet, in a = 2 alpha and the weight decay."""
+    """Borders between the phases of linear attention, in a = 2 alpha and the weight decay."""
 
     def __init__(self, gamma: float, dim: int) -> None:
         self.gamma, self.dim = gamma, dim
@@ -116,11 +119,11 @@ class _Borders:
         self.begin = (0.5 * NOISE + 1) / self.first**2
 
     def edge(self, a: np.ndarray) -> np.ndarray:
-        """The decay that cuts at the edge of the noise."""
+        """Return the weight decay that cuts at the edge of the noise."""
         return np.sqrt(8 * NOISE * a)
 
     def overfits(self, a: np.ndarray) -> np.ndarray:
-        """Where the noise that is fitted without decay, phase III, outweighs the error of phase II."""
+        """Return where the noise that is fitted without decay (phase III) outweighs the error of phase II."""
         g = self.gamma
         amplitude = 6 - 8 / (1 + g) + 3 / (1 + 2 * g) + 1 / (2 * g - 1)
         noise_limited = amplitude * self.first ** (1 / g) * (0.5 * NOISE / a) ** (1 - 0.5 / g) / self.dim
@@ -128,7 +131,7 @@ class _Borders:
         return fitted > noise_limited
 
     def phases(self, a: np.ndarray, decay: np.ndarray) -> Phases:
-        """Predicted slope of every phase, and which points lie well inside."""
+        """Return the predicted slope of every phase, and which points lie well inside it."""
         samples, cut = a / np.maximum(self.begin, decay / (2 * self.first)), decay / self.edge(a)
         learned, below = samples > WELL_INSIDE, cut < 1 / WELL_INSIDE
         return {
@@ -163,7 +166,10 @@ def _label(axis: Axes, result: Result, phases: Callable[..., Phases], dim: int) 
 
 
 def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: int) -> str:
-    """The same for phase II, which is the line of the decays of ``best`` from the first direction on, at a = begin."""
+    """Write the measured and the predicted slope of phase II: the line of the decays ``best``.
+
+    It starts at a = ``begin``, where the first direction is learned.
+    """
     along = asx.scaling_exponent(_Curve(best), window=(5 * begin, float(best["alpha"][-1])))
     measured, predicted = float(along.mean), -(1 - 0.5 / gamma)
     alpha = float(np.sqrt(begin * 1e3)) / 2
@@ -173,7 +179,7 @@ def _label_best(axis: Axes, best: xr.Dataset, begin: float, gamma: float, dim: i
 
 
 def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> list[str]:
-    """The map of softmax attention: its borders are no closed forms, and are read off the map and its qhat."""
+    """Draw the map of softmax attention; its borders have no closed forms and are read off the map and qhat."""
     gamma = GAMMAS[1]
     problem = _problem(gamma, dim, "softmax")
     result = parts.solve("softmax", problem, alpha=_alphas(dim, alphas), weight_decay=_decays(decays))
@@ -190,9 +196,9 @@ def _softmax(axis: Axes, parts: Parts, dim: int, alphas: int, decays: int) -> li
 
 
 def _softmax_phases(result: Result, best: xr.Dataset, gamma: float, a: np.ndarray, decay: np.ndarray) -> Phases:
-    """As for linear attention, whose exponents those of softmax are: where something is learned, beside the best decay.
+    """Return the phases of softmax attention: exponents as for linear attention, places relative to the best decay.
 
-    Two tokens give N = 2 numbers of each sample: what interpolates one sample in a does so at half of it.
+    Two tokens give N = 2 numbers per sample, so that interpolation is at half the a of linear attention.
     """
     learned = result["estimation_error"].transpose("weight_decay", "alpha").values < 1 - 1e-9
     well_learned = learned & np.roll(learned, 1, axis=1) & (np.arange(a.shape[1]) > 0)
@@ -211,7 +217,7 @@ def _write(axis: Axes, x: float, y: float, words: str) -> None:
 
 
 class _Curve:
-    """Numbers that no verb returned, as a result for :func:`asymptotix.scaling_exponent`."""
+    """Wrap numbers that no verb returned as a result for :func:`asymptotix.scaling_exponent`."""
 
     problem = None
 

@@ -1,4 +1,4 @@
-"""Beyond the papers: phase diagrams of training, spectra of power-law targets, thresholds over all shapes."""
+"""Figures beyond the papers: phase diagrams of training, spectra of power-law targets, thresholds by shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...core.result import Result
 
-#: The task of the training paper.
+#: Parameters of the task in the training paper, arXiv:2509.24914v1.
 NOISE, RANK, DECAY = 0.5, 0.5, 0.01
 
 
@@ -71,7 +71,10 @@ def _training() -> asx.RiskMinimization:
 
 
 def _best_weight_decays(over_decay: Result) -> xr.Dataset:
-    """At every other alpha, between the neighbours of the least value on the grid: elsewhere S may be zero."""
+    """Compute the best weight decay at every other alpha.
+
+    The search is between the grid neighbours of the least value on the grid: elsewhere S may be zero.
+    """
     rows = []
     for alpha in over_decay.alpha.values[::2]:
         errors = over_decay.ds["test_error"].sel(alpha=alpha).values
@@ -97,7 +100,7 @@ def _thresholds_by_rank() -> xr.Dataset:
 
 
 def _map(axis: Axes, result: Result, field: str) -> None:
-    """The test error as colours with level lines; points that did not converge are crossed out."""
+    """Draw the test error as colours with level lines; points that did not converge are crossed out."""
     values = result.ds["test_error"].transpose(field, "alpha")
     x, y = values["alpha"].values, values[field].values
     from matplotlib.colors import LogNorm
@@ -165,7 +168,7 @@ def _tail_exponent(law: Any) -> float:
 
 
 def _log_histogram(axis: Axes, values: np.ndarray, color: str) -> None:
-    """Density of what was learned in bins that grow, with the error of counting."""
+    """Draw the density of the learned eigenvalues in logarithmic bins, with counting errors."""
     edges = np.geomspace(0.05, values.max() * 1.05, 16)
     counts, _ = np.histogram(values, edges)
     centre, scale = np.sqrt(edges[1:] * edges[:-1]), 1 / (len(values) * np.diff(edges))
@@ -176,8 +179,8 @@ def _log_histogram(axis: Axes, values: np.ndarray, color: str) -> None:
     )  # fmt: skip
 
 
-#: (layers, tokens, heads, tied): those that take seconds, and those that take minutes. Beyond ten minutes at a skip are
-#: two layers that are untied or have two heads, and three layers with three tokens.
+#: Shapes (layers, tokens, heads, tied): SMALL_SHAPES take seconds, the other shapes of ALL_SHAPES minutes. Left out are
+#: shapes of more than ten minutes per skip: two layers, untied or with two heads; three layers with three tokens.
 SMALL_SHAPES = [(1, 2, 1, True), (1, 3, 1, True), (1, 4, 1, True), (1, 2, 2, True), (1, 2, 1, False), (2, 2, 1, True)]
 ALL_SHAPES = [
     *SMALL_SHAPES, (1, 2, 3, True), (1, 3, 1, False), (1, 3, 2, True), (1, 4, 1, False), (2, 3, 1, True),
@@ -195,7 +198,7 @@ ALL_SHAPES = [
 def thresholds(
     parts: Parts, *, shapes: list[tuple[int, int, int, bool]], skips: list[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """One table of all thresholds, and a panel for every number of tokens."""
+    """A table of all thresholds, and a panel for every number of tokens."""
     found = {}
     for layers, tokens, heads, tied in shapes:
         model = asx.DeepAttention(layers=layers, tokens=tokens, heads=heads, tied=tied)
@@ -230,7 +233,7 @@ def thresholds(
 
 
 def _one_table(found: dict[str, Result], skips: np.ndarray) -> xr.Dataset:
-    """All thresholds, (shape, skip, index), NaN where a shape has no such index."""
+    """Collect all thresholds as (shape, skip, index), NaN where a shape has no such index."""
     most = max(result.ds.sizes["index"] for result in found.values())
     value, error = (np.full((len(found), len(skips), most), np.nan) for _ in range(2))
     for k, result in enumerate(found.values()):
@@ -245,7 +248,7 @@ def _one_table(found: dict[str, Result], skips: np.ndarray) -> xr.Dataset:
 
 
 def _thresholds_of(axis: Axes, table: xr.Dataset, kinds: list[tuple[int, int, bool]]) -> None:
-    """A line for every threshold that differs from those drawn; one layer, without a skip, has dashes and no marks."""
+    """Draw one line per distinct threshold of each shape; one layer has no skip and gets dashes without marks."""
     for k in range(table.sizes["shape"]):
         shape = table.isel(shape=k)
         words = f"{int(shape.layers)} layers" if shape.layers > 1 else "1 layer"

@@ -1,1 +1,1 @@
-"""What the figures on one-shot images are made of: trained networks, theory on their heads, heads taken out."""
+"""Parts of the figures on one-shot images: trained networks, theory for their heads, pruning of heads."""

@@ -1,7 +1,7 @@
-"""Bayesian value weights on trained heads: right answers, order parameter and alignment at every width and temperature.
+"""Bayesian value weights on trained heads: accuracy, order parameter, alignment at every width and temperature.
 
-The temperature is chosen width by width on examples of the validation classes. The paper chose it on its test examples:
-both choices are made here, and their difference is a number.
+The temperature is chosen for every width on examples of the validation classes. The paper chose it on its test
+examples; both choices are made here, so that their difference is known.
 
 Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.2.1.
 """
@@ -25,22 +25,23 @@ from ...numerics.threads import in_threads, one_blas_thread
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
 
-#: What is asked after learning: classes of Omniglot that choose the temperature, others of it, and two other data sets.
+#: Sets of examples for evaluation: Omniglot classes that choose the temperature, Omniglot classes for the test, and two
+#: other data sets.
 VALIDATION, OMNIGLOT, MNIST, FASHION = SETS = ("validation", "omniglot", "mnist", "fashion-mnist")
-#: Queries of each class that the other data sets have: more sequences would ask for the same images again.
+#: Largest number of examples from each of the other data sets: more would use the same images as queries again.
 MOST_OTHERS = 2000
-#: Components of the kernel whose overlap with the labels is shown.
+#: Number of principal components of the kernel whose overlap with the labels is shown.
 COMPONENTS = 50
-#: Draws of a chain that predictions are averaged over; each takes a factorisation, and their mean changes little.
+#: Number of draws per chain over which predictions are averaged. Each costs a factorisation; more hardly matter.
 PREDICTED = 50
-#: Examples attended at a time.
+#: Number of examples whose attention is computed at a time.
 CHUNK = 500
 
 Asked = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def asked_of(task: OneShotTask) -> Asked:
-    """Inputs and labels of every set."""
+    """Return inputs and labels of every set."""
     count = min(len(task.test_labels), MOST_OTHERS)
     return {
         VALIDATION: (task.validation_inputs, task.validation_labels),
@@ -51,13 +52,13 @@ def asked_of(task: OneShotTask) -> Asked:
 
 
 def over_widths(problem: asx.PathPosterior, widths: Sequence[float]) -> xr.Dataset:
-    """Theory at every width, at the temperature of the problem.
+    """Solve the theory at every width, at the temperature of the problem.
 
     Returns
     -------
     Dataset (width, ...)
-        ``order_parameter``, ``alignment``, ``converged``, and ``rows`` (width, path, feature): the mean at x is
-        sum_pi rows^pi . xi^pi(x).
+        ``order_parameter``, ``alignment``, ``converged``, and ``rows`` (width, path, feature): the mean predictor at x
+        is sum_pi rows^pi . xi^pi(x).
     """
     grid = [float(width) for width in widths]
     theory = asx.solve(problem, width=grid, progress=False)
@@ -75,10 +76,10 @@ def over_widths(problem: asx.PathPosterior, widths: Sequence[float]) -> xr.Datas
 
 
 def at_temperatures(problem: asx.PathPosterior, temperatures: Sequence[float], widths: Sequence[float]) -> xr.Dataset:
-    """Theory at every width and temperature, (temperature, width, ...): one temperature on each core."""
+    """Solve the theory at every width and temperature, (temperature, width, ...), with one temperature per core."""
     problems = [problem.at({"temperature": float(T)}) for T in temperatures]
     with warnings.catch_warnings(), one_blas_thread():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of widths below the number of paths
+        warnings.simplefilter("ignore", RuntimeWarning)  # for widths below the number of paths
         warnings.simplefilter("ignore", asx.ConvergenceWarning)
         tables = in_threads(lambda one: over_widths(one, widths), problems)
     joined = xr.concat(tables, dim="temperature").assign_coords(temperature=[float(T) for T in temperatures])
@@ -87,7 +88,7 @@ def at_temperatures(problem: asx.PathPosterior, temperatures: Sequence[float], w
 
 
 def answered(network: AttentionPaths, table: xr.Dataset, asked: Asked) -> xr.Dataset:
-    """With what is right in place of the rows: ``right_SET`` (..., example_SET), one where the sign is the label's."""
+    """Replace the rows by correct answers: ``right_SET`` (..., example_SET) is one where the sign is the label's."""
     right = {f"right_{name}": _right(network, table["rows"], name, *given) for name, given in asked.items()}
     return table.drop_vars("rows").assign(right)
 
@@ -106,40 +107,40 @@ def _predictor(problem: asx.PathPosterior, U: np.ndarray) -> Predictor:
 
 
 def sampled(problem: asx.PathPosterior, runs: asx.Result) -> xr.Dataset:
-    """Chains of exact sampling at one width, put together.
+    """Combine the chains of exact sampling at one width.
 
     Returns
     -------
     Dataset
-        ``order_parameter`` and its Monte Carlo error, ``rows`` (path, feature) of the mean, ``r_hat``,
-        ``effective_samples`` (the smallest over entries, of all chains together), ``divergences``,
+        ``order_parameter`` and its Monte Carlo error, ``rows`` (path, feature) of the mean predictor, ``r_hat``,
+        ``effective_samples`` (the sum over chains of the smallest number of any entry), ``divergences``,
         ``leapfrog_steps``, ``cpu_seconds``.
     """
     chains = runs.ds.sizes["seed"]
     found = {name: runs.ds[name].mean("seed") for name in ("order_parameter", "r_hat", "leapfrog_steps")}
-    # Chains are independent: the error of their mean, and their effective samples together.
+    # Chains are independent: squared errors of the mean add up, and so do effective samples.
     found["order_parameter_err"] = (runs.ds["order_parameter_err"] ** 2).sum("seed") ** 0.5 / chains
     found |= {name: runs.ds[name].sum("seed") for name in ("effective_samples", "divergences", "cpu_seconds")}
     draws = runs.ds["order_parameter_draws"].transpose("seed", "draw", "path", "path_other").values
     few = draws[:, :: max(1, draws.shape[1] // PREDICTED)]
     with one_blas_thread():
         rows = in_threads(lambda U: _predictor(problem, U).path_weights, list(few.reshape(-1, *few.shape[-2:])))
-    # The mean is linear in them.
+    # The mean predictor is linear in the rows.
     found["rows"] = xr.DataArray(np.mean(rows, axis=0), dims=("path", "feature"))
     return xr.Dataset({name: values.drop_attrs() for name, values in found.items()}).reset_coords(drop=True)
 
 
 class Chosen(NamedTuple):
-    """Numbers of several draws of the examples learned from, at the temperature that each of them chose by width.
+    """Numbers of several draws of the training examples, each at the temperatures that it chose for every width.
 
     Attributes
     ----------
     temperature, on_test : DataArray (draw, width)
-        Chosen on validation examples, and what the test examples would have chosen.
+        Temperatures chosen on validation examples, and temperatures that the test examples would have chosen.
     right : dict of str to DataArray (draw, width, example)
-        By set, at the temperature chosen on validation examples.
+        Correct answers by set, at the temperature chosen on validation examples.
     right_on_test : DataArray (draw, width, example)
-        Of the test set, at the temperature chosen on itself.
+        Correct answers on the test set, at the temperature chosen on the test set itself.
     order_parameter, alignment : DataArray (draw, width, ...)
         At the temperature chosen on validation examples.
     """
@@ -153,7 +154,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(draws: Sequence[xr.Dataset]) -> Chosen:
-    """Choose the temperatures of every draw by itself."""
+    """Choose the temperatures, for every draw separately."""
     joined = joined_draws(draws)
     temperature, on_test = (best_temperature(right_in(joined, name)) for name in (VALIDATION, OMNIGLOT))
     return Chosen(
@@ -167,19 +168,19 @@ def chosen(draws: Sequence[xr.Dataset]) -> Chosen:
 
 
 def joined_draws(draws: Sequence[xr.Dataset]) -> xr.Dataset:
-    """All draws in one table, (draw, ...)."""
+    """Join all draws in one table, (draw, ...)."""
     joined = xr.concat([draw.drop_attrs() for draw in draws], dim="draw")
     assert isinstance(joined, xr.Dataset)
     return joined
 
 
 def right_in(numbers: xr.Dataset, name: str) -> xr.DataArray:
-    """What is right in a set, (..., example)."""
+    """Return the correct answers in a set, (..., example)."""
     return numbers[f"right_{name}"].rename({f"example_{name}": "example"})
 
 
 def best_temperature(right: xr.DataArray) -> xr.DataArray:
-    """The temperature with most right answers; of several the middle one (of two the lower), the optimum being flat."""
+    """Return the temperature with most correct answers, the middle one (of two the lower) if several have as many."""
     score = right.mean("example")
     best = score == score.max("temperature")
     middle = best & (best.cumsum("temperature") == (best.sum("temperature") + 1) // 2)
@@ -187,17 +188,17 @@ def best_temperature(right: xr.DataArray) -> xr.DataArray:
 
 
 class Share(NamedTuple):
-    """Percent, with its error."""
+    """A percentage with its standard error."""
 
     value: np.ndarray
     error: np.ndarray
 
 
 def accuracy(right: xr.DataArray) -> Share:
-    """Mean over draws and examples in percent, (...); ``right`` may also be a difference of two such arrays.
+    """Return the mean over draws and examples in percent, (...); ``right`` may be a difference of two such arrays.
 
-    Its variance is that over draws of the examples learned from, which is known where there are several, and that over
-    the examples asked, which all draws have in common.
+    The variance of the mean has two parts: over draws of the training examples, if there are several, and over the
+    evaluated examples, which all draws share.
     """
     values = 100 * right.astype(float)
     variance = values.mean("draw").var("example", ddof=1) / values.sizes["example"]
@@ -207,6 +208,6 @@ def accuracy(right: xr.DataArray) -> Share:
 
 
 def gain(first: xr.DataArray, second: xr.DataArray) -> tuple[float, float]:
-    """How many points more the first gets right, example by example, with the error of that."""
+    """Return the gain in accuracy of the first over the second, in percentage points, and its error."""
     share = accuracy(first.astype(float) - second.astype(float))
     return float(share.value), float(share.error)

@@ -1,4 +1,4 @@
-"""All that the figures on images are made of, each part computed once and kept for whoever asks next."""
+"""All parts of the figures on images; each is computed once and stored for every figure that needs it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .trained_heads import Recipe, trained_network
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
 
-#: The width at which the order parameter is shown and heads are scored.
+#: Width at which the order parameter is shown and heads are scored.
 NARROW = 10
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Chains of exact sampling: at which widths, and how long."""
+    """Settings of exact sampling: widths, number of chains, and length of each chain."""
 
     widths: tuple[int, ...]
     chains: int
@@ -37,18 +37,18 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiment is.
+    """Size of the experiment.
 
     Attributes
     ----------
     recipe : Recipe
-        Of the trained networks.
+        Training of the networks.
     examples, draws : int
-        P, and how many independent sets of as many examples the Bayesian network learns from.
+        Number P of training examples of the Bayesian network, and number of independent sets of P examples.
     validation_examples, test_examples : int
-        Of Omniglot; the other data sets have as many as the test set, or 2000 where that is less.
+        Numbers of Omniglot examples; the other data sets have as many as the test set, but at most 2000.
     widths, temperatures : tuple of float
-        Without the Gaussian-process limit, which is always there.
+        Finite widths (the Gaussian-process limit is always added) and temperatures.
     sampling : Sampling
     """
 
@@ -67,7 +67,7 @@ class Scale:
 
 
 class ImageParts:
-    """Parts of the figures by name of the architecture, kept by `Parts`; data are read when something is missing."""
+    """Parts of the figures by name of the architecture, stored by `Parts`; data are read if a part is missing."""
 
     def __init__(self, parts: Parts, scale: Scale) -> None:
         self.parts, self.scale = parts, scale
@@ -82,11 +82,11 @@ class ImageParts:
         return asked_of(self.task)
 
     def learned_from(self, draw: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and labels of one draw of P examples."""
+        """Return inputs and labels of one draw of P examples."""
         return self.task.sequences.examples(self.scale.examples, draw)
 
     def other(self, seed: int) -> ImageParts:
-        """Parts of networks that were trained from another seed, on the same task; one draw of examples for each."""
+        """Return the parts of networks trained from another seed on the same task, with one draw of examples."""
         scale = replace(self.scale, recipe=replace(self.scale.recipe, seed=seed), draws=1)
         found = ImageParts(self.parts, scale)
         found.__dict__.update({name: self.__dict__[name] for name in ("task", "asked") if name in self.__dict__})
@@ -98,15 +98,15 @@ class ImageParts:
         return self._networks[architecture]
 
     def widths(self, architecture: str, widths: Sequence[float] | None = None) -> Chosen:
-        """Theory at widths, by default all of the scale and the limit, each draw at the temperatures that it chose."""
+        """Return theory at widths (default: all, and the limit), each draw at the temperatures that it chose."""
         return chosen(self.all_temperatures(architecture, widths))
 
     def all_temperatures(self, architecture: str, widths: Sequence[float] | None = None) -> list[xr.Dataset]:
-        """As `widths`, one table per draw, at all temperatures."""
+        """Return theory at widths as `widths` does, but at all temperatures, one table per draw."""
         return [self.one_draw(architecture, draw, widths) for draw in range(self.scale.draws)]
 
     def one_draw(self, architecture: str, draw: int, widths: Sequence[float] | None = None) -> xr.Dataset:
-        """Of one draw; temperatures are kept as they are done, as many at a time as there are cores."""
+        """Return theory at widths and all temperatures for one draw; stored in groups of one temperature per core."""
         temperatures, step = self.scale.temperatures, available_cores()
         grid = [*self.scale.widths, np.inf] if widths is None else list(widths)
 
@@ -130,7 +130,7 @@ class ImageParts:
         return self._dataset(architecture, f"{name}_{draw}", settings, make)
 
     def sampled(self, architecture: str, width: int, temperature: float) -> xr.Dataset:
-        """Exact sampling of the first draw's posterior."""
+        """Return exact sampling of the first draw's posterior."""
         own = self.scale.sampling
 
         def make(within: Parts) -> xr.Dataset:
@@ -145,7 +145,7 @@ class ImageParts:
         return self._dataset(architecture, f"sampled_{width}", settings, make)
 
     def outputs(self, architecture: str) -> xr.Dataset:
-        """Output of every path of the trained network on all sets, (example_SET, path), and the labels."""
+        """Return the outputs (example_SET, path) of the trained network's paths on all sets, and the labels."""
 
         def make(_: Parts) -> xr.Dataset:
             trained, found = self.network(architecture), {}
@@ -157,7 +157,7 @@ class ImageParts:
         return self._dataset(architecture, "paths", {}, make)
 
     def base_accuracy(self, architecture: str, name: str = OMNIGLOT) -> tuple[float, float]:
-        """Of the trained network with all its heads, in percent, with its error over the examples."""
+        """Return the accuracy of the trained network with all heads, in percent, with its error over examples."""
         found = self.outputs(architecture)
         right = np.sign(found[f"outputs_{name}"].sum("path").values) == np.sign(found[f"labels_{name}"].values)
         share = right.mean()
@@ -166,14 +166,14 @@ class ImageParts:
     def _dataset(
         self, architecture: str, name: str, settings: dict[str, Any], make: Callable[[Parts], xr.Dataset]
     ) -> xr.Dataset:
-        """A shared part of a network, named after it, and of none that has other weights."""
+        """Return a shared part of a network; its file is reused only for the same weights."""
         name = f"{self.scale.recipe.stem(architecture)}_{name}"
         told = {**settings, **self.scale.asked, "network": fingerprint(self.network(architecture))}
         return self.parts.dataset(name, told, lambda: make(self.parts.within(name, shared=True)), shared=True)
 
 
 def fingerprint(trained: asx.TrainedPaths) -> str:
-    """A few characters that tell the weights from others."""
+    """Return a short checksum of the trained weights."""
     digest = hashlib.sha256()
     for layer in (*trained.trained.queries, *trained.trained.keys, *trained.trained.values):
         digest.update(np.ascontiguousarray(layer).tobytes())

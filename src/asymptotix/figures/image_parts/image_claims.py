@@ -1,10 +1,9 @@
-"""What was published of one-shot images, beside what is found.
+"""Published claims on one-shot images, compared with our findings.
 
-A claim is decided where a difference is beyond two of its errors, and only on the published network: smaller ones of
-the quick size have other heads.
+A claim is decided if a difference exceeds two of its errors, and only for the published network size: the smaller
+networks of the quick size have other heads.
 
-Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.2; accuracies of single numbers from the authors' released
-code.
+Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.2; single accuracies are from the authors' released code.
 """
 
 from __future__ import annotations
@@ -24,23 +23,24 @@ from .pruned import Pruned, mean_loss
 
 HERE, OTHER, CODE = "Section 4.2.1", "Appendix H.2", "released code"
 BASE = 83.8
-#: Accuracy after one head is gone, by rising score.
+#: Released accuracies (%) without one head, by rising score of that head.
 AFTER_ONE = (81.8, 83.0, 79.5, 75.4, 76.0, 76.5, 74.3, 74.9)
-#: Width -> temperature.
+#: Published temperatures: width -> temperature.
 TEMPERATURES = dict.fromkeys((10.0, 20.0, 50.0, 100.0), 0.5) | dict.fromkeys((200.0, 500.0, 1000.0), 0.25)
 TEMPERATURES |= {2000.0: 0.1, 5000.0: 0.1, 10000.0: 0.075}
-#: What counts as a marginal loss of accuracy, in points: more than the published 2.0 of either of the first two heads.
+#: Largest loss of accuracy, in percentage points, that counts as marginal. It exceeds the published 2.0 of either of
+#: the first two heads.
 MARGINAL = 3.0
 ERRORS = 2.0
 
 
 def undecided(claims: Sequence[Claim]) -> list[Claim]:
-    """The same, none of them decided: for numbers of another network than the published one."""
+    """Mark all claims as not decided, because the numbers are from another network than the published one."""
     return [replace(claim, holds=None) for claim in claims]
 
 
 def beyond(value: float, error: float, bound: float = 0.0) -> bool | None:
-    """Whether a value is above a bound; None where its errors leave that open."""
+    """Return whether a value is above a bound; None if its error leaves that open."""
     return value > bound if abs(value - bound) > ERRORS * error else None
 
 
@@ -52,7 +52,7 @@ def base_claim(value: float, error: float) -> Claim:
 
 
 def gain_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
-    """That the small width is more often right than the limit."""
+    """Judge the claim that the small width is more accurate than the limit."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     own, limit = (accuracy(numbers.right[name].sel(width=width)).value for width in (narrow, np.inf))
     found = f"{float(own):.1f} against {float(limit):.1f}: {more:+.2f} ± {error:.2f}"
@@ -60,14 +60,14 @@ def gain_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float
 
 
 def comparable_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
-    """That the small width is not worse than the limit, by more than a point."""
+    """Judge the claim that the small width is worse than the limit by at most one percentage point."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     claim = Claim(what, "comparable", source, f"{more:+.2f} ± {error:.2f} points", beyond(more, error, -1.0))
     return of_networks(claim, 1)
 
 
 def alignment_claim(numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
-    """That the leading components hold more of the labels, in every draw."""
+    """Judge the claim that learning moves the labels into the leading components, in every draw."""
     share = (numbers.alignment.isel(component=slice(leading)) ** 2).sum("component")
     own, limit = share.sel(width=narrow), share.sel(width=np.inf)
     found = f"share of the labels in the first {leading}: {float(own.mean()):.3f} against {float(limit.mean()):.3f}"
@@ -75,7 +75,7 @@ def alignment_claim(numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
 
 
 def off_diagonal_claim(U: np.ndarray, source: str, architecture: str) -> Claim:
-    """That paths are correlated: |U_ij| / sqrt(U_ii U_jj) of the most correlated pair."""
+    """Judge the claim that paths are correlated, by |U_ij| / sqrt(U_ii U_jj) of the most correlated pair."""
     root = np.sqrt(np.diag(U))
     correlation = abs(U) / np.outer(root, root) - np.eye(len(U))
     mean = correlation.sum() / (len(U) ** 2 - len(U))
@@ -85,7 +85,7 @@ def off_diagonal_claim(U: np.ndarray, source: str, architecture: str) -> Claim:
 
 
 def block_claim(U: np.ndarray, heads: Sequence[int]) -> Claim:
-    """That correlations are mostly between paths of one head in the first layer."""
+    """Judge the claim that correlations are mostly between paths with the same head in the first layer."""
     first = path_heads(heads)[:, 0]
     off = ~np.eye(len(U), dtype=bool)
     same = (first[:, None] == first) & off
@@ -96,7 +96,7 @@ def block_claim(U: np.ndarray, heads: Sequence[int]) -> Claim:
 
 
 def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
-    """That weights found by gradient descent have a similar order parameter: among all names that heads could have."""
+    """Judge the claim that gradient descent has a similar order parameter, against all renamings of the heads."""
     observed, chance = head_permutations(U, empirical, heads)
     share = float((chance >= observed - 1e-12).mean())
     signs = float((np.sign(U) == np.sign(empirical))[~np.eye(len(U), dtype=bool)].mean())
@@ -109,9 +109,9 @@ def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -
 
 
 def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) -> tuple[float, np.ndarray]:
-    """Correlation of the entries of two matrices over paths, and the same for all renamings of the heads of layers.
+    """Correlate the entries of two matrices over paths, for the actual names of the heads and for all renamings.
 
-    Of the diagonal, too: which paths are strong is part of the structure.
+    The diagonal is included: which paths are strong is part of the structure.
     """
     rows = path_heads(heads)
     upper = np.triu_indices(len(U))
@@ -124,7 +124,7 @@ def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) ->
 
 
 def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
-    """On temperatures of L2H4: that they grow as widths shrink, and that the published ones are as good as ours."""
+    """Judge the claims that temperatures of L2H4 grow as widths shrink and that the published ones are the best."""
     widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
     chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
     rank = rank_correlation(np.array(widths), np.array(list(chosen.values())))
@@ -147,7 +147,7 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
 
 
 def score_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
-    """That heads of small score cost little: rank correlations, whose mean over networks is small by chance."""
+    """Judge the claim that heads of small score cost little, by the mean rank correlation over networks."""
     own = np.isfinite(networks[0].scores)
     ranks = [rank_correlation(found.scores[own], found.drop[own]) for found in networks]
     spread = 1 / np.sqrt(len(ranks) * (own.sum() - 1))
@@ -158,14 +158,14 @@ def score_claim(networks: Sequence[Pruned], source: str, architecture: str) -> C
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's; 0 where either has one value only."""
+    """Return Spearman's rank correlation; 0 if either array is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(np.asarray(spearmanr(first, second))[0])
 
 
 def marginal_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
-    """That a quarter of the heads goes at a small loss in distribution."""
+    """Judge the claim that a quarter of the heads can be removed at a small loss in distribution."""
     count = networks[0].quarter_count
     lost, error = mean_loss(networks, OMNIGLOT, "score", count)
     above = beyond(lost, error, MARGINAL)
@@ -176,7 +176,7 @@ def marginal_claim(networks: Sequence[Pruned], source: str, architecture: str) -
 
 
 def fashion_claim(networks: Sequence[Pruned], count: int, source: str, architecture: str) -> Claim:
-    """That Fashion-MNIST gains from the loss of the first heads."""
+    """Judge the claim that removing the first heads improves Fashion-MNIST."""
     lost, error = mean_loss(networks, FASHION, "score", count)
     what = f"Fashion-MNIST gains when the first {count} heads of {architecture} go (points)"
     claim = Claim(what, "yes", source, f"{-lost:+.2f} ± {error:.2f}", beyond(-lost, error))
@@ -184,7 +184,7 @@ def fashion_claim(networks: Sequence[Pruned], count: int, source: str, architect
 
 
 def same_loss_claim(smaller: Sequence[Pruned], larger: Sequence[Pruned]) -> Claim:
-    """That a quarter of the heads costs the larger network what it costs the smaller one."""
+    """Judge the claim that removing a quarter of the heads costs the larger network as much as the smaller one."""
     (first, first_error), (second, second_error) = (
         mean_loss(networks, OMNIGLOT, "score", networks[0].quarter_count) for networks in (smaller, larger)
     )
@@ -195,13 +195,13 @@ def same_loss_claim(smaller: Sequence[Pruned], larger: Sequence[Pruned]) -> Clai
 
 
 def of_networks(claim: Claim, count: int) -> Claim:
-    """With the number of networks; what one network of ours does not show is not decided by that."""
+    """Add the number of networks; a single network of ours cannot refute a claim, only leave it not decided."""
     words = f"{claim.found}; {count} networks" if count > 1 else f"{claim.found}; one network"
     return replace(claim, found=words, holds=None if claim.holds is False and count == 1 else claim.holds)
 
 
 def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name: str = OMNIGLOT) -> Agreement:
-    """Exact sampling against theory, example by example, on the first draw."""
+    """Compare exact sampling with theory, example by example, on the first draw."""
     z, distances = [], {}
     for width, found in samples.items():
         theory = numbers.right[name].isel(draw=slice(1)).sel(width=width)
@@ -214,7 +214,7 @@ def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name:
 
 
 def sampling_claim(U: np.ndarray, found: xr.Dataset) -> Claim:
-    """That theory's order parameter is that of exact sampling, at width 10 already."""
+    """Judge the claim that theory and exact sampling agree on the order parameter already at width 10."""
     exact = found["order_parameter"].values
     distance = np.linalg.norm(U - exact) / np.linalg.norm(exact)
     upper = np.triu_indices(len(U))
@@ -228,7 +228,7 @@ def sampling_claim(U: np.ndarray, found: xr.Dataset) -> Claim:
 
 
 def choice_remark(numbers: Chosen) -> str:
-    """What choosing the temperature on the test examples would add."""
+    """Write how much choosing the temperature on the test examples would add."""
     more = accuracy(numbers.right_on_test.astype(float) - numbers.right[OMNIGLOT])
     each = [f"{value:+.2f}" for value in more.value]
     widths = [f"{width:g}" for width in numbers.temperature.width.values]
@@ -239,7 +239,7 @@ def choice_remark(numbers: Chosen) -> str:
 
 
 def order_remark(networks: Sequence[Pruned], architecture: str) -> str:
-    """Whether the theory helps: its order beside magnitude, chance and search, with a quarter of the heads gone."""
+    """Compare the theory's order with magnitude, chance and search, with a quarter of the heads removed."""
     parts, gone = [], networks[0].quarter_count
     for name in (OMNIGLOT, FASHION):
         orders = networks[0].orders
@@ -265,7 +265,7 @@ def rescaling_remark(found: Pruned, architecture: str) -> str:
 
 
 def single_remark(found: Pruned, base: float, published: Sequence[float] = ()) -> str:
-    """Accuracy without single heads, by rising score, beside the published ones where there are some."""
+    """Write accuracies without single heads, by rising score, with the published ones if given."""
     own = [base - found.drop[at] for at in found.orders["score"]]
     words = f"Accuracy without one head, by rising score: {' '.join(f'{value:.1f}' for value in own)} % of {base:.1f} %"
     if not published:

@@ -1,4 +1,4 @@
-"""One network and all that is asked of it without some of its heads."""
+"""Results of pruning one network: scores, orders of removal, accuracies without heads."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ from .without_heads import Head
 
 @dataclass(frozen=True)
 class Pruned:
-    """Attributes
+    """Results of pruning one network.
+
+    Attributes
     ----------
     heads : tuple of int
-    scores, scores_error, drop, drop_error : arrays (layers, heads)
-        Score by the theory's order parameter, over its largest; loss of accuracy on Omniglot when a head goes, in
-        points, with its error over the examples.
+        Number of heads in every layer.
+    scores, scores_error : arrays (layers, heads)
+        Score by the theory's order parameter, divided by the largest score, and its error.
+    drop, drop_error : arrays (layers, heads)
+        Loss of accuracy on Omniglot without the head, in percentage points, and its error over the examples.
     orders : dict of str to list of (layer, head)
         By rising "score", by rising "magnitude" of the values, by "search" on the validation examples.
     curves : dict of str to dict of str to Dataset
-        By data set and order: see `removal_curve`.
+        Results of `removal_curve`, by data set and order.
     random : dict of str to DataArray (order, removed)
+        Accuracies of random orders, by data set.
     quarter : dict of str to array
-        Accuracy without each set of a quarter of the heads.
+        Accuracy without each set of a quarter of the heads, by data set.
     """
 
     heads: tuple[int, ...]
@@ -48,23 +53,23 @@ class Pruned:
         return sum(self.heads) // 4
 
     def loss(self, name: str, order: str, count: int) -> tuple[float, float]:
-        """Points of accuracy lost with the first heads of an order, with their error over the same examples."""
+        """Return the loss of accuracy (points) without the first ``count`` heads of an order, and its error."""
         right = self.curves[name][order].right
         share = accuracy((right.sel(removed=0) - right.sel(removed=count)).expand_dims("draw"))
         return float(share.value), float(share.error)
 
     def chance_loss(self, name: str) -> float:
-        """Points of accuracy lost on average over all sets of a quarter of the heads."""
+        """Return the loss of accuracy (points), averaged over all sets of a quarter of the heads."""
         return 100 * (float(self.curves[name]["score"].right.sel(removed=0).mean()) - float(self.quarter[name].mean()))
 
     def standing(self, name: str, order: str) -> float:
-        """Share of all sets of a quarter of the heads that cost as much as this order's first ones, or more."""
+        """Return the fraction of all sets of a quarter of the heads that cost at least as much as this order's."""
         own = float(self.curves[name][order].right.sel(removed=self.quarter_count).mean())
         return float((self.quarter[name] <= own + 1e-12).mean())
 
 
 def pruned(outputs: xr.Dataset, order_parameters: xr.DataArray, weights: Weights, random_orders: int) -> Pruned:
-    """From the outputs of the paths, and theory's order parameters (draw, path, path_other)."""
+    """Prune a network, from the outputs of its paths and theory's order parameters (draw, path, path_other)."""
     heads = tuple(len(V) for V in weights.V)
     by_draw = scores(order_parameters.values, heads)
     mean = by_draw.mean(axis=0)
@@ -97,17 +102,17 @@ def pruned(outputs: xr.Dataset, order_parameters: xr.DataArray, weights: Weights
 
 
 def mean_loss(networks: Sequence[Pruned], name: str, order: str, count: int) -> tuple[float, float]:
-    """The same over several networks of one architecture.
+    """Return the mean of `Pruned.loss` over several networks of one architecture, and its error.
 
-    The error is such that two of it hold 95 % of the means of as many networks (Student's t), where there are several;
-    that of one network is the error over its examples alone.
+    For several networks, twice the error is the half-width of a 95 % confidence interval (Student's t). For one network
+    the error is over its examples alone.
     """
     each = np.array([network.loss(name, order, count) for network in networks])
     return over_networks(each[:, 0], float(np.hypot.reduce(each[:, 1]) / len(each)))
 
 
 def over_networks(values: np.ndarray, least: float) -> tuple[float, float]:
-    """Mean and error, which is at least that over the examples."""
+    """Return mean and error over networks; the error is at least ``least``, the error over the examples."""
     if len(values) == 1:
         return float(values[0]), least
     spread = float(values.std(ddof=1) / np.sqrt(len(values)) * student.ppf(0.975, len(values) - 1) / 2)
@@ -115,7 +120,10 @@ def over_networks(values: np.ndarray, least: float) -> tuple[float, float]:
 
 
 def single_losses(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Points of accuracy lost when one head goes, with their errors, (layers, heads) each; nan where there is none."""
+    """Return the loss of accuracy (points) without each single head, and its error, both (layers, heads).
+
+    Entries without a head are nan.
+    """
     named = without_heads.all_heads(heads)
     right = without_heads.right(without_heads.without(outputs, heads, [(), *((head,) for head in named)]), labels)
     lost = 100 * (right[0] - right[1:])

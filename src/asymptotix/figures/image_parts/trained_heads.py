@@ -1,7 +1,7 @@
 """Networks trained by gradient descent, each in a file that several figures share.
 
-A file is named for what is in it. One that was trained on another machine is taken as if it had been trained here: put
-it into the folder ``shared`` beside those of the figures.
+The name of a file states its content. A network trained on another machine is used as if it had been trained here: put
+its file into the folder ``shared`` next to the folders of the figures.
 
 Tiberi et al., arXiv:2405.15926, section 4.2.1 and appendix H.1.
 """
@@ -20,15 +20,16 @@ from ..making.parts import Parts
 if TYPE_CHECKING:
     from ...tasks.one_shot import OneShotTask
 
-#: Name -> layers and heads of each; keys have the size N/H, as in print: 128, 64 and 170 at N = 512.
+#: Name -> (layers, heads per layer). Keys have the size N/H, as published: 128, 64 and 170 at N = 512.
 ARCHITECTURES = {"L2H4": (2, 4), "L2H8": (2, 8), "L3H3": (3, 3)}
-#: What must be equal in a file that is taken; the rest (how often it was validated, say) is not part of the experiment.
+#: Settings of a stored network that must equal the requested ones; others, such as how often it was validated, are not
+#: part of the experiment.
 IDENTITY = ("heads", "width", "key_size", "steps", "batch", "learning_rate", "weight_decay", "seed")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained; the validation examples are those of the task that it is trained on."""
+    """Settings of the training of a network; validation examples come from the task on which it is trained."""
 
     width: int
     steps: int
@@ -38,18 +39,18 @@ class Recipe:
     seed: int = 0
 
     def settings_of(self, architecture: str) -> dict[str, Any]:
-        """As `asx.train` knows them."""
+        """Return the settings by their names in `asx.train`."""
         layers, heads = ARCHITECTURES[architecture]
         return {"heads": [heads] * layers, "key_size": self.width // heads, **asdict(self)}
 
     def stem(self, architecture: str) -> str:
-        """What the file is called, and the files of what is computed of it begin with."""
+        """Return the name of the network's file, with which the names of files computed from it begin."""
         other = f"_seed_{self.seed}" if self.seed else ""
         return f"{architecture}_N{self.width}_{self.steps}_steps{other}"
 
 
 def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneShotTask) -> asx.TrainedPaths:
-    """The network of a name: from its file, or trained now, going on where an earlier call was stopped."""
+    """Return the network of a name: from its file, or trained now; an interrupted training resumes."""
     settings = recipe.settings_of(architecture)
 
     def make(unfinished: Path | None) -> asx.TrainedPaths:
@@ -69,7 +70,7 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
 
 
 def differs(found: asx.TrainedPaths, wanted: Mapping[str, Any]) -> str:
-    """In what a trained network is another than the one that is asked for, in words."""
+    """Return in words how a trained network differs from the requested one; "" if it does not."""
     if not found.finished:
         return "its training was not finished"
     own = {name: found.settings.get(name) for name in IDENTITY}

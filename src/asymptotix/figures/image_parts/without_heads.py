@@ -1,10 +1,10 @@
-"""A trained network without some of its heads, for any set of them at once.
+"""Output of a trained network without some of its heads, for any set of heads.
 
-Attention looks at the bare input and values enter linearly, so that the output is a sum over paths, f = sum_pi f^pi(x),
-and what a network without some heads says is the sum over the paths that avoid them. All orders of removal are then
-sums of the same numbers. The published rescaling divides layer l's sum by the square root of the heads that are left,
-not of all of them: it multiplies f by prod_l sqrt(H_l / kept_l), one positive number for all examples. It changes the
-squared error and can change no decision.
+Attention scores depend on the bare input and values enter linearly, so that the output is a sum over paths,
+f = sum_pi f^pi(x). The output without some heads is the sum over the paths that avoid these heads. Every order of
+removal thus needs sums of the same numbers only. The published rescaling divides the sum of layer l by the square root
+of the number of remaining heads, not of all heads: it multiplies f by prod_l sqrt(H_l / kept_l), one positive number
+for all examples. It changes the squared error but no decision.
 
 Tiberi et al., arXiv:2405.15926, section 4.2 and appendix H.2.3.
 """
@@ -23,7 +23,7 @@ from ...attention_paths.network.weights import Weights
 
 #: Layer and head, both counted from 0.
 Head = tuple[int, int]
-#: Stream of the random orders of removal.
+#: Random stream for the random orders of removal.
 RANDOM_ORDERS = 41
 
 
@@ -32,7 +32,7 @@ def all_heads(heads: Sequence[int]) -> list[Head]:
 
 
 def remaining(heads: Sequence[int], removed: Iterable[Head]) -> np.ndarray:
-    """Whether a path avoids all that is removed, (paths,); none does where a layer has no head left."""
+    """Return whether each path (paths,) avoids all removed heads; if a layer has no head left, none does."""
     through = path_heads(heads)
     left = np.ones(len(through), bool)
     for layer, head in removed:
@@ -41,7 +41,7 @@ def remaining(heads: Sequence[int], removed: Iterable[Head]) -> np.ndarray:
 
 
 def rescaling(heads: Sequence[int], removed: Iterable[Head]) -> float:
-    """prod_l sqrt(H_l / kept_l), by which the published pruning multiplies the output; 1 where a layer is cut."""
+    """Return prod_l sqrt(H_l / kept_l), the factor of the published pruning; 1 if a layer has no head left."""
     lost = [sum(layer == own for layer, _ in removed) for own in range(len(heads))]
     if any(count == gone for count, gone in zip(heads, lost, strict=True)):
         return 1.0
@@ -49,37 +49,38 @@ def rescaling(heads: Sequence[int], removed: Iterable[Head]) -> float:
 
 
 def right(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Share of right answers by example: one where the sign is the label's, and a half where the output is zero."""
+    """Return the correctness of each answer: 1 if its sign is the label's, 0 if not, 1/2 if the output is zero."""
     answer = np.sign(outputs) * np.sign(labels)
     return 0.5 * (1.0 + answer)
 
 
 def without(outputs: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]) -> np.ndarray:
-    """Output without each set of heads, (sets, examples), from those of the paths, (examples, paths)."""
+    """Return the output without each set of heads, (sets, examples), from the paths' outputs (examples, paths)."""
     left = np.stack([remaining(heads, removed) for removed in sets], axis=1)
     return (outputs @ left.astype(float)).T
 
 
 def first_of(order: Sequence[Head], most: int | None = None) -> list[tuple[Head, ...]]:
-    """What is gone after each step of an order: nothing, the first, the first two, ..., up to ``most``."""
+    """Return the removed heads after each step of an order: none, the first, the first two, ..., up to ``most``."""
     return [tuple(order[:count]) for count in range((len(order) if most is None else most) + 1)]
 
 
 def longest(heads: Sequence[int]) -> int:
-    """Heads that can go with one left in every layer."""
+    """Return the largest number of heads that can be removed with one left in every layer."""
     return sum(heads) - len(heads)
 
 
 def by_rising(values: np.ndarray, heads: Sequence[int]) -> list[Head]:
-    """Heads by rising value, (layer, head); those of equal value in their own order."""
+    """Return the heads (layer, head) by rising value; heads of equal value keep their order."""
     named = all_heads(heads)
     return sorted(named, key=lambda at: float(values[at]))
 
 
 def magnitudes(weights: Weights, heads: Sequence[int]) -> np.ndarray:
-    """Frobenius norm of the value matrix of every head over the mean of its layer, (layers, largest number of heads).
+    """Return the Frobenius norm of every head's value matrix, divided by the mean norm of its layer.
 
-    Layers differ in the size of their values: without that, one of them would lose all its heads first.
+    The shape is (layers, largest number of heads). Layers differ in the size of their values: without the division one
+    layer would lose all its heads first.
     """
     found = np.full((len(heads), max(heads)), np.nan)
     for layer, V in enumerate(weights.V):
@@ -89,13 +90,13 @@ def magnitudes(weights: Weights, heads: Sequence[int]) -> np.ndarray:
 
 
 def random_orders(heads: Sequence[int], count: int, seed: int = 0) -> list[list[Head]]:
-    """Orders of removal in which every one is as likely as any other."""
+    """Draw orders of removal uniformly at random."""
     named, rng = all_heads(heads), np.random.default_rng([RANDOM_ORDERS, seed])
     return [[named[k] for k in rng.permutation(len(named))] for _ in range(count)]
 
 
 def greedy_order(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) -> list[Head]:
-    """What goes next is what costs the least accuracy on these examples: search, as a standard to judge orders by."""
+    """Remove next the head that costs least accuracy on these examples: a search as a reference for other orders."""
     gone: list[Head] = []
     left = all_heads(heads)
     while left:
@@ -105,12 +106,12 @@ def greedy_order(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int]) 
 
 
 def removal_curve(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], order: Sequence[Head]) -> xr.Dataset:
-    """What is right and how large the squared error is after each step of an order.
+    """Compute correct answers and squared errors after each step of an order.
 
     Returns
     -------
     Dataset (removed, example)
-        ``right`` (0, 1/2 or 1) and ``removed``, the number of heads that are gone; ``squared_error`` (removed,) and
+        ``right`` (0, 1/2 or 1) and ``removed``, the number of removed heads; ``squared_error`` (removed,), and
         ``rescaled_squared_error`` with the published rescaling.
     """
     sets = first_of(order, longest(heads))
@@ -129,7 +130,7 @@ def removal_curve(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int],
 def random_curves(
     outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], orders: Sequence[Sequence[Head]]
 ) -> xr.DataArray:
-    """Accuracy after each step of each order, (order, removed)."""
+    """Return the accuracy after each step of each order, (order, removed)."""
     most = longest(heads)
     sets = [removed for order in orders for removed in first_of(order, most)]
     accuracy = _accuracies(outputs, labels, heads, sets).reshape(len(orders), most + 1)
@@ -137,14 +138,14 @@ def random_curves(
 
 
 def all_of_size(outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], count: int) -> np.ndarray:
-    """Accuracy without each of the sets of ``count`` heads, every one of them, in the order of `itertools`."""
+    """Return the accuracy without each possible set of ``count`` heads, in the order of `itertools.combinations`."""
     return _accuracies(outputs, labels, heads, list(itertools.combinations(all_heads(heads), count)))
 
 
 def _accuracies(
     outputs: np.ndarray, labels: np.ndarray, heads: Sequence[int], sets: Sequence[Iterable[Head]]
 ) -> np.ndarray:
-    """Of many sets, a few at a time."""
+    """Return the accuracies without many sets of heads; sets are taken in chunks that fit into memory."""
     step = max(1, 2**24 // len(outputs))
     chunks = [sets[first : first + step] for first in range(0, len(sets), step)]
     return np.concatenate([right(without(outputs, heads, chunk), labels).mean(axis=1) for chunk in chunks])

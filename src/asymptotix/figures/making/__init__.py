@@ -1,1 +1,1 @@
-"""How figures are made: a registry, results that are kept, records with verdicts, a gallery, one style."""
+"""Making of figures: the registry, stored results, records with verdicts, the gallery, one drawing style."""

@@ -1,4 +1,4 @@
-"""Panels, curves, points and marks, drawn alike in all figures."""
+"""Panels, curves, points and marks in the common style of all figures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ...core.result import Result
 
 BLUE, ORANGE, GREEN, PINK, _, _, BLACK = PALETTE
-#: What was published is drawn in this colour, and nothing else is.
+#: Colour of published numbers; nothing else has this colour.
 PUBLISHED = "0.45"
 
 
 def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes, row by row, with letters where there are several."""
+    """Return a figure and its axes, row by row; several axes get letters."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -35,7 +35,7 @@ def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **opti
 
 
 def mosaic(layout: Sequence[Sequence[str]], *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure whose panels have different sizes, and its axes in the order in which they appear, with letters."""
+    """Return a figure whose panels have different sizes, and its axes in order of appearance, with letters."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -57,9 +57,9 @@ def theory_line(
     stretch: float = 1.0,
     **entry: int,
 ) -> None:
-    """A curve with a band of its numerical error; points that did not converge are crossed out.
+    """Draw a curve with a band of its numerical error; points that did not converge are crossed out.
 
-    ``stretch`` multiplies what it is drawn against.
+    ``stretch`` multiplies the horizontal coordinate.
     """
     values = result.ds[name].isel(entry)
     x, y = stretch * values[along].values, values.values
@@ -83,7 +83,7 @@ def experiment_points(
     stretch: float = 1.0,
     **entry: int,
 ) -> None:
-    """Means over seeds with one standard error; ``stretch`` multiplies what they are drawn against."""
+    """Draw means over seeds with one standard error; ``stretch`` multiplies the horizontal coordinate."""
     chosen = values.isel(entry)
     mean, error = mean_and_error(chosen)
     axis.errorbar(
@@ -93,14 +93,14 @@ def experiment_points(
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
-    """Over seeds; the error of a single run is zero here, for it is not known."""
+    """Return mean and standard error over seeds; the error of a single run is unknown and set to zero."""
     count = values.notnull().sum("seed")
     error = values.std("seed", ddof=1) / np.sqrt(count)
     return values.mean("seed").values, error.fillna(0.0).values
 
 
 def mark(axis: Axes, at: float, words: str, color: str = "0.35", *, height: float = 0.98) -> None:
-    """A threshold: a dotted vertical line with its name and number."""
+    """Mark a threshold by a dotted vertical line with its name and value."""
     if not np.isfinite(at):
         return
     axis.axvline(at, linestyle=":", linewidth=1.3, color=color, zorder=1)
@@ -112,10 +112,10 @@ def mark(axis: Axes, at: float, words: str, color: str = "0.35", *, height: floa
 
 
 def published(axis: Axes, x: Sequence[float], y: Sequence[float], label: str = "published") -> None:
-    """What was published, where it is not what is found."""
+    """Draw published values that differ from ours."""
     axis.plot(x, y, "D--", color=PUBLISHED, markerfacecolor="white", ms=5, lw=1.1, label=label, zorder=2)
 
 
 def grid_with(grid: Sequence[float] | np.ndarray, *others: Sequence[float] | np.ndarray) -> np.ndarray:
-    """A grid that contains the points of experiments, so that theory is compared where it is solved."""
+    """Return a grid that includes the experiments' points, so that theory is solved where it is compared."""
     return np.unique(np.round(np.concatenate([np.asarray(grid, float), *map(np.asarray, others)]), 12))

@@ -1,4 +1,4 @@
-"""The gallery: one page with all figures and their verdicts, that needs nothing but itself."""
+"""The gallery: one self-contained HTML page with all figures and their verdicts."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ details { font-size: .9rem; } summary { cursor: pointer; color: var(--soft); }
 
 
 def place(name: str) -> tuple[int, str]:
-    """Where a figure stands: paper by paper."""
+    """Return the sort key of a figure: paper first, then name."""
     return list(PAPERS).index(name.partition("/")[0]), name
 
 
 def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size: str) -> str:
-    """The page in HTML; figures without a record are named with why."""
+    """Return the page in HTML; a figure without a record is named with the reason."""
     sections = []
     for paper, (title, source) in PAPERS.items():
         cards = [_card(figure, record) for figure, record in records if figure.name.startswith(f"{paper}/")]
@@ -61,7 +61,7 @@ def page(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]], size:
 
 
 def verdicts(records: Sequence[tuple[Reproducible, Mapping[str, Any] | None]]) -> str:
-    """All claims and curves of the figures that are there, as tables in Markdown."""
+    """Return all claims and curves of the figures made so far, as tables in Markdown."""
     lines: list[str] = []
     for figure, record in records:
         if record is None:
@@ -101,7 +101,7 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
 
 
 def _folded(words: str, entries: Sequence[str]) -> str:
-    """Entries of a list that a click shows."""
+    """Return a list whose entries a click shows."""
     if not entries:
         return ""
     return f"<details><summary>{escape(words)} ({len(entries)})</summary><ul>{''.join(entries)}</ul></details>"

@@ -1,4 +1,4 @@
-"""Whether the data sets that a figure is made from are on this computer."""
+"""Check whether the data sets that a figure needs are on this computer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ...tasks.stored.omniglot import omniglot_sources
 
 
 def missing_data(names: Sequence[str]) -> str:
-    """What is not there of these data sets and how to get it, as the end of a sentence; "" where all are there.
+    """Return which of these data sets are missing and how to get them, as the end of a sentence; "" if none is.
 
-    Only names of files are looked at: whether they hold what was published is asked when they are read.
+    Only the names of files are checked here; their content is verified when they are read.
     """
     if not names:
         return ""
     try:
         places()
-    except FileNotFoundError as error:  # the variable names a directory that is not there
+    except FileNotFoundError as error:  # the environment variable names a missing directory
         return f"needs the data set {', '.join(names)}: {error}"
     absent = [name for name in names if not _is_there(name)]
     if not absent:
@@ -30,7 +30,7 @@ def missing_data(names: Sequence[str]) -> str:
 def _is_there(name: str) -> bool:
     try:
         if name == "omniglot":
-            omniglot_sources()  # in any of its forms
+            omniglot_sources()  # any of the forms in which it can be stored
         else:
             for file in stored_set(name).files:
                 stored_file(name, file.name, verify=False)

@@ -1,4 +1,4 @@
-"""The results that a figure is made of, kept in its folder: what is there is taken, what is not is computed."""
+"""The results that a figure is made of, stored in its folder: stored results are reused, missing ones computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Kept(Protocol):
-    """What writes itself to a file, whole or not at all."""
+    """An object that writes itself to a file, completely or not at all."""
 
     def save(self, path: Path, /) -> Any: ...
 
@@ -33,27 +33,28 @@ Shared = TypeVar("Shared", bound=Kept)
 
 
 class Parts:
-    """Results by name, each a netCDF file of the folder if there is one.
+    """Results by name; with a folder, each is a netCDF file in it.
 
-    The verbs are as usual but for a name at first. A file of an interrupted call is gone on with; one that is damaged,
-    or of something else, is said and computed anew. How points ended is for the figure's record, not a warning.
+    The verbs work as usual, with the name of the part as first argument. The file of an interrupted call is resumed. A
+    damaged file, or one of another computation, is reported and recomputed. There are no convergence warnings: the
+    figure's record states how points ended.
 
     Parameters
     ----------
     folder : Path or None
     say : callable
-        Gets a line for every part that is begun.
+        Receives a line of text for every part that is started.
     progress : bool or None
-        Of the verbs.
+        Passed to the verbs.
     shared : Path, optional
-        Folder of what several figures are made of; by default the figure's own.
+        Folder of parts that several figures use; by default the figure's own folder.
 
     Attributes
     ----------
     results, datasets : dict
-        What was asked for, by name.
+        The parts requested so far, by name.
     files : dict of str to str
-        The files of all that was asked for, as seen from the figure's own folder.
+        Files of all requested parts, relative to the figure's own folder.
     progress : bool or None
         As given.
     """
@@ -75,14 +76,14 @@ class Parts:
         return self._result(name, thresholds, problem, **options)
 
     def compare(self, theory: Result, experiment: Result, **options: Any) -> Comparison:
-        """Without the warnings of points that did not converge, which the record names."""
+        """Compare without warnings about points that did not converge: the record names them."""
         with _quiet():
             return compare(theory, experiment, **options)
 
     def dataset(
         self, name: str, settings: Mapping[str, Any], make: Callable[[], xr.Dataset], *, shared: bool = False
     ) -> xr.Dataset:
-        """Numbers that no verb returns; ``settings`` is what they depend on. Other figures may ask for shared ones."""
+        """Return numbers that no verb returns. They depend on ``settings``; other figures can use ``shared`` ones."""
         path, told = self._path(name, shared=shared), json.dumps(settings, sort_keys=True, default=str)
         found = self._earlier_dataset(path, told)
         if found is None:
@@ -96,7 +97,10 @@ class Parts:
         return found
 
     def within(self, name: str, *, shared: bool = False) -> Parts:
-        """Parts of a dataset of that name, kept until it is there: one that is interrupted goes on with them."""
+        """Return the parts from which the dataset ``name`` is computed.
+
+        They are kept until the dataset is complete, so that an interrupted computation can resume.
+        """
         path = self._path(name, shared=shared)
         return Parts(None if path is None else _unfinished(path), self._say, self.progress)
 
@@ -107,19 +111,18 @@ class Parts:
         load: Callable[[Path], Shared],
         differs: Callable[[Shared], str],
     ) -> Shared:
-        """What several figures share, such as a trained network: whoever needs it first makes it, or it was put there.
+        """Return what several figures share, such as a trained network: from its file, else made now.
 
         Parameters
         ----------
         file : str
             Its name in the shared folder.
         make : callable
-            Gets the path of a file for what it has so far, to go on from when it is called again; None without a
-            folder.
+            Makes it. Receives the path of a checkpoint file from which a later call resumes; None without a folder.
         load : callable
-            Reads it, with a ValueError where the file is damaged.
+            Reads the file; raises ValueError if it is damaged.
         differs : callable
-            Says in what it is not what is asked for; "" where it is.
+            Returns how the loaded object differs from the requested one; "" if it does not.
         """
         name, _, kind = file.rpartition(".")
         path = self._path(name, kind, shared=True)
@@ -167,13 +170,13 @@ class Parts:
                 result = verb(problem, *args, **options)
         if not result.finished:
             raise KeyboardInterrupt(f"{name} is not finished")
-        if path is not None and not path.exists():  # a disk that was full for a while
+        if path is not None and not path.exists():  # the disk was full for a while
             result.save(path)
         self.results[name] = result
         return result
 
     def _path(self, name: str, kind: str = "nc", *, shared: bool = False) -> Path | None:
-        """The file of a part, which is noted; None without a folder."""
+        """Return the file of a part and note it in ``files``; None without a folder."""
         place = self._shared if shared else self._folder
         if self._folder is None or place is None:
             return None
@@ -207,7 +210,7 @@ class Parts:
 
 
 def _unfinished(path: Path) -> Path:
-    """Where something is kept while it is not whole."""
+    """Return the path for intermediate results of an unfinished file."""
     return path.with_name(f"{path.stem}_unfinished")
 
 

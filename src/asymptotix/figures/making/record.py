@@ -1,4 +1,4 @@
-"""What a figure is found to say: how far experiment and theory agree, and whether what was published holds."""
+"""Findings of a figure: agreement between experiment and theory, and verdicts on published claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ...core.words import format_number
 if TYPE_CHECKING:
     from ...core.compare import Comparison
 
-#: Probability below which distances are called larger than their errors. There are some fifty curves.
+#: If the probability of a curve's chi^2 is below this, its distances count as larger than the errors. The limit is
+#: small because there are some fifty curves.
 UNLIKELY = 1e-3
 
 
@@ -26,16 +27,16 @@ class Agreement:
     Attributes
     ----------
     curve : str
-        What is compared.
+        Name of the curve.
     points : int
         Number of points that have an error.
     chi2 : float
-        Sum over them of squared distances in errors (of the experiment's mean and of theory).
+        Sum over these points of squared distances, in units of the error (of the experiment's mean and of theory).
     largest : float
-        The largest distance in errors.
+        Largest distance, in units of the error.
     distances : mapping of int to (float, float)
-        Size of the system -> mean over the curve of (experiment - theory), relative to the mean of theory, with its
-        error.
+        Size of the system -> mean over the curve of (experiment - theory) divided by the mean of theory, and the error
+        of this mean.
     """
 
     curve: str
@@ -46,7 +47,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the distances are what errors explain."""
+        """Whether the errors explain the distances."""
         return bool(self.points) and float(gammaincc(0.5 * self.points, 0.5 * self.chi2)) > UNLIKELY
 
     @property
@@ -65,9 +66,9 @@ class Agreement:
 
 
 def agreement(curve: str, comparison: Comparison, name: str, **entry: int) -> Agreement:
-    """How far an observable's entry (``index=0, index_other=0``, say) is from theory, at the largest size.
+    """Measure how far an entry of an observable (e.g. ``index=0, index_other=0``) is from theory at the largest size.
 
-    What is compared are means over seeds; points of exact theory with equal runs have no error and do not count.
+    Means over seeds are compared. Points where theory is exact and all runs are equal have no error and do not count.
     """
     ds = comparison.ds
     columns = {part: ds[f"{name}_{part}"].isel(entry) for part in ("theory", "mean", "sem", "z")}
@@ -90,20 +91,20 @@ def agreement(curve: str, comparison: Comparison, name: str, **entry: int) -> Ag
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that was published, and what is found.
+    """A published claim, and our finding.
 
     Attributes
     ----------
     what : str
     published : str
-        As it was printed; with "read off the figure" in ``source`` where that is so.
+        As printed; if it was read off a figure, ``source`` says so.
     source : str
-        Where: a section, a caption, the released data.
+        Its place: a section, a caption, the released data.
     found : str
     holds : bool or None
-        None where the numbers of this size do not decide.
+        None if the numbers at this size do not decide.
     script : str
-        Where it does not hold: a script that shows it, in ``examples/``.
+        For a claim that does not hold: a script in ``examples/`` that shows it.
     """
 
     what: str
@@ -121,20 +122,20 @@ class Claim:
 def number_claim(
     what: str, published: float, source: str, found: float, error: float, *, rounding: float, script: str = ""
 ) -> Claim:
-    """A published number: it holds if it is within its rounding and three errors of ours."""
+    """Judge a published number: it holds if it differs from ours by at most its rounding plus three of our errors."""
     holds = abs(published - found) <= rounding + 3 * error
     return Claim(what, f"{published:g}", source, format_number(found, error), holds, script)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a figure is found to say.
+    """All findings of a figure.
 
     Attributes
     ----------
     agreements, claims : sequences
     remarks : sequence of str
-        Whole sentences: what a reader must know besides.
+        Complete sentences with what else a reader must know.
     """
 
     agreements: Sequence[Agreement] = ()
@@ -143,7 +144,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The verdict in a few words."""
         wrong, undecided = (sum(claim.holds is kind for claim in self.claims) for kind in (False, None))
         if not self.claims:
             return "new: nothing was published"

@@ -1,4 +1,4 @@
-"""What can be reproduced: the table of figures, filled by the files of the papers."""
+"""The table of all figures that can be reproduced; the modules of the papers fill it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Making = Callable[..., "tuple[Figure, Findings]"]
 
 @dataclass(frozen=True)
 class Size:
-    """How large a figure is made, and what that costs.
+    """Settings of a figure at one size, and their cost.
 
     Attributes
     ----------
     minutes : float
-        On two cores; measured, or extrapolated from the smaller size.
+        Time on two cores; measured, or extrapolated from the smaller size.
     gib : float
-        Memory at most.
+        Upper limit of the memory.
     settings : mapping
-        What the figure's function is called with.
+        Arguments of the figure's function.
     gpu_minutes : float, optional
-        On a GPU, where that is faster.
+        Time on a GPU, if that is faster.
     """
 
     minutes: float
@@ -50,22 +50,22 @@ class Size:
 class Reproducible:
     """A figure that can be made.
 
-    Calling it makes it: ``asx.figures.training.fig2(size="quick", seeds=2)``.
+    Call it to make it: ``asx.figures.training.fig2(size="quick", seeds=2)``.
 
     Attributes
     ----------
     name : str
-        Paper and figure, "training/fig2".
+        Paper and figure, for example "training/fig2".
     shows : str
-        In one line.
+        One line on its content.
     source : str
-        Where it was published.
+        Its place in the literature.
     sizes : mapping of str to Size
         "quick" and "paper".
     make : callable
-        Takes parts and settings, returns the picture and what is found.
+        Takes parts and settings, returns the picture and the findings.
     needs : tuple of str
-        Data sets that it is made from, as ``asymptotix data get`` calls them.
+        Data sets that it needs, by their names in ``asymptotix data get``.
     """
 
     name: str
@@ -91,20 +91,20 @@ class Reproducible:
         ----------
         size : "quick" or "paper"
         out : path, optional
-            Folder in which results are kept while they are computed, and taken from if they are there.
+            Folder in which results are stored as they are computed; results found there are reused.
         shared : path, optional
-            Folder of what this figure shares with others, such as trained networks; ``out`` by default.
+            Folder of parts that several figures use, such as trained networks; ``out`` by default.
         progress : bool, optional
             As for :func:`asymptotix.solve`.
         say : callable, optional
-            Gets a line for every result that is begun.
+            Receives a line of text for every result that is started.
         **settings
-            Changes to those of the size: see ``fig.sizes["quick"].settings``.
+            Replacements for settings of the size: see ``fig.sizes["quick"].settings``.
 
         Returns
         -------
         Reproduction
-            ``.figure`` is the picture, ``.results`` and ``.datasets`` what is drawn, ``.findings`` what it says.
+            ``.figure`` is the picture, ``.results`` and ``.datasets`` are its data, ``.findings`` has its verdict.
         """
         self.refuse_without_data()
         own = self.settings_of(size) | settings
@@ -119,12 +119,12 @@ class Reproducible:
         return Reproduction(self.name, self.shows, self.source, size, own, *made)
 
     def refuse_without_data(self) -> None:
-        """Raise an error where a data set that it needs is not here."""
+        """Raise FileNotFoundError if a data set that the figure needs is missing."""
         if why := self.missing():
             raise FileNotFoundError(f"{self.name} {why}")
 
     def missing(self) -> str:
-        """Why it cannot be made here, as the end of a sentence: a data set that is not there; "" where it can."""
+        """Return which data sets are missing, as the end of a sentence; "" if the figure can be made."""
         return missing_data(self.needs)
 
     def settings_of(self, size: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Reproducible:
 def figure(
     name: str, *, shows: str, source: str, quick: Size, paper: Size, needs: Sequence[str] = ()
 ) -> Callable[[Making], Reproducible]:
-    """Register the function that makes a figure, which is called only where the data sets that it needs are found."""
+    """Register the function that makes a figure; it is called only if the data sets that it ``needs`` are present."""
 
     def register(make: Making) -> Reproducible:
         FIGURES[name] = Reproducible(name, shows, source, {"quick": quick, "paper": paper}, make, tuple(needs))
@@ -144,12 +144,12 @@ def figure(
 
 
 def named(name: str) -> Reproducible:
-    """The figure of a name.
+    """Return the figure with this name.
 
     Raises
     ------
     ValueError
-        With the nearest name, where there is none.
+        If there is none; the message has the nearest name.
     """
     if name in FIGURES:
         return FIGURES[name]

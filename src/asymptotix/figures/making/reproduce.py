@@ -1,4 +1,4 @@
-"""Making figures into folders: one, or all that are missing, with a gallery."""
+"""Make figures and store them in folders: one figure, or all that are missing, with a gallery."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .reproduction import finished_record
 
 Say = Callable[[str], None]
 PLACE = Path("asymptotix-figures")
-#: Folder beside those of a paper's figures, for what several of them are made of.
+#: Folder next to the folders of a paper's figures, for parts that several of these figures use.
 SHARED = "shared"
 
 
 def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = print) -> dict[str, Any]:
-    """Make a figure into ``out/name`` and return its record; what is there already is taken.
+    """Make a figure in ``out/name`` and return its record; stored results are reused.
 
     Raises
     ------
     ValueError
-        An unknown name, with the nearest one, or an unknown size.
+        For an unknown name (the message has the nearest one) or an unknown size.
     OSError
-        A place that cannot be written to, or a data set that is not here.
+        For a folder that cannot be written to, or a missing data set.
     MemoryError
-        A size that does not fit, before anything is computed.
+        For a size that does not fit into memory; raised before anything is computed.
     """
     chosen = named(name)
     settings = chosen.settings_of(size)
@@ -50,7 +50,7 @@ def reproduce(name: str, size: str = "quick", out: Path = PLACE, say: Say = prin
 
 
 def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> None:
-    """Make every figure that is not there yet and whose data sets are, and the gallery of all."""
+    """Make every missing figure whose data sets are present, and the gallery of all figures."""
     failures = []
     for chosen in sorted(FIGURES.values(), key=lambda chosen: gallery.place(chosen.name)):
         if (why := chosen.missing()) and _made(chosen, size, out) is None:
@@ -59,7 +59,7 @@ def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> N
         try:
             reproduce(chosen.name, size, out, say)
         except (ArithmeticError, ValueError, RuntimeError, MemoryError, NotImplementedError) as error:
-            failures.append(chosen.name)  # the others are made all the same
+            failures.append(chosen.name)  # go on with the other figures
             say(f"{chosen.name}: failed: {error}")
         write_gallery(size, out)
     say(f"gallery: {out / 'index.html'}")
@@ -68,7 +68,7 @@ def reproduce_all(size: str = "quick", out: Path = PLACE, say: Say = print) -> N
 
 
 def write_gallery(size: str, out: Path) -> None:
-    """Write the page of all figures that are there, and their verdicts as tables in Markdown."""
+    """Write the page of all figures made so far, and their verdicts as tables in Markdown."""
     records = list(_records(size, out))
     write_whole(out / "index.html", gallery.page(records, size).encode())
     write_whole(out / "verdicts.md", gallery.verdicts(records).encode())
@@ -80,12 +80,12 @@ def _records(size: str, out: Path) -> Iterator[tuple[Reproducible, dict[str, Any
 
 
 def _made(chosen: Reproducible, size: str, out: Path) -> dict[str, Any] | None:
-    """The record of a figure that is there, whether or not its data sets are here too."""
+    """Return the record of a finished figure, or None; its data sets need not be present."""
     return finished_record(out / chosen.name, size, chosen.settings_of(size))
 
 
 def _checked_folder(out: Path, name: str) -> Path:
-    """The folder of a figure, made and tried before any work."""
+    """Create the folder of a figure, check that it can be written to, and return it."""
     folder = out / name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A figure that was made: the picture, its numbers, what they say; and the folder that holds them."""
+"""A finished figure: the picture, its numbers, its findings; and the folder that holds them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DPI = 160
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure that was made.
+    """A finished figure.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Reproduction:
     size : str
         "quick" or "paper".
     settings : mapping
-        What it was made with.
+        The settings used.
     results : mapping of str to Result
         Theory, experiments and thresholds, by the names of their files.
     datasets : mapping of str to xarray.Dataset
@@ -45,7 +45,7 @@ class Reproduction:
     figure : matplotlib.figure.Figure
     findings : Findings
     files : mapping of str to str
-        Of all that it is made of, as seen from its folder; some it shares with other figures.
+        Name of a part -> its file, relative to the figure's folder; some files are shared with other figures.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Reproduction:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path, seconds: float) -> None:
-        """Write picture and record to a folder that holds the results already; the JSON record comes last."""
+        """Write picture and record to the folder that already holds the results; the JSON record comes last."""
         title = self.name.rpartition("/")[2]
         for kind in ("png", "pdf"):
             buffer = io.BytesIO()
@@ -82,7 +82,7 @@ class Reproduction:
         write_whole(folder / RECORD, json.dumps(record, indent=1).encode())
 
     def page(self, seconds: float) -> str:
-        """The record in Markdown: one page for a reader."""
+        """Return the record as one page in Markdown."""
         found = self.findings
         title = self.name.rpartition("/")[2]
         lines = [f"# {self.name}", "", f"{self.shows}. {self.source}.", "", f"![{self.shows}]({title}.png)", ""]
@@ -102,7 +102,7 @@ class Reproduction:
         lines += ["## Parameters", "", f"Size `{self.size}`: {_listed(self.settings)}.", ""]
         told = {name: _described(result) for name, result in self.results.items()}
         told |= {name: ", ".join(map(str, ds.data_vars)) for name, ds in self.datasets.items()}
-        files = {**dict.fromkeys(told, ""), **self.files}  # without a folder there are none
+        files = {**dict.fromkeys(told, ""), **self.files}  # without a folder there are no files
         lines += [f"* `{file or name}`: {told.get(name, 'shared with other figures')}" for name, file in files.items()]
         lines += ["", f"asymptotix {__version__}, {platform.machine()}, {seconds:.0f} s for what was done last.", ""]
         return "\n".join(lines)
@@ -115,13 +115,13 @@ _AGREEMENT_WORDS = (
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table in Markdown."""
+    """Return the lines of a table in Markdown."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *cells]]
 
 
 def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of a folder whose figure is there, whole, of this size and these settings; or None."""
+    """Return the record of a folder if its figure is complete, of this size and with these settings; else None."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         same = record["size"] == size and record["settings"] == _plain(settings) and record["version"] == __version__
@@ -132,7 +132,7 @@ def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dic
 
 
 def judged(holds: bool | None, script: str) -> str:
-    """Whether a claim holds, in words, with the script that shows that it does not."""
+    """Return in words whether a claim holds; if not, with the script that shows it."""
     if holds is None:
         return "not decided"
     return "yes" if holds else "**no**" + (f": `{script}`" if script else "")
@@ -148,7 +148,7 @@ def _trend(distances: Mapping[int, tuple[float, float]]) -> str:
 
 
 def _described(result: Result) -> str:
-    """What it is a result of, and how its points ended."""
+    """Describe a result: its problem, its algorithm, and how its points ended."""
     converged = result.ds["converged"]
     ended = Counter(str(word) for word in result.status.values.ravel()[~converged.values.ravel()])
     words = [f"{count} × {word}" for word, count in ended.most_common(3)]

@@ -1,4 +1,4 @@
-"""AdamW as two libraries have it; where nothing is said about it, they do not do the same.
+"""AdamW as implemented in two libraries, whose defaults differ.
 
 With g the gradient, m and v the running means of g and g^2 (0.9, 0.999), t the number of steps so far and
 m^ = m / (1 - 0.9^t), v^ = v / (1 - 0.999^t),
@@ -6,7 +6,7 @@ m^ = m / (1 - 0.9^t), v^ = v / (1 - 0.999^t),
     PyTorch:       w <- w - rate (m^ / (sqrt(v^) + 1e-8) + 0.01 w)
     Transformers:  w <- w - rate m^ / (sqrt(v^) + 1e-6 / sqrt(1 - 0.999^t)).
 
-Where gradients are small, as those of attention are, the second moves less.
+If gradients are small, as for attention weights, the second version moves less.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-#: Libraries whose AdamW there is.
+#: Libraries whose AdamW is available.
 LIBRARIES = ("transformers", "torch")
 _BETA1, _BETA2 = 0.9, 0.999
 
 
 def adamw(library: str, learning_rate: float) -> Any:
-    """The optimiser of one of the libraries, as one of the package optax."""
+    """Return the optimiser of one of the libraries, as an optimiser of the package optax."""
     try:
         import optax
     except ImportError as error:

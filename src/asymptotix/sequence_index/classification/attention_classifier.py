@@ -1,7 +1,7 @@
-"""Training of attention with tied queries and keys on classified sequences, with the weights' way recorded.
+"""Training of attention with tied queries and keys to classify sequences; the weights are recorded along the way.
 
-The experiment is that of Troiani et al., arXiv:2502.00901, section 4, Fig. 3 right and appendix F. Text and released
-code differ; both are described here.
+The experiment is from Troiani et al., arXiv:2502.00901, section 4, Fig. 3 right and appendix F. Text and released code
+differ; both settings are available here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tied_attention import ClassifierParameters, cross_entropy, logits, random_
 
 
 class ClassifiedSequences(Protocol):
-    """What a task must have to be learned: token numbers (examples, M), labels (examples,) and held-out ones."""
+    """Data of a task that can be learned: token numbers (examples, M), labels (examples,), and held-out examples."""
 
     @property
     def tokens(self) -> np.ndarray: ...
@@ -42,28 +42,27 @@ class ClassifiedSequences(Protocol):
 
 @dataclass(frozen=True)
 class AttentionClassifier:
-    """A network of attention layers with tied queries and keys, and how it is trained.
+    """A network of attention layers with tied queries and keys, and the settings of its training.
 
-    Scores of layer l are score_scale h h^T with h = x w_l^T + b_l; there is no skip connection, no mask, and the
-    average over all positions is read out linearly. All weights are trained, the embeddings too, by AdamW on the cross
-    entropy.
+    Scores of layer l are score_scale h h^T with h = x w_l^T + b_l. There is no skip connection and no mask; the average
+    over all positions is read out linearly. AdamW trains all weights, including the embeddings, on the cross entropy.
 
     Parameters
     ----------
     layers, features, rank, classes : int
         L, D, P and the number of classes.
     score_scale : float
-        What scores are multiplied by.
+        Factor of the scores.
     key_bias : bool
         Whether the keys have an offset b_l that is trained.
     key_sd : float
         Standard deviation of the entries of w_l at the start.
     optimizer : "transformers" or "torch"
-        Whose AdamW, with what it does where nothing is said: the first without weight decay and with 1e-6 in the
-        denominator, the second with 0.01 and 1e-8.
+        Library whose AdamW is used, with its defaults: "transformers" has no weight decay and 1e-6 in the denominator,
+        "torch" has weight decay 0.01 and 1e-8.
     learning_rate : float
     batch : int
-        Questions per step; the last batch of an epoch may be smaller.
+        Number of examples per step; the last batch of an epoch may be smaller.
 
     Examples
     --------
@@ -88,12 +87,12 @@ class AttentionClassifier:
 
     @classmethod
     def released(cls) -> Self:
-        """As in the code that was published with arXiv:2502.00901: scores over sqrt(P), start of size 0.1."""
+        """Settings of the code published with arXiv:2502.00901: scores over sqrt(P), start of size 0.1."""
         return cls()
 
     @classmethod
     def printed(cls) -> Self:
-        """As in appendix F of arXiv:2502.00901: scores over D, no bias, start of size 1e-4, AdamW of PyTorch."""
+        """Settings of appendix F of arXiv:2502.00901: scores over D, no bias, start of size 1e-4, AdamW of PyTorch."""
         return cls(score_scale=1 / 128, key_bias=False, key_sd=1e-4, optimizer="torch")
 
     def __post_init__(self) -> None:
@@ -114,25 +113,26 @@ class AttentionClassifier:
         seeds: Sequence[int] | None = None,
         progress: Progress | bool | None = None,
     ) -> TrainedClassifiers:
-        """Train one network on each task, all at once.
+        """Train one network on each task, all at the same time.
 
         Parameters
         ----------
         tasks : sequence of tasks of the same size
-            Such as :func:`asymptotix.tasks.trec` of several seeds.
+            For example :func:`asymptotix.tasks.trec` of several seeds.
         epochs : int
         record_every : int
-            Steps from one record of the weights to the next, counted in every epoch anew; its end is recorded too.
+            Number of steps between two records of the weights. Counting restarts in every epoch, whose end is recorded
+            too.
         seeds : sequence of int, optional
-            Of the start and of the order of the batches of each run; 0, 1, ... where none are given. A run does not
-            depend on what is run beside it.
+            One seed per run, for the start and the order of the batches; 0, 1, ... by default. A run does not depend
+            on the other runs.
         progress : bool, optional
             As for :func:`asymptotix.solve`.
 
         Notes
         -----
-        Embeddings of tokens that do not occur have no gradient and are not read: only those that occur are held, which
-        changes nothing else.
+        Embeddings of tokens that do not occur have no gradient and are never read. They are not stored, which changes
+        nothing else.
         """
         epochs, every = checks.integer("epochs", epochs, 1), checks.integer("record_every", record_every, 1)
         numbers = range(len(tasks)) if seeds is None else seeds
@@ -148,18 +148,18 @@ class AttentionClassifier:
 
 @dataclass(frozen=True, eq=False)
 class TrainedClassifiers:
-    """Networks that were trained, one per task.
+    """Trained networks, one per task.
 
     Attributes
     ----------
     classifier : AttentionClassifier
     keys : array (seed, layer, P, D)
-        w_l in the end.
+        Final w_l.
     history : xarray.Dataset
-        ``similarity(seed, layer, step)`` of K = w w^T (P x P) to that of the last iterate, the published quantity;
-        ``score_similarity``, the same of w^T w (D x D), which the scores depend on; ``norm`` = |w|_F. For every epoch
-        ``train_loss``, the mean over its batches, each before its step, and ``validation_accuracy`` at its end. Layers
-        count from one.
+        ``similarity(seed, layer, step)`` of K = w w^T (P x P) to its last iterate, the published quantity;
+        ``score_similarity``, the similarity of w^T w (D x D), on which the scores depend; ``norm`` = |w|_F. For every
+        epoch: ``train_loss``, the mean over its batches, each before its step; ``validation_accuracy`` at its end.
+        Layers count from one.
     """
 
     classifier: AttentionClassifier
@@ -168,14 +168,14 @@ class TrainedClassifiers:
 
 
 class _Rule(NamedTuple):
-    """What decides which program is compiled."""
+    """Options that decide which program is compiled."""
 
     classifier: AttentionClassifier
     every: int
 
 
 class _ClassifierRuns:
-    """The arrays of all runs, the run being the first axis."""
+    """Arrays of all runs; the first axis is the run."""
 
     def __init__(self, classifier: AttentionClassifier, tasks: Sequence[Any], seeds: Sequence[int]) -> None:
         self.classifier, self.seeds = classifier, seeds
@@ -193,7 +193,7 @@ class _ClassifierRuns:
         self.batches = -(-tokens.shape[1] // classifier.batch)
 
     def train(self, epochs: int, every: int, steps: np.ndarray, progress: Progress) -> TrainedClassifiers:
-        """All epochs, one call of the compiled loop for each."""
+        """Train for all epochs, with one call of the compiled loop per epoch."""
         state, rule = _prepared(self.parameters, self.classifier), _Rule(self.classifier, every)
         records, losses, accuracies = [self.parameters.keys[:, None]], [], []
         for epoch in range(epochs):
@@ -212,7 +212,7 @@ class _ClassifierRuns:
         return TrainedClassifiers(self.classifier, keys[:, -1], history)
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
-        """Examples (batches, batch) in the order of an epoch; -1 where the last batch has none."""
+        """Return the examples (batches, batch) in the order of an epoch; -1 fills the last batch."""
         count, size = self.data[0].shape[1], self.classifier.batch
         order = np.random.default_rng(streams.batches_of_run(seed, epoch)).permutation(count)
         return np.pad(order, (0, self.batches * size - count), constant_values=-1).reshape(-1, size).astype(np.int32)
@@ -233,7 +233,7 @@ def _within(name: str, values: np.ndarray, count: int) -> None:
 
 
 def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, seed: int) -> ClassifierParameters:
-    """Drawn for the whole vocabulary, so that it does not depend on which tokens occur."""
+    """Draw the start for the whole vocabulary, so that it does not depend on which tokens occur."""
     rng = np.random.default_rng(streams.classifier_start_of_run(seed))
     sizes = {name: getattr(classifier, name) for name in ("features", "layers", "rank", "classes", "key_sd")}
     start = random_start(rng, vocabulary=vocabulary, **sizes)
@@ -241,7 +241,7 @@ def _start(classifier: AttentionClassifier, vocabulary: int, used: np.ndarray, s
 
 
 def recorded_steps(batches: int, epochs: int, every: int) -> np.ndarray:
-    """Numbers of the steps after which weights are recorded; zero is the start."""
+    """Return the numbers of the steps after which weights are recorded; zero is the start."""
     within = np.unique([*range(every, batches + 1, every), batches])
     return np.concatenate([[0], (batches * np.arange(epochs)[:, None] + within).ravel()])
 
@@ -271,7 +271,7 @@ def _prepared(parameters: Any, classifier: AttentionClassifier) -> Any:
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="state")
 def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, Any]:
-    """All batches once: the state after them, the keys (run, record, layer, P, D) on the way, and the mean loss."""
+    """Use all batches once; return the final state, the recorded keys (run, record, layer, P, D) and the mean loss."""
     classifier, every = rule
     optimizer = _optimizer(classifier)
 
@@ -285,7 +285,7 @@ def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, An
             loss, gradient = jax.value_and_grad(batch_loss)(parameters, *examples)
             change, moments = optimizer.update(gradient, moments, parameters)
             parameters = jax.tree.map(jnp.add, parameters, change)
-            records = records.at[number // every].set(parameters.keys)  # the last of several stays
+            records = records.at[number // every].set(parameters.keys)  # the last record of several remains
             return ((parameters, moments), records), loss
 
         batches = len(order)
@@ -293,19 +293,19 @@ def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, An
         (state, records), losses = jax.lax.scan(step, (state, records), (jnp.arange(batches), order))
         return state, records, losses.mean()
 
-    with jax.default_matmul_precision("highest"):  # what float32 means; graphics processors take less by default
+    with jax.default_matmul_precision("highest"):  # full float32; GPUs use less by default
         return jax.vmap(run)(state, data, order)
 
 
 def batch_loss(parameters: Any, tokens: Any, labels: Any, weight: Any, classifier: AttentionClassifier) -> Any:
-    """Mean cross entropy of the examples of non-zero weight."""
+    """Return the mean cross entropy of the examples with non-zero weight."""
     found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
     return cross_entropy(found, labels, weight)
 
 
 @partial(jax.jit, static_argnames="classifier")
 def _accuracy(parameters: Any, data: Any, classifier: AttentionClassifier) -> Any:
-    """Share (run,) of the examples that are classified rightly."""
+    """Return the fraction (run,) of correctly classified examples."""
 
     def one(parameters: Any, tokens: Any, labels: Any) -> Any:
         found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)

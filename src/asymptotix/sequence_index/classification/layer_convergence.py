@@ -1,4 +1,4 @@
-"""Which layer of a network comes to rest first: similarities to the last iterate, and a test on several runs."""
+"""Order in which the layers of a network converge: similarities to the last iterate, and a test on several runs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ import xarray as xr
 
 from ...numerics import checks
 
-#: Similarities whose passages are compared.
+#: Levels of the similarity whose times of passage are compared.
 LEVELS = (0.9, 0.95)
-#: Names of the statistics that look at half of a layer's own way, and at the whole curve.
+#: Names of two statistics: the time to half of a layer's own way, and the area above the whole curve.
 HALF, AREA = "half", "area"
 
 
 def similarity(ways: np.ndarray) -> np.ndarray:
-    """Tr(K_t K_*) / (|K_t|_F |K_*|_F) along the last axis but two of w (..., steps, rows, columns), K = w w^T.
+    """Return Tr(K_t K_*) / (|K_t|_F |K_*|_F) at every step of w (..., steps, rows, columns), with K = w w^T.
 
-    K_* is that of the last step. This is what the code published with Troiani et al., arXiv:2502.00901, computes for
-    Fig. 3 right, with w (P, D); the denominator printed there is not one at the last step.
+    K_* is K of the last step. The code published with Troiani et al., arXiv:2502.00901, computes this for Fig. 3 right,
+    with w (P, D); with the denominator printed there the similarity is not one at the last step.
 
-    K does not change if w is multiplied by an orthogonal matrix from the right; the scores of attention depend on
-    w^T w, which does not change if w is multiplied by one from the left. The similarity of that is the same function
-    of the transposed w.
+    K does not change if w is multiplied by an orthogonal matrix from the right. The scores of attention depend on
+    w^T w, which does not change if w is multiplied by an orthogonal matrix from the left. The similarity of w^T w is
+    this function of the transposed w.
     """
     ways = np.asarray(ways)
     found = np.empty(ways.shape[:-2])
-    for place in np.ndindex(ways.shape[:-3]):  # one run at a time: the products are larger than the weights
+    for place in np.ndindex(ways.shape[:-3]):  # one run at a time, because products need more memory than weights
         found[place] = _similarity_of_run(ways[place].astype(float))
     return found
 
 
 def _similarity_of_run(w: np.ndarray) -> np.ndarray:
-    """Of w (steps, rows, columns), from the smaller of the products w w^T and w^T w, whose norms are equal."""
+    """Return the similarity of w (steps, rows, columns), using w w^T or w^T w, whichever is smaller.
+
+    Both products have the same norm.
+    """
     steps, rows, columns = w.shape
     if rows <= columns:
         grams = (w @ w.swapaxes(-1, -2)).reshape(steps, -1)
@@ -49,9 +52,9 @@ def _similarity_of_run(w: np.ndarray) -> np.ndarray:
 
 
 def passage(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
-    """The step from which on a curve stays at a level or above, between records on a straight line.
+    """Return the step from which a curve stays at or above a level, with linear interpolation between records.
 
-    Zero where it is never below; infinity where it is below in the end.
+    Zero if the curve is never below the level; infinity if it is below at the end.
     """
     below = np.flatnonzero(curve < level)
     if not len(below):
@@ -64,36 +67,36 @@ def passage(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
 
 
 def area_above(steps: np.ndarray, curve: np.ndarray) -> float:
-    """Integral of 1 - similarity over the steps: how long a layer is away from its end, times how far."""
+    """Return the integral of 1 - similarity over the steps: small for a layer that is near its end early."""
     return float(np.trapezoid(1 - curve, steps))
 
 
 def halfway(steps: np.ndarray, curve: np.ndarray) -> float:
-    """The step from which on at most half of the way from the first similarity to one is left.
+    """Return the step from which at most half of the way from the first similarity to one remains.
 
-    Unlike the passage of a level, it does not come first merely because a layer hardly moves.
+    Unlike the passage of a fixed level, it is not early merely because a layer hardly moves.
     """
     return passage(steps, curve, 0.5 * (1 + curve[0]))
 
 
 def layer_order(similarities: xr.DataArray, levels: Sequence[float] = LEVELS) -> xr.Dataset:
-    """Compare when the first and the last layer converge, run by run.
+    """Compare the convergence times of the first and the last layer, run by run.
 
     Parameters
     ----------
     similarities : DataArray (seed, layer, step)
     levels : sequence of float
-        Similarities in (0, 1) whose passages are compared, beside half of each layer's way and the area above the
-        curves.
+        Similarities in (0, 1) whose times of passage are compared, in addition to half of each layer's way and the area
+        above the curves.
 
     Returns
     -------
     Dataset
-        Along ``statistic`` ("0.9", "0.95", "half", "area"): ``time(statistic, seed, layer)`` in steps, and
-        ``lead(statistic, seed)``, by how much the first layer is earlier than the last; ``mean_lead`` over the seeds
-        and its standard error ``mean_lead_err`` (nan for one seed); ``earlier``, the number of runs in which the first
-        layer is, and ``p_value``, the probability of so uneven a division of the runs, or a more uneven one, if the
-        two layers were alike (sign test, two-sided, ties left out).
+        Along ``statistic`` ("0.9", "0.95", "half", "area"): ``time(statistic, seed, layer)`` in steps;
+        ``lead(statistic, seed)``, the number of steps by which the first layer is earlier than the last; ``mean_lead``
+        over the seeds and its standard error ``mean_lead_err`` (nan for one seed); ``earlier``, the number of runs in
+        which the first layer is earlier; ``p_value``, the probability of a division of the runs at least as uneven if
+        the two layers were alike (two-sided sign test without ties).
     """
     chosen = [checks.share("levels", level) for level in levels]
     ends = similarities.transpose("seed", "layer", "step").isel(layer=[0, -1])
@@ -121,7 +124,7 @@ def layer_order(similarities: xr.DataArray, levels: Sequence[float] = LEVELS) ->
 
 
 def sign_test(more: int, less: int) -> float:
-    """Probability that fair coins divide at least as unevenly as ``more`` to ``less``."""
+    """Return the probability that fair coins divide at least as unevenly as ``more`` to ``less``."""
     count = more + less
     tail = sum(math.comb(count, k) for k in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**count)

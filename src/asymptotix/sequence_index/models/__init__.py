@@ -1,1 +1,1 @@
-"""Descriptions of what generates the data, and their forward maps from index rows to outputs."""
+"""Models that generate the data, and their forward maps from index rows to outputs."""

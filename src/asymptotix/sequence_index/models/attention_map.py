@@ -1,7 +1,8 @@
-"""Every deep attention as a link: the forward map from index rows to the output, and coordinates of the output.
+"""Deep attention as a link: the forward map from index rows to the output, and coordinates of the output.
 
-A softmax saturates: from its rounded output the indices cannot be found again. log y_ij - log y_ii, computed from the
-logits, is equivalent to it and does not. All functions take arrays with leading batch axes, NumPy or JAX.
+A softmax saturates, so that its rounded output does not determine the indices. The coordinates log y_ij - log y_ii,
+computed from the logits, carry the same information and do not saturate. All functions take NumPy or JAX arrays with
+leading batch axes.
 
 Equation si-attention of docs/theory/sequence_index.md.
 """
@@ -23,7 +24,7 @@ from .rank_one import activate, array_namespace
 
 
 def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
-    """Logits of the last layer and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
+    """Return the last layer's logits and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
     xp, H, M = array_namespace(Z), model.heads, model.tokens
     B = xp.broadcast_to(xp.eye(M, dtype=Z.dtype), (*Z.shape[:-2], H, M, M))
     logits = None
@@ -36,7 +37,7 @@ def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
 
 
 def _rows_of_layer(Z: Any, model: DeepAttention, layer: int) -> tuple[Any, Any]:
-    """Keys and queries of one layer, each (..., heads, blocks, P_l, M)."""
+    """Return keys and queries of one layer, each (..., heads, blocks, P_l, M)."""
     H, rank = model.heads, model.ranks[layer]
     start, half = H**2 * sum(model.ranks[:layer]), model.indices // 2
     shape = (*Z.shape[:-2], H, H, rank, model.tokens)
@@ -47,9 +48,9 @@ def _rows_of_layer(Z: Any, model: DeepAttention, layer: int) -> tuple[Any, Any]:
 
 
 def output(Z: Any, model: DeepAttention) -> Any:
-    """The output y (..., M, M) of index rows Z (..., P, M); (..., H, M, M) with several heads.
+    """Return the output y (..., M, M) of index rows Z (..., P, M); (..., H, M, M) with several heads.
 
-    The last attention matrix, or B_L where the output is the sequence.
+    The output is the last attention matrix, or B_L if the model's output is the sequence.
     """
     logits, B = last_layer(Z, model)
     y = activate(logits, model.function("activation"))
@@ -59,7 +60,7 @@ def output(Z: Any, model: DeepAttention) -> Any:
 
 
 def coordinates(Z: Any, model: DeepAttention) -> Any:
-    """Numbers (..., k) equivalent to the output, without what is constant or occurs twice, and without saturation."""
+    """Return numbers (..., k) equivalent to the output, without constant or repeated entries and without saturation."""
     M, softmax = model.tokens, model.activation == "softmax"
     everything = np.ones((M, M), bool)
     logits, B = last_layer(Z, model)
@@ -87,17 +88,17 @@ class AttentionLink:
         return coordinates(Z, self.model)
 
     def sequence_index(self) -> SequenceIndex:
-        """The model whose outputs are these coordinates."""
+        """Return the model whose outputs are these coordinates."""
         return SequenceIndex(self, self.model.indices, self.model.tokens)
 
 
 def try_activation(activation: Callable[..., Any], tokens: int) -> None:
-    """Trace an activation of the user's own; ValueError where JAX cannot, or where it returns another shape."""
+    """Trace the user's activation; raise ValueError if JAX cannot trace it or if it returns another shape."""
     accepted = "a function that JAX can trace, of logits (..., M, M), returning an array of the same shape"
     shape = (2, tokens, tokens)
     with double_precision():
         try:
-            # In a function of its own: JAX cannot hold on to some that are not written in Python, as those of NumPy.
+            # The lambda is needed: JAX cannot hold references to some functions not written in Python, such as NumPy's.
             found = jax.eval_shape(lambda logits: activation(logits), jnp.zeros(shape)).shape
         except Exception as error:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Deep attention as a model of data: what the tokens are, what the layers do, what is observed.
+"""Deep attention as a model of data: its tokens, its layers and its output.
 
 Troiani et al., arXiv:2502.00901: tied layers, eqs. (2) to (7), with the row-stochastic matrix on the other side; untied
-layers, (19) to (24); the output sequence, (25) and (26); several heads, (27) to (36), with the factor 1/H of (28).
+layers, (19) to (24); output sequence, (25) and (26); several heads, (27) to (36), with the factor 1/H of (28).
 
 Equation si-attention of docs/theory/sequence_index.md.
 """
@@ -23,12 +23,12 @@ from .sizes import refuse_large_attention
 
 ACTIVATIONS = ("softmax", "linear")
 OUTPUTS = ("attention", "sequence")
-#: Far above any depth that is computed; a rank is kept for every layer, and a description may ask for 10^9 of them.
+#: Largest depth, far above any that can be computed. A rank is stored per layer; 10^9 layers would fill the memory.
 MOST_LAYERS = 10_000
 
 
 class Row(NamedTuple):
-    """What one index row is: everything counted from 0; ``query`` is False for the keys, and for tied layers."""
+    """Description of one index row; numbers count from 0, and ``query`` is False for keys and for tied layers."""
 
     query: bool
     layer: int
@@ -41,23 +41,24 @@ class Row(NamedTuple):
 class DeepAttention(Specification):
     """A stack of attention layers with random weights, seen through its last attention matrix or its output.
 
-    Tokens x in R^{D x M} are iid N(0, 1), the weights w_l in R^{P_l x D} too, Z_l = w_l x / sqrt(D). With
+    Tokens x in R^{D x M} and weights w_l in R^{P_l x D} are iid N(0, 1), and Z_l = w_l x / sqrt(D). With
     R the row-wise activation (softmax, or the identity), tied layers with one head are
 
         B_0 = I,   U_l = Z_l B_{l-1}^T,   B_l = (skip I + R(U_l^T U_l)) B_{l-1},   y = R(U_L^T U_L).
 
-    *Untied* layers have keys K_l and queries Q_l with weights of their own: R((Q_l B_{l-1}^T)^T (K_l B_{l-1}^T)), row i
-    of the matrix belonging to the query i. With H *heads* the data are H blocks x^g in R^{D x M}, and head h of a layer
-    sees all of them through rows of its own, Z_l^{hg} = w_l^{hg} x^g / sqrt(D); it acts on block h:
+    *Untied* layers have separate weights for keys K_l and queries Q_l: the attention matrix is
+    R((Q_l B_{l-1}^T)^T (K_l B_{l-1}^T)), and its row i belongs to query i. With H *heads* the data are H blocks x^g in
+    R^{D x M}. Head h of a layer sees all blocks through its own rows, Z_l^{hg} = w_l^{hg} x^g / sqrt(D), and acts on
+    block h:
 
         U_{l,h} = sum_g Z_l^{hg} B_{l-1,g}^T,     B_{l,h} = (skip I + R(U_{l,h}^T U_{l,h} / H)) B_{l-1,h},
 
-    and H attention matrices are observed. Then alpha = N/D counts the D dimensions of one block. With
-    ``output="sequence"`` the output tokens are observed, which is equivalent to B_L: its last layer has no skip
-    connection unless ``last_skip``.
+    and H attention matrices are observed. Then D in alpha = N/D is the dimension of one block. With
+    ``output="sequence"`` the output tokens are observed, which is equivalent to observing B_L. Its last layer has no
+    skip connection unless ``last_skip``.
 
-    The index rows are ordered by keys before queries (untied), then by layer, head, block and component: for one head
-    and rank one, tied, by layer; untied, K_1, ..., K_L, Q_1, ..., Q_L.
+    In the order of the index rows, keys come before queries (untied); then rows are sorted by layer, head, block and
+    component. For one head and rank one the order is by layer if tied, and K_1, ..., K_L, Q_1, ..., Q_L if untied.
 
     Parameters
     ----------
@@ -83,8 +84,8 @@ class DeepAttention(Specification):
     Notes
     -----
     The row-stochastic matrix multiplies the token axis from the left, and there is no skip in the last layer.
-    Written with the matrix on the other side the model is a different one (its plug-in error at zero overlap is
-    0.3907 instead of 0.3869 for two layers, two tokens, skip 1).
+    With the matrix on the other side the model is different (its plug-in error at zero overlap is 0.3907 instead of
+    0.3869 for two layers, two tokens, skip 1).
 
     Examples
     --------
@@ -139,7 +140,7 @@ class DeepAttention(Specification):
             clean("snapshots", (("activation", snapshot(self.activation, shape, leading=True)),))
 
     def function_values(self, field: str) -> np.ndarray | None:
-        """The activation at fixed logits: what a file knows it by."""
+        """Return values of the activation at fixed logits, by which a file identifies the activation."""
         import jax.numpy as jnp
 
         if not callable(self.activation):
@@ -176,7 +177,7 @@ class DeepAttention(Specification):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The index rows in their order."""
+        """Descriptions of the index rows, in their order."""
         heads = range(self.heads)
         return tuple(
             Row(*place, component)

@@ -1,6 +1,6 @@
-"""Attention of infinite depth: all layers but the last average themselves out.
+"""Attention of infinite depth: all layers but the last self-average.
 
-Troiani et al., arXiv:2502.00901, eqs. (37) to (45), whose limit is the first order in 1/beta of the one given here.
+Troiani et al., arXiv:2502.00901, eqs. (37) to (45). Their limit is the first order in 1/beta of the limit given here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .deep_attention import ACTIVATIONS
 from .sizes import refuse_large_attention
 
 LIMITS = ("ode", "first_order")
-#: Below it the squares of 1/beta, the size of outputs of linear layers, leave the range of floats.
+#: Smallest beta. Below it the squares of 1/beta, the size of outputs of linear layers, leave the range of floats.
 _SMALLEST_BETA = 1e-100
 #: Time t = s/beta after which only the mean of the tokens still grows.
 _LAST = 40.0
-#: Draws of the index rows of one layer; they leave an error of about 3e-5 in the average attention matrix.
+#: Number of draws of the index rows of one layer; the error of the average attention matrix is about 3e-5.
 _DRAWS = 2**13
 
 
@@ -32,15 +32,15 @@ _DRAWS = 2**13
 class InfiniteDepthAttention(Specification):
     """The last layer of tied attention whose depth L tends to infinity with skip connections of strength beta L.
 
-    Rescaled so that the skip connection has strength one, B_l = (I + R(U_l^T U_l)/(beta L)) B_{l-1}: each layer changes
-    little, and independent layers average themselves out. In the limit B does not fluctuate,
+    Rescaled so that the skip connection has strength one, B_l = (I + R(U_l^T U_l)/(beta L)) B_{l-1}. Each layer changes
+    B little, and the sum over independent layers self-averages. In the limit B does not fluctuate,
 
         dB/ds = (1/beta) E_Z[R(U^T U)] B,    U = Z B^T,    B(0) = I,    0 <= s <= 1,
 
     y = R(U_L^T U_L) with U_L = Z_L B(1)^T, and only the last layer can be learned. B commutes with permutations of the
-    tokens, so y says of Z_L what it would say without the other layers: overlaps and thresholds are those of one layer,
-    at any beta; what beta changes is the output, and with it the prediction errors. A finite depth differs by
-    O(1/sqrt(L)).
+    tokens, so that y carries the same information on Z_L as without the other layers. Hence overlaps and thresholds are
+    those of one layer at any beta; beta changes the output, and with it the prediction errors. A finite depth differs
+    by O(1/sqrt(L)).
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ class InfiniteDepthAttention(Specification):
         Sequence length M.
     beta : float
         Strength of the skip connections per layer, positive. With linear activation and ``limit="ode"`` it must exceed
-        twice the rank, for B = I/sqrt(1 - 2 s rank/beta) is infinite otherwise.
+        twice the rank: otherwise B = I/sqrt(1 - 2 s rank/beta) becomes infinite.
     rank : int
         P_l, the same for all layers.
     limit : "ode" or "first_order"
-        The limit above, or its first order in 1/beta, B = I + E_Z[R(Z^T Z)]/beta, which is no limit of the model at
-        finite beta: its rows sum to 1 + 1/beta (softmax), where those of the limit sum to exp(1/beta).
+        The limit above, or its first order in 1/beta, B = I + E_Z[R(Z^T Z)]/beta. The first order is not a limit of the
+        model at finite beta: with softmax its rows sum to 1 + 1/beta, the rows of the limit to exp(1/beta).
     activation : "softmax" or "linear"
 
     Examples
@@ -87,7 +87,7 @@ class InfiniteDepthAttention(Specification):
 
     @property
     def indices(self) -> int:
-        """Number of index rows: those of the last layer."""
+        """Number of index rows of the last layer; other layers have none."""
         return self.rank
 
     @property
@@ -97,13 +97,13 @@ class InfiniteDepthAttention(Specification):
 
     @property
     def mixing(self) -> np.ndarray:
-        """B(1), a matrix (M, M); infinite where exp(1/beta) exceeds the largest float, which the output does not."""
+        """B(1), a matrix (M, M); infinite if exp(1/beta) exceeds the largest float, while the output stays finite."""
         on_differences, on_mean = np.exp(np.clip(limiting_logs(self), None, 710.0))
         mean = np.full((self.tokens, self.tokens), 1 / self.tokens)
         return on_differences * (np.eye(self.tokens) - mean) + on_mean * mean
 
     def evaluate(self, Z: Any) -> Any:
-        """The output y (..., M, M) of the last index rows Z (..., P, M), NumPy or JAX."""
+        """Return the output y (..., M, M) of the last layer's index rows Z (..., P, M), NumPy or JAX."""
         if self.activation == "linear":
             U = Z @ self.mixing.T
             return U.swapaxes(-1, -2) @ U
@@ -111,11 +111,11 @@ class InfiniteDepthAttention(Specification):
 
 
 def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
-    """R(U^T U), U = Z B^T, from the logarithms of the eigenvalues b of B on differences and on the mean of tokens.
+    """Return R(U^T U), U = Z B^T, from the logs of the eigenvalues b of B, on differences and on the mean of tokens.
 
-    With d_i = z_i - c and c the mean of the tokens, u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (what is the same for all
-    j, and grows like b_1^2): without the latter nothing cancels. The size of b is taken out of the logits, and put back
-    up to the largest number, at which the softmax has long saturated.
+    With c the mean of the tokens and d_i = z_i - c, u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (a term equal for all j
+    that grows like b_1^2). The softmax does not depend on the last term, and without it there is no cancellation. The
+    size of b is factored out of the logits and limited at the end to a large number, where the softmax is saturated.
     """
     centre = Z.mean(-1, keepdims=True)
     away = Z - centre
@@ -128,10 +128,10 @@ def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
 
 @lru_cache(maxsize=64)
 def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
-    """Logarithms of the two eigenvalues of B(1), on the differences of tokens and on their mean.
+    """Return the logs of the two eigenvalues of B(1), on the differences of tokens (b_0) and on their mean (b_1).
 
-    In the time t = s/beta the one on the mean is exp(t) with softmax, and the other one, log b_0, grows by lambda(t) =
-    O(b_0/b_1): after t = 40 it stays, to the last digit.
+    With softmax, in the time t = s/beta, b_1 is exp(t), and log b_0 grows at the rate lambda(t) = O(b_0/b_1). After
+    t = 40 log b_0 is constant to the last digit.
     """
     M, rank, beta = model.tokens, model.rank, model.beta
     if model.activation == "linear":
@@ -146,8 +146,8 @@ def limiting_logs(model: InfiniteDepthAttention) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _log_on_differences(M: int, rank: int, time: float) -> float:
-    """Log b_0 after a time 1/beta, with softmax."""
-    from scipy.integrate import solve_ivp  # here: it takes longer to load than all the rest of the model
+    """Return log b_0 at the given time t <= 1/beta, with softmax."""
+    from scipy.integrate import solve_ivp  # imported here because loading it takes longer than all else
 
     found = solve_ivp(
         lambda t, log: [_average_on_differences(M, rank, np.array([log[0], t]))],
@@ -159,7 +159,7 @@ def _log_on_differences(M: int, rank: int, time: float) -> float:
 
 
 def _average_on_differences(M: int, rank: int, logs: np.ndarray) -> float:
-    """Eigenvalue of E[R(U^T U)], row-stochastic and symmetric under permutations, on the differences of tokens."""
+    """Return the eigenvalue on token differences of E[R(U^T U)], a row-stochastic matrix symmetric in the tokens."""
     if M == 1:
         return 1.0
     R = _softmax_output(_normals(rank, M), logs)

@@ -1,4 +1,4 @@
-"""Sequence multi-index models with a link of the user's own: Troiani et al., arXiv:2502.00901, eq. (1).
+"""Sequence multi-index models with a link given by the user: Troiani et al., arXiv:2502.00901, eq. (1).
 
 Equation si-model of docs/theory/sequence_index.md.
 """
@@ -35,7 +35,7 @@ class SequenceIndex(Specification):
     tokens : int
         Number M of tokens.
     noise : float
-        Variance of the noise on every output. 0 is exact: noise is never added to make a computation easier.
+        Variance of the noise on every output. 0 means no noise: none is ever added to make a computation easier.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class SequenceIndex(Specification):
         _clean(self)
 
     def evaluate(self, Z: Any) -> Any:
-        """The output without noise, as the link returns it, of one index matrix Z (P, M)."""
+        """Return the output without noise of one index matrix Z (P, M), in the link's own shape."""
         return self.function("link")(Z)
 
     def function_values(self, field: str) -> np.ndarray | None:
@@ -97,11 +97,11 @@ class MultiIndex(Specification):
 
     @property
     def tokens(self) -> int:
-        """One token per sample."""
+        """Number of tokens per sample: one."""
         return 1
 
     def evaluate(self, Z: Any) -> Any:
-        """The output without noise, as the link returns it, of one index matrix Z (P, 1)."""
+        """Return the output without noise of one index matrix Z (P, 1), in the link's own shape."""
         return self.function("link")(Z[:, 0])
 
     def function_values(self, field: str) -> np.ndarray | None:
@@ -114,7 +114,7 @@ class MultiIndex(Specification):
         return _link_code(self)
 
 
-#: What the channels of links take.
+#: Models that the channels of links accept.
 LinkModel = SequenceIndex | MultiIndex
 
 
@@ -130,7 +130,7 @@ def _clean(model: LinkModel) -> None:
 
 
 def _link_values(model: LinkModel) -> np.ndarray:
-    """The link at fixed index matrices: what a file knows it by."""
+    """Return values of the link at fixed index matrices, by which a file identifies the link."""
     return condensed(_at(model, fixed_points(16, model.indices, model.tokens)))
 
 

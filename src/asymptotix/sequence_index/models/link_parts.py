@@ -1,8 +1,8 @@
-"""Links of several outputs that are several links: each part of the outputs depends on index rows of its own.
+"""Splitting of a link into parts: each part of the outputs depends on its own index rows.
 
-With independent noise on every output, and rows that are independent under the prior, the parts are learned from the
-same data without knowing of each other: E[g g^T] has no entries between them, and every threshold is that of one part.
-Rows that no output depends on are never learned, and the other rows are learned as if these did not exist.
+With independent noise on every output, and rows that are independent under the prior, the parts are learned
+independently from the same data: E[g g^T] has no entries between parts, and every threshold is the threshold of one
+part. Rows on which no output depends are never learned; the other rows are learned as if these rows did not exist.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .link import LinkModel, SequenceIndex
 from .link_program import LinkProgram
 from .observed_link import flat_link
 
-#: Number of index matrices at which one row after the other is changed, and their sizes. Fewer: a row that shows in
-#: rare samples only counts as unread. Larger sizes show what happens where indices are large.
+#: Number of index matrices at which one row after the other is changed, and their sizes. With a smaller number, a row
+#: that shows only in rare samples counts as unread. The larger sizes probe large indices.
 _PROBES, _SIZES = 2**14, (1.0, 2.0, 4.0)
-#: Relative change of an output that is rounding.
+#: A relative change of an output up to this counts as rounding.
 _ROUNDING = 1e-12
 
 
@@ -69,9 +69,9 @@ def without_unread_rows(model: LinkModel) -> LinkPart:
 
 
 def doubt_of_unread_rows(model: LinkModel) -> float:
-    """Return a bound on the probability of samples that show a row which counts as unread, with 95 % confidence.
+    """Return a bound, with 95 % confidence, on the probability of samples that show a row counted as unread.
 
-    It is zero where the program of the link is analytic: such a link depends on a row almost everywhere or nowhere.
+    The bound is zero if the link is analytic: such a link depends on a row almost everywhere or nowhere.
     """
     link = LinkProgram.of(functools.partial(flat_link, model), model.indices * model.tokens)
     return 0.0 if link.analytic else 3 / _PROBES
@@ -79,7 +79,7 @@ def doubt_of_unread_rows(model: LinkModel) -> float:
 
 @double_precision()
 def _dependence(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
-    """Which output depends on which row, (k, P), and an index matrix at which the link was seen."""
+    """Return which output depends on which row, (k, P), and an index matrix at which the link was evaluated."""
     return changed_outputs(model, streams.LINK_DEPENDENCE, axis=1)
 
 
@@ -97,14 +97,14 @@ def changed_outputs(model: LinkModel, seed: int, axis: int) -> tuple[np.ndarray,
         here[place] = True
         changed = np.where(np.moveaxis(here, 0, axis), moved, Z)
         after = np.asarray(outputs(changed))
-        # What is not a number on one side only is a change.
+        # NaN on one side only counts as a change.
         same = np.isclose(after, before, rtol=_ROUNDING, atol=_ROUNDING * unit, equal_nan=True)
         columns.append((~same).any(0))
     return np.stack(columns, 1), Z[0]
 
 
 def _joined_rows(depends: np.ndarray) -> list[list[int]]:
-    """Rows that share an output, directly or through others."""
+    """Return groups of rows that share an output, directly or through other rows."""
     groups: list[set[int]] = []
     for output in depends:
         group = set(np.flatnonzero(output).tolist())

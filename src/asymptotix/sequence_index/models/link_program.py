@@ -28,7 +28,7 @@ from .scaled_volume import scaled_log_volume
 
 #: Calls of functions whose operations become part of the program itself.
 _CALLS = {"jit", "pjit", "closed_call", "core_call"}
-#: Operations that move numbers and lose none of them.
+#: Operations that move numbers without losing any.
 _MOVES = {"reshape", "squeeze", "broadcast_in_dim", "transpose", "rev", "copy", "copy_p", "stack", "concatenate"}
 _ANALYTIC = _MOVES | {
     "add", "add_any", "asinh", "atan", "cos", "cosh", "cumsum", "div", "dot_general", "erf", "erfc", "exp", "exp2",

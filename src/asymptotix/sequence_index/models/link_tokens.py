@@ -25,7 +25,7 @@ _PLACES, _ROUNDING = 2**12, 1e-12
 
 
 class OneToken(NamedTuple):
-    """A model with one token, and the number of its samples that one sample of the original model is equal to."""
+    """A model with one token, and the number of its samples that correspond to one sample of the original model."""
 
     model: SequenceIndex
     copies: int
@@ -42,7 +42,7 @@ def one_token(model: LinkModel) -> OneToken | None:
     shown, others = _shown_tokens(model)
     if (shown.sum(1) > 1).any() or not shown.any():
         return None
-    if model.noise > 0 and not shown.any(1).all():  # an output that is noise alone counts in the free entropy
+    if model.noise > 0 and not shown.any(1).all():  # an output of noise alone counts in the free entropy
         return None
     used = np.flatnonzero(shown.any(0))
     links = [_alone(model, int(token), np.flatnonzero(shown[:, token]), others) for token in used]

@@ -1,7 +1,7 @@
-"""A link is tried when a model is made: what JAX cannot trace, or a theory cannot use, is refused with a sentence.
+"""Trial of a link when a model is made: links that JAX cannot trace, or a theory cannot use, raise a clear error.
 
-JAX itself accepts much of it without a word: an index beyond the end of an array is taken for the last one, and a
-number that changes from call to call is frozen at its first value when a program is compiled.
+JAX itself accepts many such links silently: an index beyond the end of an array becomes the last index, and a number
+that changes from call to call is frozen at its first value by compilation.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ...numerics.precision import double_precision
 from ...numerics.programs.snapshot import Snapshot
 from .. import streams
 
-#: Index matrices at which a link is evaluated: so many standard normals, and as many uniformly in [-4, 4].
+#: Number of standard normal index matrices at which a link is evaluated; as many are uniform in [-4, 4].
 _DRAWS, _FARTHEST = 32, 4.0
-#: Samples at a time of which no use of a model can do with fewer: each has a covariance of its indices.
+#: Number of samples whose index covariances every use of a model must hold at once.
 _SAMPLES = 2**13
-#: Links that passed the trial, with the shape of their index matrices. A sweep over the noise makes a thousand models
-#: of one link; a trial takes 0.2 seconds.
+#: Links that passed the trial, with the shape of their index matrices. A trial takes 0.2 seconds, and a sweep over the
+#: noise makes a thousand models of one link.
 _passed: set[tuple[Snapshot, int, int]] = set()
 _MOST_PASSED = 64
 
 
 def try_link(link: Snapshot, indices: int, tokens: int, shape: tuple[int, ...]) -> None:
-    """Raise a ValueError that names the link and what was found; MemoryError where it is too large.
+    """Raise a ValueError if a link is unusable, which names link and reason; MemoryError if it is too large.
 
     Parameters
     ----------
     link : Snapshot
-        Of the user's function.
+        Snapshot of the user's function.
     shape : tuple of int
-        Of the array that the link takes: (P, M) or (P,).
+        Shape of the array that the link takes: (P, M) or (P,).
     """
     if (known := (link, indices, tokens)) in _passed:
         return
@@ -82,7 +82,7 @@ def try_link(link: Snapshot, indices: int, tokens: int, shape: tuple[int, ...]) 
 
 
 def refuse_large(indices: int, tokens: int, outputs: int) -> None:
-    """MemoryError where covariances of the indices, or outputs, of a few thousand samples do not fit into memory."""
+    """Raise MemoryError if index covariances or outputs of a few thousand samples do not fit into memory."""
     n = indices * tokens
     needed = 8 * _SAMPLES * (2 * n**2 + outputs)
     what = f"a link of {indices} x {tokens} indices and {outputs} outputs, for {_SAMPLES} samples at a time,"
@@ -90,7 +90,7 @@ def refuse_large(indices: int, tokens: int, outputs: int) -> None:
 
 
 def check_kind(link: Any) -> None:
-    """Raise a TypeError where the link is no function, or one that no cache can know."""
+    """Raise a TypeError if the link is not a function, or not hashable, as caches need it."""
     if isinstance(link, type):
         raise TypeError(f"link must be a function of the indices, got the class {link.__name__}; give an instance")
     if not callable(link):
@@ -105,11 +105,11 @@ def check_kind(link: Any) -> None:
 
 
 def _refuse_without_derivative(link: Snapshot, flat: Callable[[Any], Any], place: np.ndarray) -> None:
-    """Raise a ValueError where JAX cannot differentiate a link in forward mode, as all channels do."""
+    """Raise a ValueError if JAX cannot differentiate a link in forward mode, as all channels do."""
     with double_precision():
         z = jnp.asarray(place)
         try:
-            jax.jvp(flat, (z,), (z,))  # of numbers: JAX traces it in any case
+            jax.jvp(flat, (z,), (z,))  # evaluated at numbers; JAX traces the link anyway
         except Exception as error:
             reason = str(error).strip().split("\n")[0].rstrip(".")
             remedy = "write it without jax.custom_vjp, or with jax.custom_jvp" if "custom_vjp" in reason else reason
@@ -125,12 +125,12 @@ def _places(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _index_out_of_range(link: Snapshot, shape: tuple[int, ...]) -> str:
-    """What JAX would clamp without a word, in its own words; empty where nothing was found."""
+    """Return JAX's message on indices that it would clamp silently; empty if there are none."""
     from jax.experimental import checkify
 
     try:
         error, _ = checkify.checkify(lambda z: link.function(z), errors=checkify.index_checks)(jnp.ones(shape))
-    except Exception:  # what cannot be traced at all is said elsewhere
+    except Exception:  # links that cannot be traced are reported elsewhere
         return ""
     return (error.get() or "").strip().rstrip(".")
 

@@ -28,11 +28,11 @@ from .scaled_volume import scaled_log_volume
 _DRAWS = 2**12
 #: Pairs of quantiles. The unit of an output is the distance of the first pair that differs.
 _QUANTILES = ((0.25, 0.75), (0.01, 0.99), (0.0, 1.0))
-#: Distance of the median from zero, in units, beyond which it is the origin. Below, outputs keep zero as their origin.
+#: If the median is farther from zero than this number of units, it is the origin. Otherwise the origin is zero.
 _FAR_ORIGIN = 10.0
-#: Smallest unit of an output over the standard deviation of its noise.
+#: Smallest ratio of the unit of an output to the standard deviation of its noise.
 _LEAST_UNIT = 1e-10
-#: Number of places beyond which outputs are computed by a program of their own, not in blocks.
+#: Beyond this number of index vectors, outputs are computed by a program for exactly this number, not in blocks.
 _LONG = 2**16
 #: Smallest standard deviation of the noise, in units; noise below it is lost in the rounding of outputs.
 _LEAST_DEVIATION = 1e-14
@@ -108,7 +108,7 @@ class ObservedLink:
     def branch(self) -> Callable[[Any], Any] | None:
         """Function that identifies the branch of the link at indices z (n,) by numbers (b,), for traced programs.
 
-        None where the link has one branch only, and where its operations do not tell.
+        None if the link has only one branch, or if its operations do not show the branch.
         """
         return None if self.analytic or self._branches is None else self._program.branches
 
@@ -123,8 +123,8 @@ class ObservedLink:
         y : array (m,)
             The observed output.
         frame : array (m, r), optional
-            Tangents of the surface that observed outputs lie on, where it has fewer dimensions r than there are
-            outputs: the volumes are then those of the surface.
+            Tangents of the surface on which observed outputs lie, if its dimension r is smaller than the number of
+            outputs. The volumes are then volumes on the surface.
         """
         if frame is not None:
             own = self._program.log_volume(self._origin + self._unit * y, self._unit[:, None] * frame)
@@ -145,9 +145,9 @@ class ObservedLink:
             unit = np.where(unit > 0, unit, apart)
         unit = np.where(unit > 0, unit, 1.0)
         if self.own.noise > 0:
-            # An output far below the noise tells nothing, in whatever unit: the noise stays a finite number.
+            # An output far below the noise carries no information in any unit; the limit keeps the noise finite.
             unit = np.full_like(unit, max(unit.max(), _LEAST_UNIT * np.sqrt(self.own.noise)))
-        # A difference to an origin loses the digits of small values, such as z^20 near zero.
+        # Subtracting an origin would lose the digits of small values, such as z^20 near zero.
         return np.where(abs(origin) > _FAR_ORIGIN * unit, origin, 0.0), unit
 
     def _noise_in_units(self) -> float:

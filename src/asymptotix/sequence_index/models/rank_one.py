@@ -2,10 +2,10 @@
 
 With R the row-wise activation, u_l = B_{l-1} z_l and B_l = (c I + R(u_l u_l^T)) B_{l-1}, the output is R(u_L u_L^T):
 Troiani et al., arXiv:2502.00901, eqs. (5) and (6), with the attention matrix on the other side of B: it is
-row-stochastic and multiplies the tokens from the left. That of every other deep attention is in :mod:`attention_map`.
+row-stochastic and multiplies the tokens from the left. The module :mod:`attention_map` has all other deep attention.
 
-All functions take arrays with leading batch axes, NumPy or JAX, and return the same kind. NumPy is slow on axes as
-short as those of tokens: an entry that is given in one piece of memory, for all samples, is kept so.
+All functions take NumPy or JAX arrays with leading batch axes, and return the same kind. NumPy is slow on axes as short
+as that of the tokens. Therefore each entry (one token, all samples) stays contiguous in memory if it is given so.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import numpy as np
 
 from ...numerics.precision import double_precision
 
-#: Rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2 of two tokens: x_rotated = ROTATION @ x.
+#: Rotation of two tokens with the rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2: x_rotated = ROTATION @ x.
 ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
-#: Tokens for which NumPy's own products of matrices take longer: five times with two of them, twice with eight.
+#: Up to this number of tokens NumPy's matrix products are slower than ours: five times for two tokens, twice for eight.
 _FEW_TOKENS = 8
 
 
 def array_namespace(x: Any) -> Any:
-    """jax.numpy for arrays of JAX, else numpy."""
+    """Return jax.numpy for JAX arrays, else numpy."""
     return jnp if isinstance(x, jax.Array) else np
 
 
 def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
-    """Row-wise softmax of the logits (..., M, M), the logits themselves for "linear", or a function of them in JAX."""
+    """Apply the activation to logits (..., M, M): row-wise softmax, the identity for "linear", or a JAX function."""
     if activation == "linear":
         return logits
     xp = array_namespace(logits)
@@ -46,12 +46,12 @@ def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
 
 
 def _along_rows(combined: Any, entries: Any) -> Any:
-    """What combines all entries of a row, (..., 1); one token after the other, for NumPy is slow on short axes."""
+    """Combine all entries of a row, (..., 1), one token after the other, because NumPy is slow on short axes."""
     return reduce(combined, [entries[..., k : k + 1] for k in range(entries.shape[-1])])
 
 
 def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
-    """u_L = B_{L-1} z_L for index rows Z (..., L, M) in the token basis."""
+    """Return u_L = B_{L-1} z_L for index rows Z (..., L, M), in the token basis."""
     B, u, skipped = None, Z[..., 0, :], skip * array_namespace(Z).eye(Z.shape[-1], dtype=Z.dtype)
     for layer in range(1, Z.shape[-2]):
         mixing = skipped + attention(u, activation)
@@ -61,26 +61,26 @@ def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
 
 
 def _product(A: Any, B: Any) -> Any:
-    """A @ B, in NumPy for few tokens one after the other."""
+    """Return A @ B; for a small number of tokens in NumPy, sum over one token after the other."""
     if array_namespace(A) is jnp or A.shape[-1] > _FEW_TOKENS:
         return A @ B
     return reduce(np.add, [A[..., k : k + 1] * B[..., k : k + 1, :] for k in range(A.shape[-1])])
 
 
 def output(Z: Any, skip: float, activation: str) -> Any:
-    """The observed attention matrix y (..., M, M)."""
+    """Return the observed attention matrix y (..., M, M)."""
     return attention(last_preactivation(Z, skip, activation), activation)
 
 
 def attention(u: Any, activation: str) -> Any:
-    """The attention matrix R(u u^T), (..., M, M), of pre-activations u (..., M)."""
+    """Return the attention matrix R(u u^T), (..., M, M), for pre-activations u (..., M)."""
     return activate(u[..., :, None] * u[..., None, :], activation)
 
 
 def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
-    """u_2 of two layers and two tokens, everything in the rotated basis (minus, plus).
+    """Return u_2 of two layers and two tokens, with everything in the rotated basis (minus, plus).
 
-    Softmax: tau = sinh(m^2)/(cosh(m^2)+cosh(m p)), kappa = sinh(m p)/(the same) with (m, p) = z_1, and
+    For softmax, with (m, p) = z_1 and b = cosh(m^2) + cosh(m p): tau = sinh(m^2)/b, kappa = sinh(m p)/b,
     u_- = (c+tau) z_2-,  u_+ = (c+1) z_2+ + kappa z_2-.
     """
     xp = array_namespace(Z)
@@ -97,42 +97,42 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
 
 
 def rotated_attention(u: Any, activation: str) -> Any:
-    """The attention matrix R(u u^T), (..., 2, 2) in the token basis, of rotated pre-activations u (..., 2).
+    """Return the attention matrix R(u u^T), (..., 2, 2) in the token basis, for rotated pre-activations u (..., 2).
 
-    Its entries are good to rounding of one, not each to its own.
+    The rounding error of its entries is absolute (relative to one), so that small entries lose relative accuracy.
     """
     if activation == "linear":
         return attention(unrotated(u), activation)
     xp = array_namespace(u)
     m, p = u[..., 0], u[..., 1]
-    with np.errstate(over="ignore"):  # then it is zero
+    with np.errstate(over="ignore"):  # then the entry is zero
         first, second = 1 / (1 + xp.exp(m * (m + p))), 1 / (1 + xp.exp(m * (m - p)))
     return xp.moveaxis(xp.stack([xp.stack([1 - first, first]), xp.stack([second, 1 - second])]), (0, 1), (-2, -1))
 
 
 def _entries(*columns: Any) -> Any:
-    """Vectors (..., M) of their entries, each of which stays in one piece of memory."""
+    """Return vectors (..., M) with the given entries; each entry stays contiguous in memory."""
     xp = array_namespace(columns[0])
     return xp.moveaxis(xp.stack(columns), 0, -1)
 
 
 def unrotated(u: Any) -> Any:
-    """Vectors (..., 2) of the rotated basis in that of the tokens."""
+    """Transform vectors (..., 2) from the rotated basis to the token basis."""
     minus, plus = u[..., 0], u[..., 1]
     return _entries(0.5**0.5 * (plus + minus), 0.5**0.5 * (plus - minus))
 
 
 def canonical_sign(u: Any) -> Any:
-    """Of u and -u, which give the same output, the one whose first entry is not negative."""
+    """Return u or -u, which give the same output: the one whose first entry is not negative."""
     return array_namespace(u).where(u[..., :1] < 0, -u, u)
 
 
 def log_output_volume(u: Any, activation: str) -> Any:
-    """Log |dy/du| for two tokens (u rotated): y -> (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
+    """Return log |dy/du|, two tokens, rotated u; y is (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
 
-    Softmax: Troiani et al., arXiv:2502.00901, eq. (174); their (173) has a factor 1/2 too many. log Z_out as a density
-    of y is that of u (both signs) minus this; it does not depend on the overlap. For linear activation the two choices
-    of coordinates have the same mean; their average keeps the symmetry of the tokens.
+    Softmax: Troiani et al., arXiv:2502.00901, eq. (174); their (173) has an extra factor 1/2. log Z_out as a density of
+    y is log Z_out as a density of u (both signs) minus this volume, which does not depend on the overlap. For linear
+    activation the two choices of coordinates have the same mean; their average keeps the symmetry of the tokens.
     """
     xp = array_namespace(u)
     if activation == "linear":

@@ -8,17 +8,17 @@ import jax.numpy as jnp
 
 
 def scaled_log_volume(log_scales: Any, W: Any) -> Any:
-    """Return log sqrt(det A^T A) with A = diag(exp(log_scales)) W; -inf where the rank of W is below its columns.
+    """Return log sqrt(det A^T A) with A = diag(exp(log_scales)) W; -inf if the columns of W are linearly dependent.
 
-    The columns are combined so that r rows S, the largest, become a unit matrix; A_S then scales the volume, and the
-    other rows N enter through X = A_N A_S^-1, whose elements are of order one:
+    The columns are combined so that the r largest rows S become a unit matrix. Then A_S gives the scale of the volume,
+    and the other rows N enter through X = A_N A_S^-1, whose elements are of order one:
 
         log sqrt(det A^T A) = log |det A_S| + 1/2 log det(I + X^T X).
 
     Parameters
     ----------
     log_scales : array (k,)
-        Scales of rows of zeros are ignored.
+        Logs of the row scales. Scales of zero rows are ignored.
     W : array (k, r)
     """
     k, r = W.shape
@@ -39,7 +39,7 @@ def scaled_log_volume(log_scales: Any, W: Any) -> Any:
     others = (seen & ~taken)[:, None] & (W != 0)
     X = jnp.where(others, jnp.exp(jnp.where(others, scales[:, None] - column_scales, 0.0)) * W, 0.0)
     A = jnp.eye(r) + X.T @ X
-    for i in range(r):  # without LAPACK, whose batches of small matrices are slow and may wait for one another
+    for i in range(r):  # without LAPACK, which is slow on batches of small matrices and may wait for other batches
         total = total + 0.5 * jnp.log(A[i, i])
         A = A - A[:, i, None] * A[i] / A[i, i]
     return total
