@@ -290,12 +290,13 @@ def test_draws_of_a_posterior_do_not_depend_on_the_other_runs(monkeypatch, two_l
 def test_a_plan_that_is_not_finite_is_refused():
     """State evolution that yields NaN at some step, which the test for steadiness would take for no change."""
 
-    def averages(V: np.ndarray) -> Any:
-        return SimpleNamespace(second_moment=np.full((1, 1, 1), np.nan))
+    class Unknown(Averager):
+        def __call__(self, V: np.ndarray) -> Averages:
+            return Averages(*(np.full(shape, np.nan) for shape in ((1, 1, 1), 1, (1, 1))))
 
     evolution: Any = BayesOptimal(ONE_LAYER, side_information=0.1).theory.state_evolution
     with pytest.raises(FloatingPointError, match="no finite precision"):
-        joint_stage(evolution, averages, 0.5, iterations=3, damping=1.0)  # type: ignore[arg-type]
+        joint_stage(evolution, Unknown(), 0.5, iterations=3, damping=1.0)
 
 
 def test_stages_and_traces_of_a_run(one_layer_runs):

@@ -104,9 +104,7 @@ class Scattered:
 
 def evolution_of_scattered(moment: float, monkeypatch) -> tuple[StateEvolution, dict]:
     evolution, asked = StateEvolution(LinearMap([[1.0, 0.5]], noise=0.5)), {}
-    monkeypatch.setattr(
-        evolution.nodes, "operator_block", lambda number: asked.setdefault(number, Scattered(number, moment))
-    )
+    monkeypatch.setattr(evolution.nodes, "block", lambda number: asked.setdefault(number, Scattered(number, moment)))
     monkeypatch.setattr(evolution, "visible", np.eye(2))
     return evolution, asked
 
@@ -138,7 +136,7 @@ def test_what_is_not_learned_has_a_bound(monkeypatch):
 )
 def test_what_a_sign_forbids_is_excluded_whatever_the_nodes_say(link, allowed, monkeypatch):
     evolution, learned = StateEvolution(channel_of(MultiIndex(link, 2))), np.diag([0.8, 0.0])
-    monkeypatch.setattr(evolution.nodes, "operator_block", lambda number: Scattered(number, 1e-3))
+    monkeypatch.setattr(evolution.nodes, "block", lambda number: Scattered(number, 1e-3))
     found = evolution.growth(evolution.point(1.0, learned, np.eye(2) - learned))
     assert (found.unseen > 0) == allowed
     assert not found.moment[0].any()

@@ -9,6 +9,8 @@ from asymptotix import MultiIndex, SequenceIndex
 from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.sequence_index.channels.choose import channel_of_link as channel_of
 from asymptotix.sequence_index.channels.links.link_channel import LinkChannel
+from asymptotix.sequence_index.evolution.choose_nodes import nodes_for_thresholds
+from asymptotix.sequence_index.evolution.nodes import Nodes
 from asymptotix.sequence_index.evolution.sorting import cell_kernel, output_trees, sorted_kernel
 from asymptotix.sequence_index.evolution.sorting.by_output import labelled_draws
 from asymptotix.sequence_index.evolution.sorting.sorted_fields import SortedAverager, SortedNodes, output_axes
@@ -190,21 +192,25 @@ def test_outputs_that_depend_on_others_are_left_out() -> None:
     assert np.linalg.cond(np.cov(y @ axes, rowvar=False)) < 10
 
 
+def sorts(model) -> bool:
+    return not nodes_for_thresholds(Nodes(channel_of(model))).posteriors
+
+
 @pytest.mark.slow
 def test_they_suit_few_outputs_that_are_hard() -> None:
-    assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3)))
-    assert SortedNodes.suit(channel_of(MultiIndex(paraboloid, 3, 0.1)))
-    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: z[:2] ** 2 + z[2], 3)))
-    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: jnp.sign(z).sum(), 3)))
-    assert SortedNodes.suit(channel_of(MultiIndex(lambda z: z * jnp.roll(z, 1), 3)))
-    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: z * z[::-1] + z, 2)))  # roots of two are exact
-    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: z[:5] * z[5], 6)))  # five outputs
-    assert not SortedNodes.suit(channel_of(MultiIndex(lambda z: jnp.stack([z.sum(), z @ z]), 9)))  # nine indices
+    assert sorts(MultiIndex(paraboloid, 3))
+    assert sorts(MultiIndex(paraboloid, 3, 0.1))
+    assert sorts(MultiIndex(lambda z: z[:2] ** 2 + z[2], 3))
+    assert sorts(MultiIndex(lambda z: jnp.sign(z).sum(), 3))
+    assert sorts(MultiIndex(lambda z: z * jnp.roll(z, 1), 3))
+    assert not sorts(MultiIndex(lambda z: z * z[::-1] + z, 2))  # roots of two are exact
+    assert not sorts(MultiIndex(lambda z: z[:5] * z[5], 6))  # five outputs
+    assert not sorts(MultiIndex(lambda z: jnp.stack([z.sum(), z @ z]), 9))  # nine indices
 
 
 def test_nodes_are_kept_and_others_are_independent() -> None:
     nodes, V = SortedNodes(channel_of(MultiIndex(paraboloid, 3))), np.diag([0.4, 0.7, 1.0])
-    assert nodes.block(0) is nodes.operator_block(0)
+    assert nodes.block(0) is nodes.block(0)
     few, other, again = (one.few(V).second_moment for one in (nodes, nodes.others(1), SortedNodes(nodes.channel)))
     assert np.array_equal(few, again)
     assert not np.array_equal(few, other)

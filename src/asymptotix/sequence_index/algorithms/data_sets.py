@@ -23,21 +23,21 @@ class DataSets(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples N of a data set."""
+        """Number of samples N of a data set."""
         return self.tokens.shape[1]
 
     @property
     def alpha(self) -> float:
-        """Samples per dimension."""
+        """Number of samples per dimension."""
         return self.samples / self.tokens.shape[3]
 
 
 def draw_data(
     channel: Channel, samples: int, dim: int, seeds: Sequence[int], side_information: float, *, stream: bool = False
 ) -> DataSets:
-    """Draw the data of every seed; what a seed gives depends on (seed, samples, dim) only.
+    """Draw the data of every seed; they depend on (seed, samples, dim) only.
 
-    With ``stream`` the tokens are not kept but drawn anew in every pass.
+    With ``stream`` the tokens are not kept but drawn again in every pass.
     """
     keys, teacher, side = draw_weights(seeds, samples, channel.indices, dim, side_information)
     tokens: Tokens = drawn_tokens(channel, keys, samples, dim)
@@ -49,20 +49,20 @@ def draw_data(
 
 
 def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-    """Return observations of samples. Samples are padded to a power of two, so that few programs are compiled."""
+    """Return observations of samples. Padding the samples to a power of two limits the number of compiled programs."""
     more = (1 << (len(Z) - 1).bit_length()) - len(Z)
     rows = np.minimum(np.arange(len(Z) + more), len(Z) - 1)
     return np.asarray(channel.observe(Z[rows], None if noise is None else noise[rows]))[: len(Z)]
 
 
 def _noise(channel: Channel, samples: int, dim: int, seeds: Sequence[int]) -> np.ndarray:
-    """Standard normals (S N, k) of the observations, one seed after the other."""
+    """Return standard normals (S N, k) for the observations, one seed after the other."""
     sources = [np.random.default_rng(streams.noise_of_run(seed, samples, dim)) for seed in seeds]
     return np.concatenate([source.normal(size=(samples, channel.noises)) for source in sources])
 
 
 def drawn_tokens(channel: Channel, keys: np.ndarray, samples: int, dim: int) -> DrawnTokens:
-    """The tokens of data sets with the given keys (S, 2)."""
+    """Return the tokens of data sets with the given keys (S, 2)."""
     groups = None if channel.groups is None else tuple(int(group) for group in channel.groups)
     parts = 1 if groups is None else max(groups) + 1
     return DrawnTokens(keys, (len(keys), samples, parts * channel.tokens, dim), groups)
@@ -71,10 +71,10 @@ def drawn_tokens(channel: Channel, keys: np.ndarray, samples: int, dim: int) -> 
 def draw_weights(
     seeds: Sequence[int], samples: int, indices: int, dim: int, side_information: float
 ) -> tuple[np.ndarray, Any, Any]:
-    """Keys (S, 2) of the tokens, teachers W* (S, P, D) and side information (S, P, D) of every seed.
+    """Return keys (S, 2) of the tokens, teachers W* (S, P, D) and side information (S, P, D) of every seed.
 
-    The side information is S = sqrt(l) W* + sqrt(1-l) noise, l the overlap that it has with the teacher: Troiani et
-    al., arXiv:2502.00901, eq. (104). (Section 2.3 there prints l in the place of sqrt(l).)
+    The side information is S = sqrt(l) W* + sqrt(1-l) noise, where l is its overlap with the teacher: Troiani et al.,
+    arXiv:2502.00901, eq. (104). (Section 2.3 there prints l instead of sqrt(l).)
     """
     keys, teachers, sides = [], [], []
     for seed in seeds:

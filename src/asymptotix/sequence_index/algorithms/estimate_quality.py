@@ -1,7 +1,7 @@
-"""What is measured on an estimate of finite size: overlaps with the teacher, its distance, errors on fresh data.
+"""Measurements on an estimate at finite size: overlaps with the teacher, estimation error, errors on fresh data.
 
 In the limit of large D these are the order parameter Q and the errors of theory: Troiani et al., arXiv:2502.00901,
-eq. (11) for the prediction and the line after it for the estimation error.
+eq. (11) for the prediction error and the line after it for the estimation error.
 
 Equation si-estimation of docs/theory/sequence_index.md.
 """
@@ -18,11 +18,11 @@ from ...numerics.quadrature import sobol_normals
 from .. import streams
 from ..channels.protocol import Channel
 
-#: Iterations at the end of a run over which it must stand still.
+#: Number of last overlaps that must not move in a converged run.
 _LAST = 4
-#: Iterations at the end over which a drift is looked for, and the fewest that show its noise.
+#: Number of last overlaps in which a drift is searched, and the smallest number that shows its noise.
 _DRIFTING, _FEWEST = 8, 4
-#: Standard errors that a drift must exceed: chance does so in one run of forty.
+#: Number of standard errors that a drift must exceed; by chance one run in forty does.
 _BEYOND_NOISE = 3.0
 
 
@@ -57,7 +57,7 @@ def settled(
 
 
 def _drift(q: np.ndarray) -> float:
-    """The largest drift per iteration of overlaps (T, P) that stands out of its noise and goes on to the end, or 0."""
+    """Return the largest drift per iteration of overlaps (T, P) that exceeds its noise and lasts to the end, or 0."""
     if len(q) < _FEWEST:
         return 0.0
     slope, error = _line(q)
@@ -67,7 +67,7 @@ def _drift(q: np.ndarray) -> float:
 
 
 def _line(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slope (P,) of a line through overlaps (T, P), and its standard error by their scatter about it."""
+    """Return the slope (P,) of a line fitted to overlaps (T, P), and its standard error from the scatter about it."""
     t = np.arange(len(q)) - 0.5 * (len(q) - 1)
     slope = t @ q / (t @ t)
     scatter = q - q.mean(axis=0) - np.outer(t, slope)
@@ -75,9 +75,9 @@ def _line(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
-    """Overlap (S, P, P) of estimates (S, P, D) with teachers, up to the symmetry of the model.
+    """Return the overlap (S, P, P) of estimates (S, P, D) with teachers, up to the symmetry of the model.
 
-    Where every row may change its sign on its own, :func:`overlap_matrices`; otherwise :func:`projected_overlaps`.
+    If every row may change its sign on its own, :func:`overlap_matrices` is used; otherwise :func:`projected_overlaps`.
     """
     W, teacher = (np.asarray(x, float) for x in (W, teacher))  # in single precision an overlap may exceed one
     cross, gram, square = (a @ b.swapaxes(1, 2) for a, b in ((W, teacher), (W, W), (teacher, teacher)))
@@ -88,9 +88,9 @@ def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
 
 
 def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|); zero for an estimate that is zero.
+    """Return overlap[i, j] = (w_i.w*_j)(w_i.w*_i)/(|w_i|^2 |w*_i||w*_j|); zero for an estimate that is zero.
 
-    From W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P).
+    The arguments are W W*^T (..., P, P), |w|^2 and |w*|^2 (..., P).
     """
     norm = np.sqrt(square)
     own = np.einsum("...pp->...p", cross)
@@ -99,10 +99,10 @@ def overlap_matrices(cross: np.ndarray, size: np.ndarray, square: np.ndarray) ->
 
 
 def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """S^{-1/2} M^T G^+ M S^{-1/2} with M = W W*^T, G = W W^T and S = W* W*^T: the teacher seen in the estimate's span.
+    """Return S^{-1/2} M^T G^+ M S^{-1/2} with M = W W*^T, G = W W^T, S = W* W*^T: the teacher in the estimate's span.
 
-    An estimate O W with O any invertible matrix of rows has the same one, so nothing has to be known of the symmetry
-    of the model, and in the limit of large D it is Q: there M = O Q and G = O Q O^T. For one index it is the squared
+    An estimate O W with any invertible matrix O has the same overlap, so that the symmetry of the model need not be
+    known. In the limit of large D the overlap is Q: there M = O Q and G = O Q O^T. For one index it is the squared
     cosine. A random direction of the teacher has the overlap rank(W)/D.
     """
     found = []
@@ -113,7 +113,7 @@ def projected_overlaps(cross: np.ndarray, gram: np.ndarray, square: np.ndarray) 
 
 
 def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> float:
-    """|W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2 (the paper prints 1 in the place of P)."""
+    """Return |W*^T W* - W^T W|_F^2 / D^2, which tends to P - |Q|_F^2 (the paper prints 1 instead of P)."""
     pairs = ((teacher, teacher), (W, W), (W, teacher))
     grams = [a @ b.T / W.shape[1] * channel.same_part for a, b in pairs]
     return float((grams[0] ** 2).sum() + (grams[1] ** 2).sum() - 2 * (grams[2] ** 2).sum())
@@ -122,11 +122,11 @@ def estimation_error(W: np.ndarray, teacher: np.ndarray, channel: Channel) -> fl
 def fresh_fields(
     W: np.ndarray, teacher: np.ndarray, tokens: int, same: np.ndarray | float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fields (n, P, M) of an estimate and of the teacher on fresh data.
+    """Return the fields (n, P, M) of an estimate and of the teacher on fresh data.
 
     Fresh Gaussian tokens enter only through the 2P projections on W and W*, whose joint law given the weights is
-    exactly Gaussian: drawing those is drawing new data, at no cost in D. ``same`` (P, P) is zero for rows that act on
-    different parts of the data.
+    exactly Gaussian. Drawing these projections is drawing new data, at a cost that does not grow with D. ``same``
+    (P, P) is zero for rows that act on different parts of the data.
     """
     P = len(W)
     both = np.concatenate([W, teacher]) / np.sqrt(W.shape[1])
@@ -137,20 +137,20 @@ def fresh_fields(
 
 
 def errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> dict[str, float]:
-    """The errors that a run reports, by their names: those of W (P, D) with posterior covariance V (P, P)."""
+    """Return the errors that a run reports, by name, for W (P, D) with posterior covariance V (P, P)."""
     bayes, plugin = fresh_errors(channel, W, teacher, V)
     own = estimation_error(W, teacher, channel)
     return {"test_error": bayes, "plugin_error": plugin, "estimation_error": own}
 
 
 def fresh_errors(channel: Channel, W: np.ndarray, teacher: np.ndarray, V: np.ndarray) -> tuple[float, float]:
-    """Errors of the posterior-mean prediction and of the plug-in one on fresh data."""
+    """Return the errors of the posterior-mean prediction and of the plug-in prediction on fresh data."""
     P, M = channel.indices, channel.tokens
     omega, Z = fresh_fields(W, teacher, M, channel.same_part)
     nodes = sobol_normals(2**4, P * M, streams.FRESH_POSTERIOR).reshape(-1, P, M)
     noise = np.einsum("pq,nqm->npm", np.linalg.cholesky(V), nodes)
     y, plain = np.asarray(channel.output(Z)), np.asarray(channel.output(omega))
-    # Two independent estimates of the posterior mean: their cross product has no bias from the finite number of draws.
+    # The product of two independent estimates of the posterior mean has no bias from the finite number of draws.
     first, second = (
         y - np.mean([channel.output(omega + sign * n) for n in half for sign in (1, -1)], axis=0)
         for half in (noise[::2], noise[1::2])

@@ -1,7 +1,7 @@
 """Generalised approximate message passing: the algorithm that state evolution describes, at finite size.
 
-Algorithm 1 of Troiani et al., arXiv:2502.00901, derived in Appendix D.3 there, with side information in D.4; the start
-in stages and the prescribed variances are ours.
+The algorithm is Algorithm 1 of Troiani et al., arXiv:2502.00901, derived in Appendix D.3 there, with side information
+in D.4. The start in stages and the prescribed variances are ours.
 
 Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 """
@@ -38,8 +38,8 @@ from .schedule import PlanNodes, Stage, joint_stage, learning_stages
 
 STARTS = ("auto", "staged", "side_information", "random")
 VARIANCES = ("state_evolution", "empirical")
-#: Nodes of a plan on a CPU and on an accelerator. On a CPU half of them where a run has fewer samples than that and
-#: overlaps are diagonal: A of two layers is then known to 1 %, and on N samples it scatters by 160 %/sqrt(N).
+#: Number of nodes of a plan, on a CPU and on an accelerator. A CPU takes half as many if a run has fewer samples and
+#: overlaps are diagonal: A of two layers is then known to 1 %, while on N samples it scatters by 160 %/sqrt(N).
 _PLAN_NODES = 2**11, 2**13
 #: Largest number of samples whose posterior is timed before the first run, for slow channels and for others. Where runs
 #: have fewer samples, the program compiled for the timing serves the first runs too.
@@ -49,9 +49,9 @@ _SILENT_SECONDS = 3.0
 #: Multiplications per second in a pass through the tokens, a low estimate for one core. Larger: the announced time is
 #: too short.
 _PRODUCTS_PER_SECOND = 2e9
-#: Seeds are run together as long as their data stay below this many bytes.
+#: Largest size in bytes of the data of seeds that run together.
 _BATCH_BYTES = 2**31
-#: Tokens are kept as long as they take less than this share of the memory.
+#: Tokens are kept if they take at most this fraction of the memory; otherwise they are drawn again in every pass.
 _KEPT_SHARE = 0.5
 
 
@@ -62,43 +62,45 @@ class GAMP(AlgorithmOnSamples):
     Parameters
     ----------
     start : "auto", "staged", "side_information" or "random"
-        "staged": directions enter one after the other, each from the spectral estimate conditional on what is learned
-        already. "side_information": all at once from the problem's side information. "random": all at once from
-        W ~ start_scale N(0, 1), V = I. "auto" is side information where the problem has some, else staged.
+        "staged": directions enter one after the other, each from the spectral estimate conditional on the directions
+        learned before. "side_information": all directions start from the problem's side information. "random": all
+        directions start from W ~ start_scale N(0, 1), V = I. "auto": "side_information" if the problem has some, else
+        "staged".
     variances : "state_evolution" or "empirical"
-        Prescribe A (in the variances and in the reaction terms) by state evolution, or measure it on the data as
-        Algorithm 1 is printed. The other one is kept as a diagnostic.
+        Prescribe A (in the variances and in the reaction terms) by state evolution, or measure it on the data as in
+        the printed Algorithm 1. In both cases ``empirical_variance`` reports the variance from the data's A.
     iterations : int
-        Of the last stage, in which all directions are iterated; earlier ones end when state evolution is steady.
+        Largest number of iterations of the last stage, in which all directions are iterated. Earlier stages end when
+        state evolution is steady.
     damping : float
-        Share of a new iterate in (0, 1]; 1 is undamped.
+        Share of the new iterate, in (0, 1]; 1 is undamped.
     jitter : float
         Added to V inside g_out.
     start_scale : float
-        Of the random start.
+        Standard deviation of the random start.
     stream : bool, optional
-        Draw the tokens anew in every pass instead of keeping them: the memory is then that of the samples' scores
-        and of one block of tokens, and not proportional to N D. By default where keeping them would take more than
-        half of the memory. The data are the same in either case.
+        Draw the tokens again in every pass instead of keeping them. The memory is then that of the samples' scores and
+        of one block of tokens; otherwise it grows with N D. Default: True if the tokens would take more than half of
+        the memory. The data are the same in either case.
     tolerance : float
-        A run is converged where no overlap (its diagonal) moved by more than this in one of its last four iterations,
-        nor drifted by more than this over the last eight, beyond the noise of the drift.
+        A run has converged if no diagonal overlap moved by more than this in one of its last four iterations, nor
+        drifted by more than this over the last eight, beyond the noise of the drift.
 
     Notes
     -----
     From a small random start (``start_scale=0.1``) Algorithm 1 mostly fails to learn the first layer of a two-layer
-    model: its variances leave the Nishimori line, and that mode outruns the growth of the overlap. Learning in stages
-    with prescribed variances does not. The overlap that is reported is, where every row of the weights may change its
-    sign on its own,
+    model: its variances leave the Nishimori line, and this deviation grows faster than the overlap. Learning in stages
+    with prescribed variances does not fail. If every row of the weights may change its sign on its own, the reported
+    overlap is
 
-        overlap[i, j] = (w_i.w*_j)(w_i.w*_i) / (|w_i|^2 |w*_i| |w*_j|),
+        overlap[i, j] = (w_i.w*_j)(w_i.w*_i) / (|w_i|^2 |w*_i| |w*_j|).
 
-    which needs no choice of signs, tends to Q in the limit of large D, and whose diagonal is the squared cosine. For
-    other models it is the part of the teacher's rows in the span of the estimate's, which tends to Q whatever the
-    symmetry of the model (permutations, rotations of the rows of a layer) has done to the estimate.
+    It needs no choice of signs and tends to Q in the limit of large D; its diagonal is the squared cosine. For other
+    models the overlap is the part of the teacher's rows in the span of the estimate's rows. It tends to Q even if a
+    symmetry of the model (permutations or rotations of the rows of a layer) has acted on the estimate.
 
-    Seeds run together, in single precision: beside others a run sums in another order, and its numbers differ by
-    rounding from those of the run alone.
+    Seeds run together in single precision. The order of summation depends on the seeds that run together, so that the
+    numbers of a run may differ by rounding from those of the same run alone.
 
     Examples
     --------
@@ -139,15 +141,15 @@ class GAMP(AlgorithmOnSamples):
 
     @classmethod
     def algorithm1(cls, iterations: int = 40) -> GAMP:
-        """Algorithm 1 as published: random start, variances from the data, damping 0.8, V + 1e-3.
+        """Return Algorithm 1 as published: random start, variances from the data, damping 0.8, V + 1e-3.
 
-        Troiani et al., arXiv:2502.00901: Algorithm 1, and Appendix E.3 for the term added to V; the damping is that of
-        the authors' code.
+        Source: Troiani et al., arXiv:2502.00901, Algorithm 1, and Appendix E.3 for the term added to V. The damping is
+        from the authors' code.
         """
         return cls(start="random", variances="empirical", iterations=iterations, damping=0.8, jitter=1e-3)
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is not a Bayes-optimal sequence-index problem, and a start it cannot have."""
+        """Refuse other problems than Bayes-optimal sequence-index problems, and a start that does not fit."""
         accepted = "BayesOptimal(...) of DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex"
         side = sequence_theory_of(problem, f"GAMP runs on {accepted}").problem.side_information
         if self.start == "side_information" and side == 0:
@@ -172,9 +174,9 @@ class GAMP(AlgorithmOnSamples):
         return {"iterations": self.iterations, "damping": self.damping}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse what memory cannot hold, and dimensions in which there are not enough directions."""
+        """Refuse sizes that do not fit into memory, and dimensions too small for the spectral start."""
         theory = sequence_theory_of(problem)
-        # The eigenvectors of several directions that enter together, and the eigenvalue next to theirs.
+        # The spectral start needs the eigenvectors of all directions that enter together, and the next eigenvalue.
         least = 2 * theory.channel.indices if self._start(theory) == "staged" else 2
         if runs.dim < least:
             raise ValueError(f"dim must be at least {least} for message passing on this model, got {runs.dim}")
@@ -212,7 +214,7 @@ class GAMP(AlgorithmOnSamples):
             progress.announce(f"at most about {clock(seconds)} for {count} {'run' if count == 1 else 'runs'}")
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Seeds of a point run together as far as memory allows."""
+        """Run the seeds of a point, together as far as memory allows."""
         theory = sequence_theory_of(problem)
         stream, together = self._memory_plan(theory.channel, runs.samples, runs.dim)
         firsts, parts = zip(*runs.batches(together), strict=True)
@@ -221,7 +223,7 @@ class GAMP(AlgorithmOnSamples):
             first_batch = pool.submit(carried(prepared), parts[0])  # draws and compiles while the plan is made
             stages = self._plan(theory, runs, under(f"{runs.label}: variances from state evolution", progress.message))
             batches = chain([first_batch.result()], map(prepared, parts[1:]))
-            del first_batch  # or it would keep the first data alive beside those of later batches
+            del first_batch  # otherwise the first data would stay in memory with later ones
         for first, batch in zip(firsts, batches, strict=True):
             with one_blas_thread():
                 outcomes = batch.run(stages, progress, runs.label)
@@ -234,7 +236,7 @@ class GAMP(AlgorithmOnSamples):
         return "side_information" if theory.problem.side_information > 0 else "staged"
 
     def _batch(self, theory: SequenceIndexTheory, runs: PointRuns, stream: bool, seeds: Sequence[int]) -> GampBatch:
-        """Some of the runs at a point, with their data drawn and their programs compiled."""
+        """Return a batch of the runs at a point, with data drawn and programs compiled."""
         side, channel = theory.problem.side_information, theory.channel
         options = BatchOptions(
             staged=self._start(theory) == "staged",
@@ -253,15 +255,15 @@ class GAMP(AlgorithmOnSamples):
         return batch
 
     def _memory_plan(self, channel: Channel, samples: int, dim: int) -> tuple[bool, int]:
-        """Whether tokens are drawn anew in every pass, and how many seeds run together."""
+        """Return whether tokens are drawn again in every pass, and how many seeds run together."""
         P, M = channel.indices, channel.tokens
         drawn = drawn_tokens(channel, np.zeros(1), samples, dim)
         kept = 4 * samples * drawn.shape[2] * dim
         if not on_cpu():
-            kept *= 2  # a product is tuned on a copy of what it is applied to
+            kept *= 2  # products are tuned on a copy of the tokens
         memory = physical_memory()
         stream = memory is not None and kept > _KEPT_SHARE * memory if self.stream is None else self.stream
-        # Besides its tokens a run holds some ten arrays of the size of the scores, and covariances of a block.
+        # In addition to its tokens a run holds some ten arrays of the size of the scores, and covariances of a block.
         rest = 4 * (10 * samples * P * M + 10 * P * dim)
         what = f"one run (alpha={samples / dim:g}, dim={dim})"
         if not stream:
@@ -341,14 +343,14 @@ def _plan_count(theory: SequenceIndexTheory, samples: int) -> int:
 
 @lru_cache(maxsize=1)
 def _plan_nodes(theory: SequenceIndexTheory, count: int) -> PlanNodes:
-    """The nodes on which plans are made, the same ones for every alpha."""
+    """Return the nodes for plans, the same for every alpha."""
     return PlanNodes(theory.state_evolution, count)
 
 
 def sequence_theory_of(
     problem: Problem, accepted: str = "message passing runs on BayesOptimal(...) of sequence multi-index models"
 ) -> SequenceIndexTheory:
-    """The theory behind a Bayes-optimal problem, or a TypeError that says what is ``accepted``."""
+    """Return the theory of a Bayes-optimal problem; otherwise raise a TypeError that names ``accepted`` problems."""
     theory = getattr(problem, "theory", None)
     if not isinstance(theory, SequenceIndexTheory):
         raise TypeError(f"{accepted}, got {type(problem).__name__}")

@@ -1,4 +1,4 @@
-"""A batch of GAMP runs: data sets of several seeds that go through the stages of one plan together."""
+"""A batch of GAMP runs: data sets of several seeds that pass through the stages of one plan together."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .placed_arrays import placed
 from .schedule import SMALLEST_VARIANCE, Stage
 from .spectral_start import spectral_start
 
-#: Where alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG and four standard
-#: errors, a run goes on with variances from its own data, damped.
+#: If alpha E|g|^2 of an index with variance below _TESTED exceeds theory by the factor _LAG plus four standard errors,
+#: the run continues with variances from its own data and with at most the damping _OWN_DAMPING.
 _LAG, _TESTED, _OWN_DAMPING = 1.25, 0.95, 0.8
-#: Relative distance of the spectral eigenvalue from the next one below which the start may be noise.
+#: If the relative distance of the spectral eigenvalue from the next is below this, the start may be noise.
 _DETACHED = 0.03
 
 
 class BatchOptions(NamedTuple):
-    """How the runs of a batch go; see :class:`GAMP`.
+    """Options of the runs of a batch; see :class:`GAMP`.
 
     Attributes
     ----------
     staged : bool
-        Directions enter one after the other, each from a spectral start; otherwise all at once, from side information
-        or at random.
+        Directions enter one after the other, each from a spectral start. Otherwise all enter at once, from side
+        information or at random.
     empirical : bool
         Variances come from the data in all runs and iterations.
     iterations : int
@@ -59,7 +59,7 @@ class GampBatch:
     ----------
     state : MessageState
     own_precision : array of bool (S,)
-        Runs that take A from their own data and not from the plan.
+        Mask of the runs that take A from their own data instead of the plan.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GampBatch:
         self.record = GampRecord(channel, data.teacher, labels)
 
     def run(self, stages: Sequence[Stage], progress: Progress, label: str) -> list[Outcome]:
-        """All stages; one outcome per seed."""
+        """Run all stages and return one outcome per seed."""
         if not self.options.staged:
             self._start_jointly()
         total = sum(stage.iterations for stage in stages)
@@ -91,7 +91,7 @@ class GampBatch:
 
     def _start_jointly(self) -> None:
         side = self.options.side_information
-        if side > 0:  # the start is that of the side information: a random one is refused
+        if side > 0:  # then the start is the side information; a random start is refused
             self.state.W = np.float32(np.sqrt(side)) * self.data.side
             self.state.V = (1 - side) * self.state.V
             return
@@ -101,7 +101,7 @@ class GampBatch:
         self.state.W = placed(self.options.start_scale * draws)
 
     def _enter(self, stage: Stage) -> None:
-        """Start what enters at its spectral estimate, scaled to the overlap that theory gives it."""
+        """Start the entering directions from their spectral estimate, scaled to the overlap that theory predicts."""
         frame, start, state = stage.frame, stage.start, self.state
         covariance = mp.covariance_along(self.channel, self.data, state, frame, stage.active - frame @ frame.T)
         eigenvalues, gaps = np.full((2, len(self.seeds)), np.nan)
@@ -117,14 +117,14 @@ class GampBatch:
             if not found.converged:
                 self.record.residual[k, stage.entering] = found.residual
         state.W, state.g = state.W + W, state.g + g
-        # What was not active had variance one and no reaction but that of the prior.
+        # Inactive directions had variance one and the reaction of the prior.
         change = start.calibration @ start.reaction - np.eye(frame.shape[1])
         state.reaction = state.reaction + frame @ change @ frame.T
         state.V = state.V - frame @ start.overlap @ frame.T
         self.record.add_start(state, stage.entering, eigenvalues, gaps)
 
     def _iterate(self, stage: Stage, t: int, number: int) -> np.ndarray:
-        """One iteration of the stage of this number; alpha times the mean of |g|^2, (S, P)."""
+        """Do one iteration of stage ``number``; return alpha times the mean of |g|^2, (S, P)."""
         damping = self.options.damping
         cautious = self.own_precision & self.options.staged
         report = mp.iterate(
@@ -140,45 +140,46 @@ class GampBatch:
         )
         self.record.add_lost(report.lost, self.data.samples)
         self.record.add_overflow(finite := np.asarray(np.isfinite(np.asarray(self.state.W)).all((1, 2))))
-        if not finite.all():  # zero in the place of a run that is over, or the others could not go on
+        if not finite.all():  # zero replaces a failed run, so that the others can continue
             self.state.W = array_namespace(self.state.W).where(finite[:, None, None], self.state.W, 0)
         self.record.add_iteration(self.state, report.empirical_variance, number)
         return report.second_moment
 
     def _watch(self, stage: Stage, t: int, second_moment: np.ndarray) -> None:
-        """Runs whose data contradict the prescribed variances go on with their own.
+        """Switch runs whose data contradict the prescribed variances to variances from their own data.
 
-        If V is smaller than the true error, alpha E|g|^2 exceeds A = Qhat(V). Small systems lag behind state
-        evolution now and then; to insist would drive them far off the Nishimori line.
+        If V is smaller than the true error, alpha E|g|^2 exceeds A = Qhat(V). Small systems sometimes lag behind state
+        evolution; the prescribed variances would then drive them far off the Nishimori line.
         """
         if self.options.empirical or not self.options.staged:
             return
         v = np.diag(stage.V[t])
-        tested = (v < _TESTED) & (v > 10 * SMALLEST_VARIANCE)  # at the floor neither is state evolution's any more
+        tested = (v < _TESTED) & (v > 10 * SMALLEST_VARIANCE)  # at the floor neither number follows state evolution
         # |g|^2 scatters by about 1.6 times its mean from sample to sample.
         limit = _LAG + 4 * 1.6 / np.sqrt(self.data.samples)
         self.own_precision |= (tested & (second_moment > limit * np.diag(stage.precision[t]))).any(1)
 
 
 class GampRecord:
-    """What the runs of a batch show on their way, and how each of them ended.
+    """Measurements on the runs of a batch after every iteration, and how each run ended.
 
     Attributes
     ----------
     overlap : list of arrays (S, P, P)
-        After every iteration, as the following ones.
+        Overlap after every iteration.
     variance, data_variance : lists of arrays (S, P)
-        Diagonals of V, and of what it would be with the A of the data.
+        Diagonals after every iteration: of V, and of the V that the data's own A would give.
     stage : list of int
+        Number of the stage of every iteration.
     eigenvalue, gap, spectral_overlap : arrays (S, P)
-        Of the spectral start of every row; nan where it had none.
+        Results of every row's spectral start; nan for rows without one.
     residual : array (S, P)
-        Of the spectral start of every row where Lanczos ended before it was found; otherwise nan.
+        Residual of the spectral start of rows for which Lanczos did not converge; otherwise nan.
     failure : list of str
-        Why a run is over before its time; empty where it is not. It is carried along for the sake of the others, and
-        nothing is reported of what follows.
+        Why a run failed; empty if it did not. A failed run stays in the batch for the sake of the other runs, but its
+        later iterations are not reported.
     kept : array (S,)
-        Iterations that count.
+        Number of iterations before the failure of each run.
     """
 
     def __init__(self, channel: Channel, teacher: Any, labels: Sequence[str]) -> None:
@@ -198,11 +199,11 @@ class GampRecord:
         return all(self.failure)
 
     def add_lost(self, lost: np.ndarray, samples: int) -> None:
-        """Numbers (S,) of samples whose posterior was not found."""
+        """Record the numbers (S,) of samples without a posterior; their runs have failed."""
         self._add_failures(lost, lambda k: f"the channel lost {lost[k]} of {samples} samples")
 
     def add_overflow(self, finite: np.ndarray) -> None:
-        """Whether the estimates are finite, (S,)."""
+        """Record whether the estimates are finite, (S,); runs without finite estimates have failed."""
         self._add_failures(~finite, lambda k: "the estimate is not finite")
 
     def _add_failures(self, failed: np.ndarray, reason: Callable[[int], str]) -> None:
@@ -210,13 +211,13 @@ class GampRecord:
             self.failure[k] = self.failure[k] or f"failed: {reason(k)} after {len(self.overlap)} iterations"
 
     def add_start(self, state: mp.MessageState, rows: np.ndarray, eigenvalues: np.ndarray, gaps: np.ndarray) -> None:
-        """The spectral start of some rows, a mask (P,), from eigenvalues (S,) with their distances from the next."""
+        """Record the spectral start of the ``rows`` (a mask (P,)): eigenvalues (S,) and gaps (S,) to the next ones."""
         found = np.einsum("spp->sp", overlaps(state.W, self.teacher, self.channel))
         self.eigenvalue[:, rows], self.gap[:, rows] = eigenvalues[:, None], gaps[:, None]
         self.spectral_overlap[:, rows] = found[:, rows]
 
     def add_iteration(self, state: mp.MessageState, data_variance: np.ndarray, stage: int) -> None:
-        """The state after an iteration of a stage, and the diagonals (S, P) that V would have by the data's own A."""
+        """Record the state after an iteration, and the diagonals (S, P) that V would have with the data's own A."""
         self.kept += [not failure for failure in self.failure]
         self.overlap.append(overlaps(state.W, self.teacher, self.channel))
         self.variance.append(np.einsum("spp->sp", state.V).copy())
@@ -226,7 +227,7 @@ class GampRecord:
     def outcome(
         self, k: int, state: mp.MessageState, stages: Sequence[Stage], options: BatchOptions, contradicted: bool
     ) -> Outcome:
-        """Of run k, whose data contradicted the prescribed variances or did not."""
+        """Return the outcome of run k; ``contradicted`` if its data contradicted the prescribed variances."""
         overlap, variance, data_variance = (
             np.array(trace)[: self.kept[k], k] for trace in (self.overlap, self.variance, self.data_variance)
         )
@@ -254,7 +255,7 @@ class GampRecord:
         return Outcome(values, status, words=words + self._doubts(k, stages, contradicted))
 
     def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
-        """What is to be known of run k besides how it ended."""
+        """Return the part of the status that names doubts about run k; empty if there are none."""
         measured = (
             "; state evolution's variances did not fit this run's data, as happens at small dim, so measured variances"
             " were used; if most seeds say this, increase dim"

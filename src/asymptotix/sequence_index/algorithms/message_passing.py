@@ -4,9 +4,9 @@
     b = X^T g / sqrt(D) + A W,          C = (I/(1-l) + A)^{-1},    W = C (b + sqrt(l)/(1-l) S).
 
 This is Algorithm 1 of Troiani et al., arXiv:2502.00901 (their eq. (103)), with V = C in every step and the side
-information S = sqrt(l) W* + sqrt(1-l) noise. The reaction term takes g of the step before and C of the present one, as
-in Algorithm 1; eq. (99) there prints C of the step before. The side information enters exactly, by the prior of eq.
-(105) there; eq. (108), derived for small l, has a factor A beside S that does not belong there.
+information S = sqrt(l) W* + sqrt(1-l) noise. The reaction term has g of the previous step and C of the current step, as
+in Algorithm 1; eq. (99) there prints C of the previous step. The side information enters exactly, by the prior of eq.
+(105) there; eq. (108), derived for small l, multiplies S by a factor A that does not belong there.
 
 Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 """
@@ -40,7 +40,7 @@ class MessageState:
 
     @classmethod
     def at_prior(cls, channel: Channel, data: DataSets) -> MessageState:
-        """W = 0 with the variances of the prior."""
+        """Return W = 0 with the variances of the prior."""
         S, P = data.teacher.shape[:2]
         return cls(
             W=placed(np.zeros(data.teacher.shape)),
@@ -51,7 +51,7 @@ class MessageState:
 
 
 def compile_ahead(data: DataSets, state: MessageState) -> None:
-    """Compile what an iteration needs besides the channel; to be called in a thread of its own."""
+    """Compile the programs of an iteration except the channel; meant to run in a separate thread."""
     seeds, P = data.teacher.shape[:2]
     square, active = np.zeros((seeds, P, P), np.float32), np.zeros((P, P), np.float32)
     share = np.zeros((seeds, 1, 1), np.float32)
@@ -89,7 +89,7 @@ def posterior_at(
     active: np.ndarray,
     jitter: float = 0.0,
 ) -> BlockPosterior:
-    """Posterior of some samples of all seeds at fields ``raw`` = X W / sqrt(D) less the reaction term.
+    """Return the posterior of some samples of all seeds, at the fields ``raw`` = X W / sqrt(D) minus the reaction term.
 
     ``active`` (P, P) projects on the directions that are iterated; ``jitter`` is added to V.
     """
@@ -106,33 +106,33 @@ def posterior_at(
 def covariance_along(
     channel: Channel, data: DataSets, state: MessageState, frame: np.ndarray, active: np.ndarray
 ) -> np.ndarray:
-    """Posterior covariance (S, N, k, M, k, M) of frame^T Z, frame (P, k), at the fields of the active directions."""
+    """Return the posterior covariance (S, N, k, M, k, M) of frame^T Z at the fields of the active directions."""
     parts = []
     for rows, X in data.tokens.blocks():
         may_stop()
         found = posterior_at(channel, data, state, rows, data.tokens.fields_of(X, state.W), active)
         inside = np.einsum("pi,snpmqk,qj->snimjk", frame, np.asarray(found.covariance, float), frame, optimize=True)
         parts.append(inside)
-        del X  # or it would be alive while the next block is drawn
+        del X  # otherwise it would stay in memory while the next block is drawn
     return np.concatenate(parts, axis=1)
 
 
 def _times(matrices: Any, fields: Any) -> Any:
-    """Matrices (S, P, P) times fields (S, n, P, M)."""
+    """Multiply matrices (S, P, P) with fields (S, n, P, M)."""
     return array_namespace(fields).einsum("spq,snqm->snpm", matrices, fields)
 
 
 @compiled_for_jax
 def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
-    """Fields omega (S, n, P, M)."""
+    """Return the fields omega (S, n, P, M): raw fields minus the reaction term, in the active directions."""
     return array_namespace(raw).einsum("pq,snqm->snpm", active, raw - _times(reaction, g))
 
 
 @compiled_for_jax
 def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
-    """g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
+    """Return g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
 
-    A lost sample says nothing, for the sake of the other runs of a batch: the run that it belongs to is over.
+    A lost sample gets the prior's values, so that the other runs of a batch can continue; its own run has failed.
     """
     xp = array_namespace(shift)
     lost = ~(xp.isfinite(shift).all((2, 3)) & xp.isfinite(covariance).all((2, 3, 4, 5)))
@@ -145,38 +145,38 @@ def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, A
 
 @compiled_for_jax
 def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
-    """(1 - share) W + share C (b + A W + side S), b = X^T g / sqrt(D), in the active directions."""
+    """Return (1 - share) W + share C (b + A W + side S) with b = X^T g / sqrt(D), in the active directions."""
     new = active @ C @ (b + A @ W + side * S)
     return share * new + (1 - share) * W
 
 
 def empirical_precision(alpha: float, V: np.ndarray, traced: np.ndarray, tokens: int) -> np.ndarray:
-    """A = -alpha E sum_m (d g_out)_mm, (..., P, P), from the mean ``traced`` over the data of sum_m Cov_mm."""
+    """Return A = -alpha E sum_m (d g_out)_mm, (..., P, P), from ``traced``, the mean over the data of sum_m Cov_mm."""
     inverse = np.linalg.inv(V)
     A = alpha * (tokens * inverse - inverse @ traced @ inverse)
     return 0.5 * (A + A.swapaxes(-1, -2))
 
 
 def weight_covariance(A: np.ndarray, side_information: float) -> np.ndarray:
-    """C = (I/(1-l) + A)^{-1}, (..., P, P), l the overlap of the side information.
+    """Return C = (I/(1-l) + A)^{-1}, (..., P, P), with l the overlap of the side information.
 
-    A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here by at most two.
+    A sampled A may have negative eigenvalues; the variance then exceeds the prior's, here at most by a factor of two.
     """
     prior = np.eye(A.shape[-1]) / (1 - side_information)
     return np.linalg.inv(prior + psd_project(A + 0.5 * prior) - 0.5 * prior)
 
 
 class IterationReport(NamedTuple):
-    """What an iteration measured on the data of every seed.
+    """Measurements of an iteration on the data of every seed.
 
     Attributes
     ----------
     empirical_variance : array (S, P)
         Diagonal of (I/(1-l) + A)^{-1} with the data's own A.
     second_moment : array (S, P)
-        alpha times the mean of |g|^2; equals A as long as V is the true error (Nishimori).
+        alpha times the mean of |g|^2; it equals A as long as V is the true error (Nishimori condition).
     lost : array (S,)
-        Samples whose posterior was not found.
+        Number of samples without a posterior.
     """
 
     empirical_variance: np.ndarray
@@ -196,7 +196,7 @@ def iterate(
     side_information: float,
     jitter: float = 0.0,
 ) -> IterationReport:
-    """One iteration, in place.
+    """Do one iteration, in place.
 
     Parameters
     ----------
@@ -205,17 +205,17 @@ def iterate(
     precision : array (P, P) or (S, P, P)
         Prescribed A.
     own_precision : array of bool (S,)
-        Data sets that take the A measured on themselves instead.
+        Data sets that use the A measured on themselves instead.
     damping : array (S,)
         Share of the new iterate.
     side_information : float
-        Its overlap l with the teacher.
+        Overlap l of the side information with the teacher.
     jitter : float
         Added to V inside g_out.
     """
     V = np.asarray(state.V, float)
     V_seen = V + jitter * np.eye(len(active))
-    gain = np.float32(active @ np.linalg.inv(V_seen))  # in double precision: directions may be known to 1e-6
+    gain = np.float32(active @ np.linalg.inv(V_seen))  # in double precision, because variances may be 1e-6
     scores, sums = [], []
 
     def score(rows: slice, raw: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Arrays where the work on them is done: JAX's on an accelerator, NumPy's on a CPU.
+"""Arrays of the library that does the work: JAX on an accelerator, NumPy on a CPU.
 
-JAX compiles a program for every new size, and on a CPU that takes longer than a run of moderate size does. NumPy has
-nothing to compile, and its products of one thread take no longer than those of JAX.
+JAX compiles a program for every new size, and on a CPU this takes longer than a run of moderate size. NumPy compiles
+nothing, and on one thread its products are as fast as those of JAX.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Made = TypeVar("Made")
 
 
 def on_cpu() -> bool:
-    """Whether arrays are NumPy's."""
+    """Return whether work is done on a CPU, with NumPy arrays."""
     return jax.default_backend() == "cpu"
 
 
 def placed(x: Any) -> Any:
-    """An array of numbers in single precision."""
+    """Return an array in single precision: NumPy's on a CPU, JAX's on an accelerator."""
     return np.asarray(x, np.float32) if on_cpu() else jnp.asarray(x, jnp.float32)
 
 
 def compiled_for_jax(work: Callable[..., Made], **options: Any) -> Callable[..., Made]:
-    """``work`` as one program where an argument is an array of JAX, with products in full single precision.
+    """Return ``work`` as one compiled program for JAX arrays, with products in full single precision.
 
-    Where all are NumPy's it is called as it is. ``options`` are those of ``jax.jit``.
+    If all arguments are NumPy arrays, ``work`` is called without compilation. ``options`` go to ``jax.jit``.
     """
 
     def traced(*args: Any) -> Made:

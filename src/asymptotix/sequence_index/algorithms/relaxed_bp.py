@@ -1,17 +1,18 @@
 """Relaxed belief propagation: one message per pair of a sample and a coordinate, and no reaction term.
 
-Coordinate i tells sample mu its estimate without what mu said, and mu answers with its score without i's part in the
-fields:
+Coordinate i sends sample mu its estimate without the contribution of mu; sample mu sends coordinate i its score without
+the part of i in the fields:
 
     omega_{mu->i} = sum_{j != i} x_{mu j} w_{j->mu} / sqrt(D),    g_{mu->i} = g_out(y_mu, omega_{mu->i}, V),
     b_{i->mu} = sum_{nu != mu} x_{nu i} g_{nu->i} / sqrt(D),      w_{i->mu} = C (b_{i->mu} + sqrt(l)/(1-l) S_i).
 
-This is Troiani et al., arXiv:2502.00901, eq. (76), with the covariance of all messages replaced by that of the estimate
-(the difference is of order 1/sqrt(D)) and the side information S of eq. (104) there taken exactly.
+This is Troiani et al., arXiv:2502.00901, eq. (76), with two changes. The covariance of the estimate replaces the
+covariances of all messages (the difference is of order 1/sqrt(D)), and the side information S of eq. (104) enters
+exactly.
 
-Message passing (GAMP) is what remains of this for large D: all messages of a sample are its omega less a small
-difference, whose sums are the reaction terms - C g in omega and + A W in b. Nothing of that is used here, so the two
-agree up to O(1/sqrt(D)) only if the reaction terms are right. N D posteriors per iteration are the price.
+For large D this becomes GAMP: each message of a sample is its omega minus a small difference, and the sums of these
+differences are the reaction terms, - C g in omega and + A W in b. Reaction terms are not used here, so that the two
+algorithms agree up to O(1/sqrt(D)) only if the reaction terms are right. The cost is N D posteriors per iteration.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from .gamp import VARIANCES, sequence_theory_of
 from .message_passing import empirical_precision, weight_covariance
 from .schedule import SMALLEST_VARIANCE, joint_stage
 
-#: Largest dimension: N D messages of P M numbers each, every one with a posterior of its own.
+#: Largest dimension: there are N D messages of P M numbers, each with its own posterior.
 LARGEST_DIM = 300
-#: Posteriors computed at a time.
+#: Number of posteriors computed at a time.
 _BLOCK = 2**16
 
 
@@ -53,12 +54,12 @@ class RelaxedBP(AlgorithmOnSamples):
     variances : "state_evolution" or "empirical"
         As for GAMP: A is prescribed by state evolution, or measured on the data.
     tolerance : float
-        As for GAMP: a run is converged where no overlap moved by more than this in one of its last four iterations,
-        nor drifted by more than this over the last eight, beyond the noise of the drift.
+        As for GAMP: a run has converged if no diagonal overlap moved by more than this in one of its last four
+        iterations, nor drifted by more than this over the last eight, beyond the noise of the drift.
 
     Notes
     -----
-    A run with the seed, dim and alpha of a GAMP run has its data. Up to dim = 300.
+    A run has the same data as a GAMP run of equal seed, dim and alpha. The largest dim is 300.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class RelaxedBP(AlgorithmOnSamples):
         object.__setattr__(self, "tolerance", checks.share("tolerance", self.tolerance))
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is not a Bayes-optimal sequence-index problem with side information."""
+        """Refuse other problems than Bayes-optimal sequence-index problems with side information."""
         theory = sequence_theory_of(problem, "RelaxedBP runs on BayesOptimal(DeepAttention(...))")
         if theory.channel.groups is not None:
             raise NotImplementedError(f"RelaxedBP does not cover several heads, got {theory.problem.model}")
@@ -96,7 +97,7 @@ class RelaxedBP(AlgorithmOnSamples):
         return {"iterations": self.iterations, "damping": 1.0}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse dimensions beyond the largest, or one, and what memory cannot hold."""
+        """Refuse dimension one, dimensions beyond the largest, and sizes that do not fit into memory."""
         channel, dim = sequence_theory_of(problem).channel, runs.dim
         if not 2 <= dim <= LARGEST_DIM:
             raise ValueError(f"dim must be from 2 to {LARGEST_DIM} for RelaxedBP (one message per edge), got {dim}")
@@ -104,7 +105,7 @@ class RelaxedBP(AlgorithmOnSamples):
         refuse_beyond_memory(needed, f"one run ({runs.label}, dim={dim})", "a smaller dim or alpha")
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """One run after the other."""
+        """Run one seed after the other."""
         theory, dim = sequence_theory_of(problem), runs.dim
         channel, side = theory.channel, theory.problem.side_information
         precision = self._precision(theory, runs.samples / dim)
@@ -113,7 +114,7 @@ class RelaxedBP(AlgorithmOnSamples):
             yield k, _run(messages, precision, self.tolerance, progress, label)
 
     def _precision(self, theory: SequenceIndexTheory, alpha: float) -> list[np.ndarray | None]:
-        """A of every iteration; None where the data's own is taken."""
+        """Return A of every iteration; None if it is measured on the data."""
         if self.variances == "empirical":
             return [None] * self.iterations
         averages = averager(theory.channel, theory.state_evolution.nodes.affordable(2**11), 1, seed=streams.PLAN_NODES)
@@ -127,11 +128,11 @@ class Messages:
     Attributes
     ----------
     w : array (N, P, D)
-        w_{i->mu}.
+        Messages w_{i->mu}.
     W : array (P, D)
-        The estimate, from all samples.
+        Estimate from all samples.
     V : array (P, P)
-        Its covariance C; up to O(1/sqrt(D)) that of every message.
+        Covariance C of the estimate; each message has the same covariance up to O(1/sqrt(D)).
     """
 
     def __init__(self, channel: Channel, data: DataSets, side_information: float) -> None:
@@ -143,9 +144,9 @@ class Messages:
         self.V = (1 - side_information) * np.eye(channel.indices)
 
     def iterate(self, precision: np.ndarray | None) -> None:
-        """One iteration, in place, with A as given or, if None, as measured."""
+        """Do one iteration, in place; A is ``precision`` or, if that is None, measured on the data."""
         root = np.sqrt(self.X.shape[2])
-        parts = self.w[:, :, None] * self.X[:, None] / root  # (N, P, M, D), what every coordinate adds to the fields
+        parts = self.w[:, :, None] * self.X[:, None] / root  # (N, P, M, D), the part of every coordinate in the fields
         g, traced = self._scores(parts.sum(-1, keepdims=True) - parts)
         said = np.einsum("nmd,npmd->npd", self.X, g) / root
         b = said.sum(0)
@@ -163,7 +164,7 @@ class Messages:
             raise FloatingPointError("the messages are not finite")
 
     def _scores(self, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores g of all messages, (N, P, M, D) as their fields, and the mean of sum_m Cov_mm."""
+        """Return the scores g (N, P, M, D) of all messages, and the mean of sum_m Cov_mm."""
         N, P, M, D = omega.shape
         flat = np.moveaxis(omega, 3, 1).reshape(N * D, P, M)
         observation = np.asarray(self.data.observation[0])

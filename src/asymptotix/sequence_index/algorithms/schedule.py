@@ -1,18 +1,17 @@
-"""The plan of a message-passing run, from state evolution: what enters when, and with what variances.
+"""The plan of a message-passing run, from state evolution: which directions enter when, and all variances.
 
 With variances measured on the data (Algorithm 1 as printed) and a small start, the state leaves the Nishimori line
-V = I - Q while an index is not learned, and that mode outruns the growth of its overlap. The cure has two halves.
-Directions of the index space enter one after the other, as state evolution says that they become unstable: each from a
-spectral start that is conditional on what is learned already. And the variances, a deterministic sequence in the limit
-of large D, are prescribed by state evolution.
+V = I - Q while an index is not learned, and this deviation grows faster than the overlap of the index. The plan avoids
+this in two ways. First, directions of the index space enter one after the other, in the order in which they become
+unstable in state evolution; each starts from a spectral estimate conditional on the directions learned before. Second,
+the variances are prescribed by state evolution: in the limit of large D they are a deterministic sequence.
 
-State evolution is that of Troiani et al., arXiv:2502.00901, eq. (14), with side information eq. (18); the successive
-instabilities are those of Theorem 2.3 there ("grand staircase"). Learning in stages is not in the paper.
+State evolution is eq. (14) of Troiani et al., arXiv:2502.00901, with side information eq. (18). The successive
+instabilities are in Theorem 2.3 there ("grand staircase"). Learning in stages is not in the paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -22,27 +21,27 @@ import numpy as np
 from ...core.progress import Say, quietly
 from .. import streams
 from ..channels.links.level_sets.quick import quick_posterior
-from ..channels.protocol import Averager, Channel, OperatorAverager
-from ..evolution.averages import QuasiRandomAverager, averager
+from ..channels.protocol import Averager, Channel
+from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
 from ..evolution.fixed_points import StateEvolution
-from ..evolution.followed_moments import FollowedMoments
 from ..evolution.instability import NO_MOMENT, Instability, diagonal_instability, instability
 from ..evolution.overlap_map import MISALIGNED
-from ..evolution.sorting.sorted_fields import SortedNodes
 from ..evolution.zero_overlap import curvature_at_zero, least_moment
 from .spectral_start import same_part
 from .spectral_theory import SpectralTheory, spectral_theory, uninformative
 
-#: Least variance; below it single precision has no digits left to gain.
+#: Smallest variance; below it single precision has no digits left to gain.
 SMALLEST_VARIANCE = 1e-6
-#: Variance at which a direction counts as known: a plan does not wait for what it could still gain.
+#: Variance below which a direction counts as known: a stage does not wait until its variance is steady.
 _KNOWN = 1e-4
-#: Overlap given to a direction that state evolution says cannot be learned, and iterations for which it is tried all
-#: the same. After them no plan waits for a smaller overlap: nodes scatter by up to as much, and go on to do so.
+#: Overlap ascribed to a direction that cannot be learned by state evolution, and number of iterations in which smaller
+#: overlaps still count as moving. Later they do not: averages over nodes keep scattering by up to this overlap.
 _HOPELESS, _TRIED = 1e-3, 6
-#: Number of nodes of spectral starts; channels with slow posteriors take fewer.
+#: Number of nodes of spectral starts; channels with slow posteriors use fewer.
 _SPECTRAL_NODES = 2**12
+#: All stages but the last end when no logit of an overlap moves by more than _STEADY per iteration, or after
+#: _INTERMEDIATE iterations.
 _STEADY = 0.02
 _INTERMEDIATE = 40
 
@@ -54,18 +53,18 @@ class Stage:
     Attributes
     ----------
     frame : array (P, k)
-        Orthonormal columns: the directions that enter by a spectral start. There are none where all start from side
-        information or at random, or where those that enter start by themselves.
+        Orthonormal columns: the directions that enter by a spectral start. There are none if all directions start from
+        side information or at random, or if the entering directions start by themselves.
     active : array (P, P)
         Projector on all directions that are iterated.
     start : SpectralTheory
-        What theory says of the spectral start.
+        Theory of the spectral start.
     growth : float
-        alpha lambda of the entering directions; they can be learned where this exceeds one.
+        alpha lambda of the entering directions; they can be learned if it exceeds one.
     V : array (T+1, P, P)
         Posterior variance before every iteration and after the last.
     precision : array (T, P, P)
-        Prescribed A = Qhat = alpha E[g g^T] of every iteration.
+        Prescribed A = Qhat = alpha E[g g^T] for every iteration.
     """
 
     frame: np.ndarray
@@ -82,12 +81,12 @@ class Stage:
 
     @property
     def entering(self) -> np.ndarray:
-        """Rows that have a part in what enters by a spectral start, a mask (P,)."""
+        """Mask (P,) of the rows with a component in the directions that enter by a spectral start."""
         return abs(self.frame).max(1, initial=0.0) > 1e-6
 
     @classmethod
     def unplanned(cls, indices: int, iterations: int) -> Stage:
-        """All indices at once, with variances from the data."""
+        """Return a stage of all indices at once, with variances from the data."""
         none = np.full((iterations + 1, indices, indices), np.nan)
         return cls(np.zeros((indices, 0)), np.eye(indices), uninformative(0.0, 0), np.nan, none, none[1:])
 
@@ -111,12 +110,7 @@ class PlanNodes:
         quick = quick_posterior(channel) != channel.posterior
         spectral = _SPECTRAL_NODES if quick else evolution.nodes.affordable(_SPECTRAL_NODES)
         self.spectral = SpectralNodes(channel, spectral)
-        if isinstance(evolution.nodes, SortedNodes):
-            self.averages: Averager = evolution.nodes.few
-            return
-        # Equivalent directions are recognised by the scatter between randomisations, so there must be several.
-        split = 1 if channel.diagonal else 8
-        self.averages = averager(channel, max(count // split, 64), split, seed=streams.PLAN_NODES)
+        self.averages = evolution.nodes.for_plan(count)
 
     def growth(self, V: np.ndarray, rest: np.ndarray) -> Instability:
         """Return the instability of the directions ``rest`` (P, d), where the other directions have variances V."""
@@ -125,12 +119,11 @@ class PlanNodes:
             curvature = curvature_at_zero(evolution.channel).value[None] if nothing else self.averages(V).curvature
             return diagonal_instability(curvature, np.asarray(rest.any(1)))
         first = rest.shape[1] == evolution.visible.shape[1]  # no direction has entered; V = I alone does not show this
-        if not isinstance(evolution.nodes, SortedNodes):
-            assert isinstance(self.averages, OperatorAverager)
+        if evolution.nodes.posteriors:
             return instability([self.averages], V, rest, least_moment(evolution.channel) if first else NO_MOMENT)
         if first:
             return evolution.growth(evolution.nothing(0.0))
-        return instability([evolution.nodes.operator_block(0)], V, rest, MISALIGNED)
+        return instability([evolution.nodes.block(0)], V, rest, MISALIGNED)
 
 
 def joint_stage(
@@ -142,7 +135,7 @@ def joint_stage(
     damping: float,
     say: Say = quietly,
 ) -> Stage:
-    """All indices at once from the overlap of the side information."""
+    """Return the stage of all indices at once, from the overlap of the side information."""
     P = evolution.channel.indices
     V = (1 - evolution.side_information) * np.eye(P)
     trajectory = _trajectory(evolution, averages, alpha, V, np.eye(P), iterations, damping, 0.0, say)
@@ -150,7 +143,7 @@ def joint_stage(
 
 
 class SpectralNodes:
-    """The nodes of spectral starts; what they say where nothing is learned yet serves every alpha."""
+    """Nodes of spectral starts; posteriors at zero overlap are computed once for every alpha."""
 
     def __init__(self, channel: Channel, count: int) -> None:
         self.channel = channel
@@ -165,7 +158,7 @@ class SpectralNodes:
         return Z, weights, posterior.covariance
 
     def theory(self, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:
-        """Of the start of some directions, the columns of ``frame`` (P, k), where the others have variances V."""
+        """Return the theory of a start of the directions ``frame`` (P, k); the other directions have variances V."""
         Z, weights, covariance = self._at_nothing if np.array_equal(V, np.eye(len(V))) else self._at(V)
         inside = np.einsum("pi,npmqk,qj->nimjk", frame, covariance, frame, optimize=True)
         mask = same_part(frame, self.channel.groups)
@@ -199,7 +192,7 @@ def learning_stages(
 
 
 class _Entering(NamedTuple):
-    """Directions (P, k) that enter next, their growth alpha lambda, and whether they start by themselves."""
+    """Directions (P, k) that enter next, their growth alpha lambda, and whether they start without an estimate."""
 
     frame: np.ndarray
     growth: float
@@ -207,14 +200,17 @@ class _Entering(NamedTuple):
 
 
 def _not_active(evolution: StateEvolution, active: np.ndarray) -> np.ndarray:
-    """Orthonormal columns (P, d): what the output depends on and is not iterated yet."""
+    """Return orthonormal columns (P, d): directions on which the output depends and which are not iterated yet."""
     if evolution.channel.diagonal:
         return np.eye(len(active))[:, np.diag(active) < 0.5]
     return _range(evolution.visible @ evolution.visible.T - active, evolution.channel, 0.5)
 
 
 def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
-    """Orthonormal eigenvectors of eigenvalue above ``least`` of a positive matrix, each within one part of the data."""
+    """Return the eigenvectors with eigenvalues above ``least`` of a positive matrix, each within one part of the data.
+
+    The eigenvectors are orthonormal columns.
+    """
     if channel.diagonal or channel.groups is None:
         blocks = [np.arange(len(matrix))]
     else:
@@ -230,7 +226,7 @@ def _range(matrix: np.ndarray, channel: Channel, least: float) -> np.ndarray:
 
 
 def _next(nodes: PlanNodes, V: np.ndarray, rest: np.ndarray, alpha: float) -> _Entering:
-    """The most unstable of the directions ``rest``; all of them where none is unstable."""
+    """Return the most unstable of the directions ``rest``; all of them if none is unstable."""
     channel, found = nodes.evolution.channel, nodes.growth(V, rest)
     if found.starts_by_itself:
         return _Entering(_range(found.moment, channel, NO_MOMENT), np.inf, True)
@@ -249,12 +245,12 @@ def _trajectory(
     steady: float,
     say: Say = quietly,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Variances and precisions of at most ``iterations`` steps; ends when the logits move by less than ``steady``."""
+    """Return variances and precisions of at most ``iterations`` steps; end when logits move by less than ``steady``."""
     Vs, precisions = [V], []
-    prior, moments = np.eye(len(V)) / (1 - evolution.side_information), _moments(averages, active)
+    prior, moments = np.eye(len(V)) / (1 - evolution.side_information), averages.along_a_path(np.diag(active) > 0.5)
     for number in range(iterations):
         say(f"iteration {number + 1}")
-        # From two lists of draws E[g g^T] of what is not learned scatters around zero, to both sides.
+        # With two lists of draws, E[g g^T] of unlearned directions scatters around zero and may be negative.
         hat = active @ (alpha * moments(V)) @ active
         if not np.isfinite(hat).all():
             raise FloatingPointError(f"state evolution has no finite precision at V={V.tolist()}")
@@ -270,21 +266,14 @@ def _trajectory(
     return np.array(Vs), np.array(precisions)
 
 
-def _moments(averages: Averager, active: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """V -> E[g g^T] on a path along which the active directions move."""
-    if isinstance(averages, QuasiRandomAverager) and averages.channel.diagonal:
-        return FollowedMoments(averages, np.diag(active) > 0.5)
-    return lambda V: averages(V).second_moment.mean(0)
-
-
 def _at_least(matrix: np.ndarray, least: float) -> np.ndarray:
-    """The symmetric matrix with its eigenvalues raised to ``least``."""
+    """Return the symmetric matrix with all eigenvalues raised to at least ``least``."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     return (vectors * values.clip(least)) @ vectors.T
 
 
 def _moved(V: np.ndarray, new: np.ndarray, least: float) -> float:
-    """Largest change of a principal logit log(v/q) that is neither below the ``least`` overlap nor known."""
+    """Return the largest change of a logit log(v/q), for directions with overlap above ``least`` and not known."""
     old, v = np.linalg.eigvalsh(V), np.linalg.eigvalsh(new)
     alive = (1 - v > least) & (v > _KNOWN)
     change = abs(np.log(v / old) - np.log((1 - v).clip(1e-12) / (1 - old).clip(1e-12)))

@@ -1,8 +1,8 @@
-"""Stochastic gradient descent on the weights of deep attention: what a trained network reaches on the same data.
+"""Stochastic gradient descent on the weights of deep attention: a trained network on the data of the theory.
 
-The experiment is that of Troiani et al., arXiv:2502.00901, section 3.3 and Fig. 2 (bottom). The step printed there
-lacks the weights that it starts from and takes the weight decay without the learning rate; ours is that of the
-authors' code.
+The experiment is from Troiani et al., arXiv:2502.00901, section 3.3 and Fig. 2 (bottom). The step printed there lacks
+the weights that it starts from, and the factor learning rate of the weight decay; our step is that of the authors'
+code.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from .data_sets import draw_weights
 from .estimate_quality import fresh_fields, overlap_matrices
 from .tokens import DrawnTokens, fields, gathered, normals
 
-#: Seeds are run together as long as their tokens stay below this many bytes.
+#: Largest size in bytes of the tokens of seeds that run together.
 _BATCH_BYTES = 2**31
-#: Most epochs between two looks at the progress, in which the device is not waited for, and the seconds aimed at.
+#: Largest number of epochs between two progress messages, and the aimed time between them in seconds. Only a message
+#: waits for the device.
 _EPOCHS_PER_MESSAGE, _SECONDS_PER_MESSAGE = 10, 0.3
-#: Cosine from which on an index counts as learned in ``first_passage``.
+#: An index counts as learned in ``first_passage`` if its cosine exceeds this.
 _LEARNED = 0.5
-#: Fewer epochs cannot show that a run stands still: the last tenth of it must be an epoch at least.
+#: Smallest number of epochs that can show convergence: the last tenth of a run must be at least one epoch.
 _LEAST_EPOCHS = 10
 
 
@@ -44,39 +45,39 @@ _LEAST_EPOCHS = 10
 class SGD(AlgorithmOnSamples):
     """Mini-batch gradient descent on a network of the teacher's own architecture.
 
-    With y the output of the teacher and yhat that of the student, both on tokens x, the loss of a batch and the step
-    are
+    With y the teacher's output and yhat the student's output, both on tokens x, the loss of a batch and the step are
 
         L(W) = (1/D) sum_mu |y_mu - yhat_mu(W)|_F^2,      W <- W - learning_rate (dL/dW + (weight_decay/D) W).
 
     Parameters
     ----------
     epochs : int
-        Passes through the N = alpha D samples.
+        Number of passes through the N = alpha D samples.
     learning_rate, weight_decay : float
     batch : int
-        Samples per batch. Batches are used in a fixed order; the last one of an epoch may be smaller.
+        Number of samples per batch. Batches are used in a fixed order; the last one of an epoch may be smaller.
     reuse : int
-        Consecutive steps on every batch.
+        Number of consecutive steps on every batch.
     online : bool
-        Draw every batch anew: no sample is seen in two batches. An epoch then is as many batches as before.
+        Draw new samples for every batch, so that no sample is in two batches. The number of batches per epoch is the
+        same as without.
     start_scale : float
         The start is start_scale N(0, 1).
     records : int
-        Number of points of the traces, at most: they are spaced geometrically, and counted in batches.
+        Largest number of points of the traces; they are geometrically spaced in the number of batches.
     tolerance : float
-        A run of ten epochs or more is converged where no overlap changed by more than this over its last tenth.
+        A run of ten epochs or more has converged if no overlap changed by more than this over its last tenth.
 
     Notes
     -----
-    The defaults are those of the published experiment on two layers (D = 500, alpha = 15). Reported are ``overlap`` as
-    for message passing, ``cosine`` = |w_l.w*_l| / (|w_l| |w*_l|), ``published_cosine`` = |w_l.w*_l| / (sqrt(D) |w_l|)
-    (which lacks the norm of the teacher and may exceed one), ``test_error`` on fresh samples, ``train_error``, the
-    error per sample over the last epoch, each batch before its first step, ``first_passage``, the batches until the
-    cosine of an index first exceeds 1/2 (nan if it never does), and traces of overlap, cosines and ``loss_trace`` (the
-    error per sample of a batch before its first step), with ``step_trace``, the gradient steps done by then. Seeds run
-    together in single precision: beside others a run differs by rounding, 1e-7 at first, from the run
-    alone, and by what training makes of that.
+    The defaults are those of the published experiment on two layers (D = 500, alpha = 15). The result has ``overlap``
+    as for message passing; ``cosine`` = |w_l.w*_l| / (|w_l| |w*_l|); ``published_cosine`` = |w_l.w*_l| /
+    (sqrt(D) |w_l|), which lacks the norm of the teacher and may exceed one; ``test_error`` on fresh samples;
+    ``train_error``, the error per sample over the last epoch, each batch before its first step; ``first_passage``, the
+    number of batches until the cosine of an index first exceeds 1/2 (nan if it never does). It also has traces of
+    overlap and cosines, ``loss_trace`` (the error per sample of a batch before its first step), and ``step_trace``, the
+    number of gradient steps at every record. Seeds run together in single precision: a run with others differs from the
+    same run alone by rounding, 1e-7 at first, which training may amplify.
 
     Examples
     --------
@@ -110,7 +111,7 @@ class SGD(AlgorithmOnSamples):
             raise TypeError(f"online must be True or False, got {self.online!r}")
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is not rank-one tied attention without side information."""
+        """Refuse models other than tied single-head attention of rank one, and side information."""
         model = _model_of(problem)
         plain = model.tied and model.heads == 1 and model.output == "attention" and not callable(model.activation)
         if not plain or set(model.ranks) != {1}:
@@ -128,7 +129,7 @@ class SGD(AlgorithmOnSamples):
         return {**problem.dimensions(), **index, **traces, **scalars}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse what memory cannot hold: the data, the record of every batch, weights and their gradients."""
+        """Refuse sizes that do not fit into memory: data, the record of every batch, weights and their gradients."""
         model = _model_of(problem)
         P, batches = model.layers, self.epochs * -(-runs.samples // min(self.batch, runs.samples))
         needed = 2 * self._data_bytes(model, runs) + 8 * batches * (4 * P * P + 4 * P) + 40 * P * runs.dim
@@ -139,7 +140,7 @@ class SGD(AlgorithmOnSamples):
         return 4 * model.tokens * runs.dim * kept
 
     def run_point(self, problem: Problem, runs: PointRuns, progress: Progress) -> Iterator[tuple[int, Outcome]]:
-        """Seeds of a point run together as far as memory allows."""
+        """Run the seeds of a point, together as far as memory allows."""
         model = _model_of(problem)
         for first, chosen in runs.batches(max(int(_BATCH_BYTES // self._data_bytes(model, runs)), 1)):
             batch = _SgdBatch(self, model, runs.samples, runs.dim, chosen)
@@ -155,7 +156,7 @@ def _model_of(problem: Problem) -> DeepAttention:
 
 
 class Rule(NamedTuple):
-    """What decides which program is compiled; ``size`` is that of a full batch."""
+    """Options that decide which program is compiled; ``size`` is the number of samples of a full batch."""
 
     skip: float
     activation: str
@@ -167,10 +168,10 @@ class Rule(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Tokens (S, B, n, M, D) of all batches (None where they are drawn anew), and keys (S, 2) of those that are.
+    """Tokens (S, B, n, M, D) of all batches, or None if every batch is drawn from the keys (S, 2).
 
-    A last batch that is not full is filled up with zero tokens, which have no error and no gradient. ``counts`` (B,)
-    are the true sizes.
+    A last batch that is not full is padded with zero tokens, which have no error and no gradient. ``counts`` (B,) are
+    the true sizes.
     """
 
     X: Any
@@ -179,7 +180,7 @@ class Batches(NamedTuple):
 
 
 class BatchRecord(NamedTuple):
-    """After every batch: W W*^T (..., P, P), |w_l|^2 (..., P); and the summed error before its first step."""
+    """W W*^T (..., P, P) and |w_l|^2 (..., P) after every batch, and the batch's summed error before its first step."""
 
     cross: Any
     size: Any
@@ -208,7 +209,7 @@ class _SgdBatch:
         self.batches = Batches(X, keys, counts.astype(np.int32))
 
     def run(self, progress: Progress, label: str) -> list[Outcome]:
-        """All epochs; one outcome per seed."""
+        """Run all epochs and return one outcome per seed."""
         options, parts = self.options, []
         numbers = np.array([options.learning_rate, options.weight_decay / self.dim], np.float32)
         look, began = 1, time.perf_counter()
@@ -216,7 +217,7 @@ class _SgdBatch:
             self.W, part = _epoch(self.W, self.teacher, self.batches, numbers, np.int32(epoch), self.rule)
             parts.append(part)
             if epoch + 1 == look or epoch == options.epochs - 1:
-                error = np.asarray(part.error)[:, -1]  # waits for the device, so that what is shown is done
+                error = np.asarray(part.error)[:, -1]  # waits for the device, so that the message is true
                 progress.message(f"{label}: epoch {epoch + 1} of {options.epochs}, {error.mean():.4g} per batch")
                 if not np.isfinite(error).any():
                     break
@@ -260,7 +261,7 @@ class _SgdBatch:
 
 
 def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Status, str]:
-    """Whether the overlaps stand still, from those after every batch and the error before it, and the sentence."""
+    """Return status and sentence of a run, from the overlaps after every batch and the errors before it."""
     diagonal = np.einsum("tpp->tp", overlap)
     if not (np.isfinite(diagonal).all() and np.isfinite(error).all()):
         return Status.FAILED, "failed: the weights grew beyond all numbers; try a smaller learning_rate"
@@ -279,7 +280,7 @@ def _output(Z: Any, rule: Rule) -> Any:
 
 @partial(jax.jit, static_argnames="rule")
 def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rule: Rule) -> tuple[Any, BatchRecord]:
-    """All batches once, in their order."""
+    """Use all batches once, in their order."""
 
     def one_batch(W: Any, number: Any) -> tuple[Any, BatchRecord]:
         if rule.online:
@@ -302,9 +303,9 @@ def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rul
 
 @partial(jax.jit, static_argnames="rule")
 def stepped(W: Any, X: Any, labels: Any, numbers: Any, rule: Rule) -> tuple[Any, Any]:
-    """W after one step on the tokens X (S, n, M, D), and the summed error (S,) before it.
+    """Return W after one step on the tokens X (S, n, M, D), and the summed error (S,) before it.
 
-    ``numbers`` are the learning rate and the decay.
+    ``numbers`` are the learning rate and the weight decay divided by D.
     """
     rate, decay = numbers
     error, G = _error(fields(X, W), labels, rule)
@@ -312,7 +313,7 @@ def stepped(W: Any, X: Any, labels: Any, numbers: Any, rule: Rule) -> tuple[Any,
 
 
 def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
-    """Summed error (S,) of fields Z (S, n, P, M), and its derivative with respect to them."""
+    """Return the summed error (S,) at fields Z (S, n, P, M), and its derivative with respect to Z."""
 
     def total(Z: Any) -> tuple[Any, Any]:
         each = ((_output(Z, rule) - labels) ** 2).sum((1, 2, 3))
@@ -323,5 +324,5 @@ def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
 
 
 def _fresh(keys: Any, number: Any, dim: int, rule: Rule) -> Any:
-    """Tokens (S, n, M, D) of an online batch."""
+    """Draw the tokens (S, n, M, D) of an online batch."""
     return normals(keys, number, (rule.size, rule.tokens, dim))

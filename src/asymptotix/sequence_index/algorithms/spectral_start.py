@@ -1,20 +1,20 @@
-"""A first estimate of what is not learned yet, conditional on what is.
+"""A first estimate of the directions that are not learned yet, conditional on the learned directions.
 
-Linearised around zero overlap, message passing for the directions that enter reads g = G (X w - g), with
-G = Cov[z|y] - I the posterior of their indices. Solving the reaction term instead of iterating it leads to the matrix
+Linearised around zero overlap, message passing for the entering directions is g = G (X w - g), where
+G = Cov[z|y] - I comes from the posterior of their indices. Solving for g instead of iterating leads to the matrix
 
     X^T T X / D,      T_mu = I - Cov[z|y_mu]^{-1},
 
-whose top eigenvector is informative as soon as alpha E|G|_F^2 > 1, the weak-recovery threshold of Troiani et al.,
-arXiv:2502.00901, Theorem 2.3, for one direction. (With G in the place of T it stays inside the bulk.)
-Directions that enter together have an eigenspace of several dimensions: one for each that may change its sign on its
-own, k^2 where k of them may be rotated into each other.
+whose top eigenvector is informative if alpha E|G|_F^2 > 1. For one direction this is the weak-recovery threshold of
+Troiani et al., arXiv:2502.00901, Theorem 2.3. (With G in place of T the eigenvalue stays inside the bulk.)
+Directions that enter together have an eigenspace of several dimensions: one for each direction that may change its sign
+on its own, k^2 if k directions may be rotated into each other.
 
-At finite size the eigenvalues of such a space part. Most of that comes with A = -(1/D) sum_mu tr G_mu, the reaction of
-the samples on the weights, which fluctuates by 1/sqrt(D) and moves outliers and bulk alike: of sign(z_1 z_2) a surplus
-of one sign lifts all eigenvalues along w_1 + w_2 and lowers those along w_1 - w_2, until the bulk of the former hides
-the outlier of the latter. Therefore the matrix has A of the data less its limit added, which leaves eigenvalues where
-they are in the limit of large D.
+At finite size the eigenvalues of such a space split. The main cause is A = -(1/D) sum_mu tr G_mu, the reaction of the
+samples on the weights. It fluctuates by 1/sqrt(D) and moves outliers and bulk together. For sign(z_1 z_2), for example,
+a surplus of one sign raises the eigenvalues along w_1 + w_2 and lowers those along w_1 - w_2, until the bulk of the
+former hides the outlier of the latter. Therefore A of the data minus its limit is added to the matrix. In the limit of
+large D this does not change the eigenvalues.
 
 Equation si-spectral of docs/theory/sequence_index.md.
 """
@@ -35,23 +35,24 @@ from .placed_arrays import compiled_for_jax, placed
 from .spectral_theory import SpectralTheory, linear_scores, preprocessing
 from .tokens import Tokens
 
-#: Lanczos ends when the residuals of the eigenvectors that are wanted, and that of the next, are below these shares of
-#: the top eigenvalue, or after _KRYLOV products: what is not found by then is not detached from the bulk.
+#: Lanczos ends if the residuals of the wanted eigenvectors, and the residual of the next one, are below these fractions
+#: of the top eigenvalue, or after _KRYLOV products: eigenvectors not found by then are not detached from the bulk.
 _RESIDUAL, _RESIDUAL_NEXT, _KRYLOV = 3e-3, 3e-2, 400
-#: Products between two tests.
+#: Number of products between two tests of the residuals.
 _TESTED_EVERY = 5
-#: Most eigenvectors that are looked for together.
+#: Largest number of eigenvectors computed together.
 _MOST = 9
-#: Random combinations of eigenvectors among which the best conditioned is taken, and the least acceptable condition.
+#: Number of random combinations of eigenvectors of which the best conditioned is used, and its smallest acceptable
+#: condition: the ratio of the smallest to the largest eigenvalue of its Gram matrix.
 _COMBINATIONS, _CONDITION = 64, 0.1
-#: Eigenvalues closer than this share of the first are not parted.
+#: Eigenvalues closer than this fraction of the first count as equal.
 _DEGENERATE = 0.01
 
 
 class SpectralStart(NamedTuple):
     """Vectors (k, D) with a given Gram matrix, their eigenvalue, the next one, and their scores T X w (n, k, M).
 
-    ``residual`` is the largest of the eigenvectors, as a share of the top eigenvalue.
+    ``residual`` is the largest residual of the eigenvectors, as a fraction of the top eigenvalue.
     """
 
     vectors: Any
@@ -62,7 +63,7 @@ class SpectralStart(NamedTuple):
 
     @property
     def converged(self) -> bool:
-        """Whether Lanczos found the eigenvectors before its last product."""
+        """Whether Lanczos found the eigenvectors to the required residual."""
         return self.residual < _RESIDUAL
 
     @property
@@ -74,16 +75,18 @@ class SpectralStart(NamedTuple):
 def spectral_start(
     tokens: Tokens, covariance: np.ndarray, seed: int, frame: np.ndarray, theory: SpectralTheory
 ) -> SpectralStart:
-    """Top eigenvectors of X^T T X / D + A - E A by Lanczos, without building the matrix, combined into one estimate.
+    """Compute top eigenvectors of X^T T X / D + A - E A by Lanczos and combine them into one estimate.
+
+    The matrix is never built.
 
     Parameters
     ----------
     tokens : Tokens of one data set
-        One pass through them per product.
+        Each product takes one pass through them.
     covariance : array (n, k, M, k, M)
         Posterior covariance of the entering indices at w = 0, V = I.
     frame : array (P, k)
-        Orthonormal columns: the entering indices are frame^T Z. Of several parts of the data a column touches one.
+        Orthonormal columns: the entering indices are frame^T Z. Each column acts on one part of the data.
     theory : SpectralTheory
         The limit of large D: W W^T / D of the eigenvectors, their reaction term and the mean of A.
     """
@@ -100,7 +103,7 @@ def spectral_start(
 
 
 class _Operator:
-    """v -> (X^T T X / D + A - E A) v on vectors (k D,), several at a time, in the coordinates of a frame."""
+    """The map v -> (X^T T X / D + A - E A) v on vectors (k D,), several at a time, in the coordinates of a frame."""
 
     def __init__(self, tokens: Tokens, covariance: np.ndarray, frame: np.ndarray, theory: SpectralTheory) -> None:
         t, vectors = preprocessing(covariance)
@@ -109,7 +112,7 @@ class _Operator:
         self.k, self.dim = frame.shape[1], tokens.shape[-1]
         self.mask = same_part(frame, tokens.groups)
         self.excess = np.zeros((self.k, self.k))
-        if np.isfinite(theory.eigenvalue):  # otherwise there is no outlier to bring back
+        if np.isfinite(theory.eigenvalue):  # otherwise there is no outlier to correct
             A = -np.einsum("nimjm->ij", linear_scores(t, vectors, theory.reaction)) / self.dim * self.mask
             self.excess = 0.5 * (A + A.T) - theory.precision
 
@@ -128,7 +131,7 @@ class _Operator:
         return placed(W).reshape(1, -1, self.dim)
 
     def scores(self, estimate: np.ndarray) -> np.ndarray:
-        """T X w / sqrt(D) of an estimate w (k, D), as (n, k, M)."""
+        """Return T X w / sqrt(D) for an estimate w (k, D), as (n, k, M)."""
         fields = self.tokens.fields(self._rows(estimate[None]))
         n, M = fields.shape[1], fields.shape[3]
         along = np.einsum("pk,npm->nkm", self.frame, np.asarray(fields[0])).reshape(n, -1)
@@ -136,7 +139,7 @@ class _Operator:
 
 
 def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> np.ndarray:
-    """Ones (k, k) for columns of a frame (P, k) that act on the same part of the data."""
+    """Return a mask (k, k): one for two columns of a frame (P, k) that act on the same part of the data."""
     if groups is None:
         return np.ones((frame.shape[1], frame.shape[1]))
     own = np.asarray(groups)[abs(frame).argmax(0)]
@@ -145,7 +148,7 @@ def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> n
 
 @compiled_for_jax
 def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
-    """Frame T frame^T times the fields (1, n, b P, M) of b sets of rows."""
+    """Multiply the fields (1, n, b P, M) of b sets of rows by frame T frame^T."""
     _, n, rows, M = fields.shape
     P, k = frame.shape
     xp, fields = array_namespace(fields), fields.reshape(n, rows // P, P, M)
@@ -157,10 +160,11 @@ def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
 def top_eigenpairs(
     product: Callable[[np.ndarray], np.ndarray], first: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The b + 1 largest eigenvalues of a symmetric operator, unit eigenvectors (b, dim) of the b largest, and residual.
+    """Return the b + 1 largest eigenvalues of a symmetric operator, unit eigenvectors (b, dim), and their residual.
 
-    Block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because products are what
-    costs. The last eigenvalue, which only says whether the others are detached, is found to about one percent.
+    The method is block Lanczos from ``first`` (b, dim) with full orthogonalisation and without restarts, because
+    products dominate the cost. The last eigenvalue only shows whether the others are detached; it is accurate to about
+    one percent.
     """
     b, dim = first.shape
     most = min(_KRYLOV, dim // b)
@@ -179,7 +183,7 @@ def top_eigenpairs(
             last = len(basis) - 1
             values, vectors = eigh(np.triu(H) + np.triu(H, 1).T, subset_by_index=[last - b, last])
             values, vectors = values[::-1], vectors[:, ::-1]
-            # Only the images of the last block leave the space.
+            # Only the images of the last block have a part outside the space.
             residuals = np.linalg.norm(vectors[len(basis) - len(new) :].T @ rest, axis=1) / abs(values[0])
             if ended or (residuals[:b].max() < _RESIDUAL and residuals[b] < _RESIDUAL_NEXT):
                 return values, vectors[:, :b].T @ basis, float(residuals[:b].max())
@@ -187,14 +191,14 @@ def top_eigenpairs(
 
 
 def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarray:
-    """Orthonormal rows that span what the rows of a block have outside the basis; smaller parts are left out."""
+    """Return orthonormal rows that span the parts of a block's rows outside the basis; drop parts up to ``least``."""
     rows = []
     for row in block:
         known = np.concatenate([basis, np.array(rows).reshape(-1, basis.shape[1])])
         size = np.linalg.norm(row - known.T @ (known @ row))
         if size <= least:
             continue
-        for _ in range(2):  # once is not enough for orthogonality to rounding
+        for _ in range(2):  # a single pass is not orthogonal to rounding
             row = row - known.T @ (known @ row)
             row = row / np.linalg.norm(row)
         rows.append(row)
@@ -204,12 +208,12 @@ def _orthonormal(block: np.ndarray, basis: np.ndarray, least: float) -> np.ndarr
 def _combined(
     values: np.ndarray, vectors: np.ndarray, mask: np.ndarray, theory: SpectralTheory, rng: np.random.Generator
 ) -> tuple[int, np.ndarray]:
-    """How many eigenvectors (b, k, D) count as informative, and a combination of them with the Gram matrix of theory.
+    """Return how many eigenvectors (b, k, D) count as informative, and a combination with the Gram matrix of theory.
 
-    As many as theory says, and more as long as no combination has k independent rows. (The largest gap between
-    successive eigenvalues is no guide: at finite size it is as often one between those.) Which combination is
-    arbitrary, as the symmetry of the model is: that of several whose Gram matrix is nearest to what it should be is
-    taken, and its rows are then mixed to make it so. A single one is only scaled.
+    The number is the multiplicity of theory, increased as long as no combination has k independent rows. (The largest
+    gap between successive eigenvalues is no guide: at finite size it is often between informative ones.) The choice of
+    the combination is free, by the symmetry of the model. Of several random ones the one with the best conditioned Gram
+    matrix is used; its rows are then mixed so that the Gram matrix is exact. A single eigenvector is only scaled.
     """
     b, gram = len(vectors), theory.gram
     count = min(theory.multiplicity, b)

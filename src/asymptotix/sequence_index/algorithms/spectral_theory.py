@@ -1,7 +1,7 @@
-"""What the spectral start is worth in the limit of large D: its overlap, its Gram matrix and its reaction term.
+"""Theory of the spectral start in the limit of large D: its overlap, its Gram matrix and its reaction term.
 
-The state evolution of message passing (Troiani et al., arXiv:2502.00901, eq. (14)) with scores that are linear in the
-fields, as they are around zero overlap.
+It is the state evolution of message passing (Troiani et al., arXiv:2502.00901, eq. (14)) with scores that are linear in
+the fields, as they are around zero overlap.
 
 Equation si-spectral of docs/theory/sequence_index.md.
 """
@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Lowest eigenvalue kept of T. It is unbounded below where an output fixes z exactly, which slows Lanczos down.
+#: Eigenvalues of T below this number are raised to it. If an output fixes z exactly they are unbounded below, which
+#: would slow Lanczos down.
 _LOWEST = -8.0
-#: Most shapes of the reaction that are tried, the smallest size, and the width to which one is found.
+#: Largest number of shapes of the reaction that are tried; smallest size of a reaction; tolerance of its size.
 _MOST_SHAPES, _LEAST_REACTION, _PLACE = 20, 1e-30, 1e-12
-#: Relative distances within which eigenvalues count as equal: the first at which the signal has rows of their own, that
-#: is singular values above the share _INDEPENDENT of the largest.
+#: Relative distances within which eigenvalues count as equal. The first distance is used at which the signal has
+#: independent rows: singular values above the fraction _INDEPENDENT of the largest.
 _TIED, _INDEPENDENT = (0.05, 0.2, 0.5), 0.1
 
 
@@ -27,19 +28,19 @@ class SpectralTheory(NamedTuple):
     Attributes
     ----------
     overlap : array (k, k)
-        Q of the calibrated estimate; zero where the eigenvectors carry no information.
+        Q of the calibrated estimate; zero if the eigenvectors carry no information.
     eigenvalue : float
-        Of the informative eigenvectors.
+        Eigenvalue of the informative eigenvectors.
     gram : array (k, k)
-        W W^T / D of the eigenvector, in the scale in which the signal in it is M.
+        W W^T / D of the eigenvector, in the scale in which its signal is M.
     calibration : array (k, k)
         M^T gram^{-1}: turns the eigenvector into the best estimate of the teacher.
     reaction : array (k, k)
         R with which the scores T X w of the eigenvector act back on its fields: omega = X w - R T X w.
     precision : array (k, k)
-        A = -alpha E sum_m G_mm with the scores g = G omega that the reaction leads to.
+        A = -alpha E sum_m G_mm, with the scores g = G omega that follow from the reaction.
     multiplicity : int
-        Number of informative eigenvectors: they have one eigenvalue in the limit of large D.
+        Number of informative eigenvectors; in the limit of large D they have the same eigenvalue.
     converged : bool
         Whether the shape of the reaction was found.
     """
@@ -55,20 +56,20 @@ class SpectralTheory(NamedTuple):
 
 
 def uninformative(overlap: float, k: int) -> SpectralTheory:
-    """A random start of k directions, to which a given overlap is ascribed."""
+    """Return the theory of a random start of k directions, to which a given overlap is ascribed."""
     eye = np.eye(k)
     return SpectralTheory(overlap * eye, np.nan, eye, np.sqrt(overlap) * eye, eye, 0 * eye, k)
 
 
 def preprocessing(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues (n, k M) and eigenvectors of T = I - Cov[z|y]^{-1}, of posterior covariances (n, k, M, k, M)."""
+    """Return eigenvalues (n, k M) and eigenvectors of T = I - Cov[z|y]^{-1}, for covariances (n, k, M, k, M)."""
     n, k, M = covariance.shape[:3]
     values, vectors = np.linalg.eigh(np.asarray(covariance, float).reshape(n, k * M, k * M))
     return (1 - 1 / values.clip(1e-9)).clip(_LOWEST), vectors
 
 
 def linear_scores(t: np.ndarray, vectors: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """G (n, k, M, k, M) = (T^{-1} - R)^{-1} for T with eigenvalues t (n, k M) and a reaction R (k, k)."""
+    """Return G (n, k, M, k, M) = (T^{-1} - R)^{-1} for T with eigenvalues t (n, k M) and a reaction R (k, k)."""
     (n, size), k = t.shape, len(R)
     if k == 1:
         G = np.einsum("nij,nj,nkj->nik", vectors, t / (1 - R[0, 0] * t), vectors)
@@ -81,20 +82,20 @@ def linear_scores(t: np.ndarray, vectors: np.ndarray, R: np.ndarray) -> np.ndarr
 def spectral_theory(
     alpha: float, covariance: np.ndarray, z: np.ndarray, weights: np.ndarray, mask: np.ndarray | float = 1.0
 ) -> SpectralTheory:
-    """What the top eigenvectors of X^T T X / D are worth.
+    """Compute the overlap, Gram matrix and reaction of the top eigenvectors of X^T T X / D.
 
-    An eigenvector w (k, D) is a fixed point of linear message passing: omega = X w - R g with g = T X w is g = G omega,
-    G = (T^{-1} - R)^{-1}, and b = X^T g / sqrt(D) + A w = R^{-1} w with A = -alpha E sum_m G_mm. With the signal M in
-    w = M w* + noise the step keeps M where, lambda the eigenvalue,
+    An eigenvector w (k, D) is a fixed point of linear message passing: with g = T X w and omega = X w - R g one has
+    g = G omega, G = (T^{-1} - R)^{-1}, and b = X^T g / sqrt(D) + A w = R^{-1} w with A = -alpha E sum_m G_mm. Write
+    w = M w* + noise, with the signal M and the noise covariance N; lambda is the eigenvalue. A step keeps the signal if
 
         alpha E[G (M z) z^T] = lambda M,       R = (lambda + A)^{-1},
 
-    and its noise N where N = alpha R E[G (M z z^T M^T + N (x) I) G] R. For k = 1 all of these are numbers.
+    and the noise if N = alpha R E[G (M z z^T M^T + N (x) I) G] R. For k = 1 all of these are numbers.
 
     Parameters
     ----------
     covariance, z, weights : arrays (n, k, M, k, M), (n, k, M), (n,)
-        Posterior covariances of the entering indices at zero overlap, the true indices and the weights of the nodes.
+        Posterior covariances of the entering indices at zero overlap, the true indices, and the weights of the nodes.
     mask : array (k, k), optional
         Zero for indices that act on different parts of the data.
     """
@@ -106,7 +107,7 @@ def spectral_theory(
     for _ in range(0 if converged else _MOST_SHAPES):
         R = np.linalg.inv(found.eigenvalue * np.eye(len(shape)) + found.A)
         new = R * len(shape) / np.trace(R)
-        # With equivalent directions the shape of R stays that of the unit matrix.
+        # For equivalent directions R stays proportional to the unit matrix.
         if converged := bool(abs(new - shape).max() < 1e-3) or linear.at(new).growth <= 1:
             break
         shape = new
@@ -120,7 +121,7 @@ def spectral_theory(
 
 
 class _LinearStep(NamedTuple):
-    """Linear message passing with a reaction R: scores G, A, the signal M that grows most (and of how many), growth."""
+    """Linear message passing with a reaction R: scores G, A, the fastest growing signal M, its multiplicity, growth."""
 
     R: np.ndarray
     G: np.ndarray
@@ -132,13 +133,12 @@ class _LinearStep(NamedTuple):
 
 
 def _leading_signal(K: np.ndarray) -> tuple[np.ndarray, int]:
-    """Of the signals (k, k) that the symmetric map K (k, k, k, k) makes grow most, the one nearest to the unit matrix.
+    """Return the signal (k, k) that grows fastest under the symmetric map K (k, k, k, k), and its multiplicity.
 
-    And the number of independent ones among them.
-
-    Eigenvalues that a symmetry makes equal are split by the noise of the nodes: they count as equal as far as it takes
-    for k directions that enter together to have a signal each. For sign(z_1 z_2), say, the signals [[1, 1], [1, 1]] and
-    [[1, -1], [-1, 1]] grow alike, and either alone is one direction only.
+    Of several fastest signals the one nearest to the unit matrix is returned. The noise of the nodes splits eigenvalues
+    that are equal by symmetry. They count as equal within a distance at which each of the k directions that enter
+    together has a signal. For sign(z_1 z_2), for example, the signals [[1, 1], [1, 1]] and [[1, -1], [-1, 1]] grow
+    equally fast, and either alone is one direction only.
     """
     k = len(K)
     values, vectors = np.linalg.eigh(K.reshape(k * k, k * k))
@@ -165,7 +165,7 @@ class _LinearPassing:
     def at(self, R: np.ndarray) -> _LinearStep:
         G = linear_scores(self.t, self.vectors, R)
         A = -self.alpha * np.einsum("n,nimjm->ij", self.weights, G) * self.mask
-        # (il) <- (jr): signal of the estimate's row j along the teacher's row r.
+        # K maps (jr), the signal of the estimate's row j along the teacher's row r, to (il).
         pairs = np.einsum("n,nimju,nru,nlm->iljr", self.weights, G, self.z, self.z, optimize=True)
         K = self.alpha * self.mask[:, :, None, None] * pairs * self.mask
         M, multiplicity = _leading_signal(K)
@@ -175,7 +175,7 @@ class _LinearPassing:
         return _LinearStep(R, G, A, M, multiplicity, float((moved * M).sum() / square), growth)
 
     def steady(self, shape: np.ndarray) -> _LinearStep:
-        """The reaction of a given shape at which the signal neither grows nor shrinks."""
+        """Return the step with a reaction of the given shape at which the signal neither grows nor shrinks."""
         least = 1e-3
         while self.at(least * shape).growth > 1:
             least /= 10
@@ -187,7 +187,7 @@ class _LinearPassing:
         return self.at(float(place) * shape)  # pyright: ignore[reportArgumentType]
 
     def noise(self, found: _LinearStep) -> np.ndarray:
-        """N, from a linear system."""
+        """Return the noise covariance N, which solves a linear system."""
         k, G = self.k, found.G
         moved = np.einsum("nimju,jr,nru->nim", G, found.M, self.z, optimize=True)
         source = np.einsum("n,nim,nlm->il", self.weights, moved, moved)

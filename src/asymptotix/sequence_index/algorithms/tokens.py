@@ -1,15 +1,15 @@
-"""Gaussian tokens of several data sets: drawn once and kept, or drawn anew in every pass.
+"""Gaussian tokens of several data sets, either kept in memory or drawn again in every pass.
 
-Every algorithm here touches the tokens X (S data sets, N samples, M tokens, D coordinates) in passes of one kind,
+Every algorithm here uses the tokens X (S data sets, N samples, M tokens, D coordinates) in passes of one kind,
 
     fields = X W / sqrt(D),      g = score(fields),      b = X^T g / sqrt(D),
 
-in which a sample's score depends on its own fields only. So a pass goes through the samples block by block and needs
-one block at a time. Tokens are drawn in tiles of a fixed number of samples, each from a key of its own: they are the
-same whether they are kept or drawn anew, and whatever the size of the blocks.
+in which a sample's score depends on its own fields only. A pass therefore goes through the samples block by block and
+holds one block at a time. Tokens are drawn in tiles of a fixed number of samples, each tile from its own key. Hence
+tokens do not depend on the size of the blocks, nor on whether they are kept or drawn again.
 
-Where rows of the weights act on different parts of the data (the heads of attention), a sample has the tokens of all
-parts one after the other, and each row sees those of its own.
+If rows of the weights act on different parts of the data (the heads of attention), a sample holds the tokens of all
+parts one after the other, and each row sees the tokens of its own part.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ...numerics.memory import physical_memory
 from ..models.rank_one import array_namespace
 from .placed_arrays import compiled_for_jax, on_cpu
 
-#: Samples that are drawn from one key.
+#: Number of samples drawn from one key. Another number gives other tokens.
 TILE = 256
-#: Bytes of tokens that are drawn at a time where they are not kept: on a CPU, and on an accelerator, there at most the
-#: given share of its memory.
+#: Size of a block in bytes if tokens are not kept, on a CPU and on an accelerator; and the largest share of an
+#: accelerator's memory that a block takes.
 _BLOCK_BYTES, _BLOCK_SHARE = (2**27, 2**33), 1 / 8
-#: Bytes of tokens that are drawn in well below a second.
+#: Bytes of tokens between two checks for interrupts; drawing them takes well below a second.
 _SHORT_BYTES = 2**26
-#: Long blocks are whole multiples of so many tiles, 8192 samples, which channels on an accelerator take at a time.
+#: Large blocks are multiples of this number of tiles (8192 samples, the block size of channels on an accelerator).
 _TILES_TOGETHER = 32
 
 
@@ -45,20 +45,20 @@ class Tokens(abc.ABC):
     Attributes
     ----------
     shape : tuple (S, N, M, D)
-        With H parts there are M tokens in all, M/H of each part.
+        With H parts of the data, M counts all tokens, M/H of each part.
     groups : tuple of int or None
-        Part of the data on which each row of the weights acts; None: all on the same.
+        Part of the data on which each row of the weights acts; None if there is only one part.
     """
 
     shape: tuple[int, int, int, int]
     groups: tuple[int, ...] | None = None
 
     def fields_of(self, X: Any, W: Any) -> Any:
-        """X W / sqrt(D), (S, n, P, M/H), of a block of tokens X; W may hold several sets of rows one after another."""
+        """Return X W / sqrt(D), (S, n, P, M/H), for a block of tokens X; W may hold several sets of rows in a row."""
         return fields(X, W, self._groups_of(W.shape[1]))
 
     def gathered_of(self, X: Any, g: Any) -> Any:
-        """X^T g / sqrt(D), (S, P, D), of scores g (S, n, P, M/H) of a block of tokens X."""
+        """Return X^T g / sqrt(D), (S, P, D), for scores g (S, n, P, M/H) of a block of tokens X."""
         return gathered(X, g, self._groups_of(g.shape[2]))
 
     def _groups_of(self, rows: int) -> tuple[int, ...] | None:
@@ -66,54 +66,54 @@ class Tokens(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self) -> Iterator[tuple[slice, Any]]:
-        """Samples of a block and their tokens (S, n, M, D), block after block."""
+        """Yield block after block: the slice of its samples, and their tokens (S, n, M, D)."""
 
     @abc.abstractmethod
     def of_seed(self, k: int) -> Tokens:
-        """The tokens of the data set number k alone."""
+        """Return the tokens of data set number k alone."""
 
     def fields(self, W: Any) -> Any:
-        """X W / sqrt(D), (S, N, P, M), of the weights W (S, P, D)."""
+        """Return X W / sqrt(D), (S, N, P, M), for weights W (S, P, D)."""
         parts = []
         for _, X in self.blocks():
             may_stop()
             parts.append(jax.block_until_ready(self.fields_of(X, W)))
-            del X  # or it would be alive while the next block is drawn
+            del X  # otherwise it would stay in memory while the next block is drawn
         return joined(parts)
 
     def sweep(self, W: Any, score: Callable[[slice, Any], Any]) -> Any:
-        """X^T g / sqrt(D), (S, P, D), of the scores g = score(samples, fields), (S, n, P, M) like the fields."""
+        """Return X^T g / sqrt(D), (S, P, D), with scores g = score(samples, fields) shaped like fields (S, n, P, M)."""
         total: Any = None
         for samples, X in self.blocks():
             may_stop()
             part = self.gathered_of(X, score(samples, self.fields_of(X, W)))
-            # Waits, or a device that is asked for several blocks ahead would hold them all.
+            # Wait: otherwise a device would receive several blocks ahead and hold them all.
             total = jax.block_until_ready(part if total is None else total + part)
             del X
         return total
 
 
 def may_stop() -> None:
-    """Between two blocks: obey a signal to stop; in a thread by an exception that its future hands on."""
+    """Check for interrupts between two blocks; in a thread, raise an exception that its future passes on."""
     interrupts.check()
     if interrupts.waiting():
         raise KeyboardInterrupt
 
 
 def joined(parts: list[Any]) -> Any:
-    """Arrays of blocks (S, n, ...) as one of all samples (S, N, ...)."""
+    """Join arrays of blocks (S, n, ...) into one array of all samples (S, N, ...)."""
     return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concatenate(parts, axis=1)
 
 
-# Tokens of all samples in one row: einsum with one axis for each is up to nine times slower on a CPU.
+# The axes of samples and tokens are merged: einsum with an axis for each is up to nine times slower on a CPU.
 @partial(compiled_for_jax, static_argnums=2)
 def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
-    """X W / sqrt(D) as (S, n, P, M), M the number of tokens that a row sees."""
+    """Return X W / sqrt(D) as (S, n, P, M), with M the number of tokens that a row sees."""
     seeds, n, tokens, dim = X.shape
     X = X.reshape(seeds, -1, dim)
     if isinstance(X, np.ndarray):
         Z = (W @ X.swapaxes(1, 2)).reshape(seeds, -1, n, tokens).swapaxes(1, 2)
-    else:  # in this order the rounding of JAX's products does not depend on how many seeds there are
+    else:  # in this order the rounding of JAX's products does not depend on the number of seeds
         Z = jnp.einsum("skd,spd->skp", X, W).reshape(seeds, n, tokens, -1).swapaxes(2, 3)
     Z = Z / np.sqrt(np.float32(dim))
     if groups is None:
@@ -124,7 +124,7 @@ def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
 
 @partial(compiled_for_jax, static_argnums=2)
 def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
-    """X^T g / sqrt(D) as (S, P, D)."""
+    """Return X^T g / sqrt(D) as (S, P, D)."""
     seeds, n, tokens, dim = X.shape
     if groups is not None:
         own = np.eye(max(groups) + 1, dtype=np.float32)[np.array(groups)]
@@ -138,7 +138,7 @@ def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
 
 
 class KeptTokens(Tokens):
-    """Tokens in memory, one block."""
+    """Tokens kept in memory, as one block."""
 
     def __init__(self, X: Any, groups: tuple[int, ...] | None = None) -> None:
         self.X, self.shape, self.groups = X, X.shape, groups
@@ -151,7 +151,7 @@ class KeptTokens(Tokens):
 
 
 class DrawnTokens(Tokens):
-    """Tokens that are drawn anew in every pass.
+    """Tokens that are drawn again in every pass.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class DrawnTokens(Tokens):
     groups : tuple of int, optional
         See :class:`Tokens`.
     tiles : int, optional
-        Tiles per block; the tokens do not depend on it. By default as many as fit 1/8 GiB, on a large accelerator
+        Number of tiles per block; the tokens do not depend on it. The default fills 1/8 GiB, on a large accelerator
         8 GiB.
     """
 
@@ -177,7 +177,7 @@ class DrawnTokens(Tokens):
 
     @property
     def block_bytes(self) -> int:
-        """Memory of one block."""
+        """Memory of one block in bytes."""
         seeds, _, tokens, dim = self.shape
         return 4 * seeds * self.tiles * TILE * tokens * dim
 
@@ -191,7 +191,7 @@ class DrawnTokens(Tokens):
         return DrawnTokens(self.keys[k : k + 1], (1, *self.shape[1:]), self.groups, self.tiles)
 
     def kept(self) -> KeptTokens:
-        """The same tokens, in memory from now on."""
+        """Draw the tokens once and keep them in memory."""
         return KeptTokens(_draw(self.keys, 0, self.shape[1:]), self.groups)
 
 
@@ -205,15 +205,15 @@ def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:
 
 
 def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Any:
-    """Tokens (S, n, M, D) from a given tile on; beyond them this needs the memory of one tile.
+    """Draw tokens (S, n, M, D) from a given tile on; besides the result this needs the memory of one tile.
 
-    Only what draws a tile takes long to compile, and it serves every number of samples.
+    Only the program that draws a tile takes long to compile; it serves every number of samples.
     """
     X = np.empty((len(keys), *shape), np.float32) if on_cpu() else jnp.zeros((len(keys), *shape), jnp.float32)
     together = max(_SHORT_BYTES // (4 * len(keys) * TILE * shape[1] * shape[2]), 1)
     for first in range(0, shape[0], TILE):
         if first % (together * TILE) == 0:
-            jax.block_until_ready(X)  # or all tiles would be on their way before the first signal can be obeyed
+            jax.block_until_ready(X)  # otherwise all tiles would be queued before an interrupt is noticed
             may_stop()
         tile = normals(keys, np.uint32(first_tile + first // TILE), (TILE, *shape[1:]))
         rest = min(shape[0] - first, TILE)
@@ -231,14 +231,14 @@ def _with_tile(X: Any, tile: Any, first: Any) -> Any:
 
 @partial(jax.jit, static_argnums=2)
 def normals(keys: Any, number: Any, shape: tuple[int, ...]) -> Any:
-    """Standard normals (S, *shape) from keys (S, 2): those of ``jax.random.normal(fold_in(key, number), shape)``.
+    """Draw standard normals (S, *shape) from keys (S, 2), equal to ``jax.random.normal(fold_in(key, number), shape)``.
 
-    The loops in which JAX draws bits on a CPU take it two seconds to compile, these lines a quarter of one.
+    On a CPU, JAX's own loops that draw bits take two seconds to compile; these lines take a quarter of a second.
     """
     none, count = jnp.uint32(0), jax.lax.iota(jnp.uint32, int(np.prod(shape)))
     folded = _threefry(keys[:, :1], keys[:, 1:], none, jnp.asarray(number, jnp.uint32))
     first, second = _threefry(*folded, none, count)
-    # The first 23 bits are those of a float32 in [1, 2), which becomes one in (-1, 1).
+    # The first 23 bits are the mantissa of a float32 in [1, 2), which is mapped to (-1, 1).
     ones = jax.lax.bitcast_convert_type(((first ^ second) >> 9) | np.float32(1).view(np.uint32), jnp.float32)
     least = np.nextafter(np.float32(-1), np.float32(0))
     uniform = jnp.maximum(least, (ones - 1) * (1 - least) + least)
@@ -246,7 +246,7 @@ def normals(keys: Any, number: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _threefry(key: Any, other_key: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The Threefry-2x32 hash of keys x, y under a key of two keys: Salmon et al., SC'11, 20 rounds."""
+    """Return the Threefry-2x32 hash, 20 rounds, of x, y under a key of two words: Salmon et al., SC'11."""
     keys = key, other_key, key ^ other_key ^ np.uint32(0x1BD11BDA)
     x, y = x + keys[0], y + keys[1]
     for k in range(5):

@@ -206,6 +206,9 @@ class Averager(abc.ABC):
     #: Relative error of a deterministic average, in addition to the scatter of randomisations.
     accuracy: float = 1e-9
 
+    #: Whether posteriors come from draws: averages whose exact value is zero then scatter around zero.
+    stochastic: bool = False
+
     @property
     def uncorrected(self) -> Self | None:
         """The averager without its correction of a bias; None if it has no such correction."""
@@ -214,14 +217,10 @@ class Averager(abc.ABC):
     @abc.abstractmethod
     def __call__(self, V: np.ndarray) -> Averages: ...
 
+    def along_a_path(self, rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return V -> E[g g^T] for calls along a path on which the overlaps of ``rows``, a mask (P,), move."""
+        return lambda V: self(V).second_moment.mean(0)
 
-class OperatorAverager(Averager):
-    """An averager that also computes how small overlaps grow in any direction, which matrix overlaps require."""
-
-    #: Whether posteriors come from draws: averages whose exact value is zero then scatter around zero.
-    stochastic: bool = False
-
-    @abc.abstractmethod
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -242,6 +241,7 @@ class OperatorAverager(Averager):
         moments : array (randomisations, d, d)
         operators : array (randomisations, b, b)
         """
+        raise NotImplementedError(f"{type(self).__name__} is for overlaps that are diagonal")
 
 
 class Channel(abc.ABC):

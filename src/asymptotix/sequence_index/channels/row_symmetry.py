@@ -44,6 +44,8 @@ class RowSymmetry:
 
     def unseen_by(self, output: Output, tokens: int, seed: int) -> RowSymmetry:
         """Return the subgroup that leaves an output unchanged, and so every posterior at zero overlap."""
+        if len(self.elements) == 1:
+            return self
         return RowSymmetry(_unseen(self.elements, output, tokens, seed, or_reflected=False))
 
     @cached_property

@@ -29,7 +29,6 @@ from ..channels.protocol import (
     Averager,
     Averages,
     Channel,
-    OperatorAverager,
     Posterior,
     PreparedPosterior,
     ScoreSquares,
@@ -37,6 +36,7 @@ from ..channels.protocol import (
     score_jacobian,
 )
 from ..channels.row_symmetry import RowSymmetry
+from .followed_moments import FollowedMoments
 
 #: Multiplications between two checks for interrupts, a fraction of a second on one core. If larger, Ctrl-C waits.
 _PRODUCTS_BETWEEN_LOOKS = 2**33
@@ -52,7 +52,7 @@ _MANY_DRAWS = 4096
 _NODES_PER_CONTROL, _OBSERVATIONS_PER_CONTROL = 16, 4
 
 
-class QuasiRandomAverager(OperatorAverager):
+class QuasiRandomAverager(Averager):
     """Averages over scrambled Sobol nodes, the same nodes at every overlap (common random numbers).
 
     There are several randomisations: independent scramblings of the nodes.
@@ -233,6 +233,9 @@ class QuasiRandomAverager(OperatorAverager):
         if not self.channel.stochastic:
             return psd_sqrt(Q, scale=1.0)
         return Q if self.channel.draws >= _MANY_DRAWS else Q @ Q
+
+    def along_a_path(self, rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        return FollowedMoments(self, rows) if self.channel.diagonal else super().along_a_path(rows)
 
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray

@@ -14,15 +14,14 @@ import numpy as np
 
 from ...core.status import Status
 from .. import streams
-from ..channels.links.roots import RootChannel
 from ..channels.protocol import Channel
+from .choose_nodes import nodes_of
 from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, NO_OVERLAP, Dynamics, DynamicsEnd, Ending
 from .instability import Instability, diagonal_instability
 from .nodes import MORE, Nodes
 from .point import Point
 from .refinement import OverlapSolution, refined
-from .sorting.sorted_fields import SortedNodes
 
 #: Number of nodes in each of the two randomisations of a trace.
 _TRACE_NODES = 2**12
@@ -62,8 +61,7 @@ class StateEvolution(Dynamics):
 
         Posteriors that are sums over few roots are always used.
         """
-        nodes = SortedNodes(channel) if not isinstance(channel, RootChannel) and SortedNodes.suit(channel) else None
-        return cls(channel, side_information, held=held, nodes=nodes)
+        return cls(channel, side_information, held=held, nodes=nodes_of(channel))
 
     def uninformed(self, alpha: float, *, tolerance: float, hint: OverlapSolution | None = None) -> OverlapSolution:
         """Return the fixed point reached from a vanishing, isotropic overlap.

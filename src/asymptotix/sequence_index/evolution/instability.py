@@ -23,7 +23,7 @@ import numpy as np
 
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import error_of_mean
-from ..channels.protocol import OperatorAverager
+from ..channels.protocol import Averager
 
 #: Value of E|g|^2 along a direction below which it is rounding of a vanishing posterior mean.
 NO_MOMENT = 1e-9
@@ -86,7 +86,7 @@ def diagonal_instability(curvature: np.ndarray, candidates: np.ndarray) -> Insta
 
 
 def instability(
-    averages: list[OperatorAverager],
+    averages: list[Averager],
     V: np.ndarray,
     complement: np.ndarray,
     floor: float = NO_MOMENT,
@@ -203,7 +203,7 @@ def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np
     return rate, error, (axes * (size / np.linalg.norm(size))) @ axes.T
 
 
-def visible_directions(average: OperatorAverager, frame: np.ndarray) -> np.ndarray:
+def visible_directions(average: Averager, frame: np.ndarray) -> np.ndarray:
     """Return orthonormal columns (P, p): the directions in the span of ``frame`` (P, d) on which the output depends.
 
     Along other directions the posterior equals the prior at any overlap; half overlap serves as a generic one.

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from .. import streams
-from ..channels.protocol import Averager, Averages, Channel, Correction, OperatorAverager
+from ..channels.protocol import Averager, Averages, Channel, Correction
 from ..channels.row_symmetry import RowSymmetry
 from .averages import averager
 
@@ -42,6 +42,9 @@ class Nodes:
     rough : bool
         Whether posteriors are rough: for averages that are corrected later or not reported.
     """
+
+    #: Whether averages are over samples and their posteriors.
+    posteriors: bool = True
 
     def __init__(
         self,
@@ -128,15 +131,15 @@ class Nodes:
             rough, better = (nodes.at(count, RANDOMISATIONS, beyond)(V) for nodes in (self.rough, self))
             yield Correction.between(rough, better)
 
-    def operator_block(self, number: int) -> OperatorAverager:
-        """Return :meth:`block` for a channel whose overlap is a matrix."""
-        average = self.block(number)
-        assert isinstance(average, OperatorAverager)
-        return average
-
-    def block_at_zero(self, number: int) -> OperatorAverager:
+    def block_at_zero(self, number: int) -> Averager:
         """Return a block for averages at zero overlap only."""
-        return self.operator_block(number)
+        return self.block(number)
+
+    def for_plan(self, count: int) -> Averager:
+        """Return averages for the plans of message passing, over about ``count`` nodes if they need posteriors."""
+        # Equivalent directions are recognised by the scatter between randomisations, so there must be several.
+        split = 1 if self.channel.diagonal else 8
+        return averager(self.channel.in_single_precision(), max(count // split, 64), split, seed=streams.PLAN_NODES)
 
     def better_block(self, number: int) -> Averager:
         """Return a block for reported numbers; its averages may take longer."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.progress import Say, quietly
 from ...numerics.linear_algebra import to_logit
-from ..channels.protocol import Averager, Averages, Channel, OperatorAverager
+from ..channels.protocol import Averager, Averages, Channel
 from ..channels.row_symmetry import RowSymmetry
 from .instability import Instability, diagonal_instability, instability, visible_directions
 from .nodes import Nodes
@@ -100,7 +100,6 @@ class OverlapMap:
         if (known := self.channel.visible(free)) is not None:
             return known
         average = self.nodes.block(0) if self.nodes.noisy else self.nodes.few
-        assert isinstance(average, OperatorAverager)
         return visible_directions(average, free)
 
     @cached_property
@@ -148,7 +147,7 @@ class OverlapMap:
         outside, blocks = self.not_learned(point), []
         allowed = unseen_symmetry(self.channel).fixing(point.Q).fixed
         for count in _GROWTH_BLOCKS:
-            blocks += [self.nodes.operator_block(number) for number in range(len(blocks), count)]
+            blocks += [self.nodes.block(number) for number in range(len(blocks), count)]
             found = instability(blocks, point.V, outside, MISALIGNED, allowed)
             if found.starts_by_itself or point.alpha * found.unseen < _UNSEEN or count >= self.nodes.most_blocks:
                 break
@@ -162,7 +161,7 @@ class OverlapMap:
     def growth_of_nothing(self, tolerance: float, most: int, say: Say = quietly) -> Instability:
         """Return the instability of zero overlap, its rate to a relative ``tolerance``, on at most ``most`` blocks."""
 
-        def block(number: int) -> OperatorAverager:
+        def block(number: int) -> Averager:
             say(f"block {number + 1} of at most {most}")
             return self.nodes.block_at_zero(number)
 

@@ -16,7 +16,7 @@ from scipy.special import expit, ndtri
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
 from .. import streams
-from ..channels.protocol import HALF_WRONG, Channel, OperatorAverager, Posterior
+from ..channels.protocol import HALF_WRONG, Averager, Channel, Posterior
 from ..channels.row_symmetry import probes, same_outputs
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
@@ -37,7 +37,7 @@ _WHOLE = 1e-6
 
 
 def sampled_instability_at_zero(
-    channel: Channel, block: Callable[[int], OperatorAverager], tolerance: float, most: int = 8
+    channel: Channel, block: Callable[[int], Averager], tolerance: float, most: int = 8
 ) -> Instability:
     """Return the instability of zero overlap, on as many blocks as a relative ``tolerance`` of the rate needs.
 
@@ -65,7 +65,7 @@ def sampled_instability_at_zero(
             return found._replace(error=float(np.hypot(found.error, bias * found.rate)))
 
 
-def _bias_at_zero(block: OperatorAverager, P: int, operators: np.ndarray) -> float:
+def _bias_at_zero(block: Averager, P: int, operators: np.ndarray) -> float:
     """Return the relative systematic error of the rate: half the change by the correction of operators (R, b, b)."""
     if block.uncorrected is None:
         return block.accuracy

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...models.observed_link import ObservedLink
-from ..protocol import Averages, OperatorAverager
+from ..protocol import Averager, Averages
 from ..tools.sample_moments import SampleMoments
 from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
@@ -57,7 +57,7 @@ class LinearChannel(LinkChannel):
         return SampleMoments(log_evidence, gain.T @ whitened, prior - gain.T @ gain, jnp.inf)
 
 
-class LinearAverager(OperatorAverager):
+class LinearAverager(Averager):
     """Averages of an affine link, in closed form: neither the covariance of g_out nor G depends on the data.
 
         G = d g_out/d omega = -H,     E[g g^T] = sum_m H_{.m,.m},     H = B^T S^{-1} B,   S = B (V (x) I_M) B^T + noise.

@@ -17,7 +17,7 @@ from ... import streams
 from ...models.observed_link import ObservedLink, flat_link
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
-from ..protocol import DEFAULT_ACCURACY, Accuracy, Averages, OperatorAverager, PreparedPosterior
+from ..protocol import DEFAULT_ACCURACY, Accuracy, Averager, Averages, PreparedPosterior
 from ..row_symmetry import RowSymmetry, same_outputs
 from ..supported import SupportedPosterior
 from ..tools.recovery_rates import last_recovered
@@ -84,16 +84,16 @@ class LinkChannel(MappedChannel):
             return super().prepared(observation, Z, accuracy)
         return SupportedPosterior(self, observation, Z, accuracy)
 
-    def exact(self) -> OperatorAverager | None:
+    def exact(self) -> Averager | None:
         """Return averages of the observed link by deterministic quadrature; None where they must be sampled."""
         return None
 
-    def exact_averager(self) -> OperatorAverager | None:
+    def exact_averager(self) -> Averager | None:
         """Return the averages of :meth:`exact` in the units of the user's output, made once."""
         return self._exact_averager
 
     @functools.cached_property
-    def _exact_averager(self) -> OperatorAverager | None:
+    def _exact_averager(self) -> Averager | None:
         found = self.exact()
         return None if found is None else InOwnUnits(found, self)
 
@@ -261,16 +261,16 @@ class LinkChannel(MappedChannel):
         return float(self.mean_log_volume.error)
 
 
-class InOwnUnits(OperatorAverager):
+class InOwnUnits(Averager):
     """Averages of an observed link whose evidence is the density of the user's output.
 
     Parameters
     ----------
-    averages : OperatorAverager
+    averages : Averager
     channel : LinkChannel
     """
 
-    def __init__(self, averages: OperatorAverager, channel: LinkChannel) -> None:
+    def __init__(self, averages: Averager, channel: LinkChannel) -> None:
         self._averages, self._channel = averages, channel
         self.accuracy = averages.accuracy
 

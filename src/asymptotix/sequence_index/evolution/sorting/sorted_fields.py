@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -20,10 +20,8 @@ from ....numerics.linear_algebra import mixed_rows, psd_sqrt
 from ....numerics.quadrature import sobol_uniforms
 from ....numerics.threads import in_threads
 from ... import streams
-from ...channels.links.cubature import CubatureChannel
 from ...channels.links.link_channel import LinkChannel
-from ...channels.links.roots import RootChannel
-from ...channels.protocol import HALF_WRONG, Averages, Channel, OperatorAverager
+from ...channels.protocol import HALF_WRONG, Averager, Averages
 from ...channels.row_symmetry import RowSymmetry
 from ..averages import symmetric_growth
 from ..nodes import Nodes
@@ -49,9 +47,6 @@ _WIDER = 4.0
 #: At zero overlap, where one field suffices: largest factor by which lists are longer, and largest product of this
 #: factor and the number of averaged columns, which bounds the memory.
 _LONGER_AT_ZERO, _COLUMNS_AT_ZERO = 2**4, 2**8
-#: Largest number of outputs: with more of them neighbours are too far from each other. And largest number of indices of
-#: all tokens, unless the channel has ``finest``: the cost of their pairs grows like the fourth power of this number.
-_MOST_OUTPUTS, _MOST_INDICES = 4, 8
 #: Number of draws for the axes of the outputs; variance above which an axis counts, if every output has variance one;
 #: and smallest variance below which principal axes replace the outputs, because these are too similar.
 _SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
@@ -60,7 +55,7 @@ _SEEN, _VARIES, _ALIKE = 2**10, 1e-9, 1e-2
 _WINDOWS = 4, 32, 1
 
 
-class SortedAverager(OperatorAverager):
+class SortedAverager(Averager):
     """Averages over fields, and over the draws of each field.
 
     Parameters
@@ -106,7 +101,7 @@ class SortedAverager(OperatorAverager):
 
     @cached_property
     def uncorrected(self) -> SortedAverager | None:
-        return _Uncorrected(self) if _discrete(self.channel) or self._axes.shape[1] > 1 else None
+        return _Uncorrected(self) if is_discrete(self.channel) or self._axes.shape[1] > 1 else None
 
     @cached_property
     def _normals(self) -> list[_Normals]:
@@ -146,7 +141,7 @@ class SortedAverager(OperatorAverager):
     def _brought_together(self, part: int, V: np.ndarray) -> ByOutput:
         normals = self._normals[part]
         y, weights = self._observed(normals, V), normals.weights
-        if _discrete(self.channel):
+        if is_discrete(self.channel):
             return labelled_draws(y, weights)
         if y.shape[2] == 1:
             return SortedDraws(y[:, :, 0], weights, window_edges(self._draws, *_WINDOWS))
@@ -224,6 +219,8 @@ class SortedNodes(Nodes):
         self._blocks: dict[int, SortedAverager] = {}
         self._better: dict[int, SortedAverager] = {}
 
+    posteriors = False
+
     @property
     def noisy(self) -> bool:
         return True
@@ -246,17 +243,8 @@ class SortedNodes(Nodes):
     def symmetry(self) -> RowSymmetry:
         return self.channel.output_symmetry
 
-    @staticmethod
-    def suit(channel: Channel) -> TypeGuard[LinkChannel]:
-        """Whether observations are few numbers and posteriors slow: from draws, fibres, cells or several roots."""
-        if not isinstance(channel, LinkChannel) or channel.diagonal or channel.groups is not None:
-            return False
-        roots = isinstance(channel, RootChannel) and channel.size > 2
-        cells = isinstance(channel, CubatureChannel) and channel.size > 1
-        hard = roots or cells or channel.stochastic
-        hard = channel.finest is not None or (hard and channel.size <= _MOST_INDICES)
-        few = _discrete(channel) or output_axes(channel).shape[1] <= _MOST_OUTPUTS
-        return hard and few
+    def for_plan(self, count: int) -> SortedAverager:
+        return self.few
 
     @cached_property
     def few(self) -> SortedAverager:
@@ -316,7 +304,8 @@ class _Normals(NamedTuple):
     weights: np.ndarray
 
 
-def _discrete(channel: LinkChannel) -> bool:
+def is_discrete(channel: LinkChannel) -> bool:
+    """Whether the outputs take few values only."""
     return channel.outputs == 0 and channel.noises == 0
 
 
@@ -326,7 +315,7 @@ def output_axes(channel: LinkChannel) -> np.ndarray:
     P, M = channel.indices, channel.tokens
     normals = np.random.default_rng(streams.OUTPUT_AXES).standard_normal((_SEEN, P * M + channel.noises))
     y = np.asarray(channel.observe(normals[:, : P * M].reshape(-1, P, M), normals[:, P * M :]), float)
-    if y.shape[1] == 1 or _discrete(channel):
+    if y.shape[1] == 1 or is_discrete(channel):
         return np.eye(y.shape[1])
     units = y.std(0)
     units[units == 0] = 1.0

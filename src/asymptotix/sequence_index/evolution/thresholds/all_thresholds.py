@@ -13,8 +13,8 @@ import numpy as np
 from ....core.problem import Outcome, index_name
 from ....core.progress import Progress, Say, under
 from ....core.status import Status
+from ..choose_nodes import nodes_for_thresholds
 from ..fixed_points import StateEvolution
-from ..sorting.sorted_fields import SortedNodes
 from .exact_recovery import exact_recovery
 from .separate import FoundThresholds, joined
 from .staircase import first_step, staircase, visible_rows
@@ -71,11 +71,10 @@ def find_thresholds_of_parts(
 
 def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float, say: Say) -> FoundThresholds:
     """Return the requested thresholds of one state evolution."""
-    channel = evolution.channel
-    if SortedNodes.suit(channel) and not isinstance(evolution.nodes, SortedNodes):
-        nodes = SortedNodes(channel)  # also for posteriors by quadrature, with which the growth takes longer
+    nodes = nodes_for_thresholds(evolution.nodes)
+    if nodes is not evolution.nodes:
         copies = evolution.copies
-        evolution = StateEvolution(channel, evolution.side_information, held=evolution.held, nodes=nodes)
+        evolution = StateEvolution(nodes.channel, evolution.side_information, held=evolution.held, nodes=nodes)
         evolution.copies = copies
     rows_only = "staircase" not in asked
     steps, branch = (

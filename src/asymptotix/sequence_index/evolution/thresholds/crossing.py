@@ -17,9 +17,8 @@ import numpy as np
 
 from ....core.progress import Say
 from ....numerics.linear_algebra import symmetric_basis
-from ...channels.protocol import HALF_WRONG, Averages, OperatorAverager
+from ...channels.protocol import HALF_WRONG, Averager, Averages
 from ..instability import Instability, analysed, largest_rates
-from ..nodes import Nodes
 from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
@@ -75,7 +74,7 @@ class _CrossingSearch:
     def point(self, unknowns: np.ndarray) -> Point:
         return self.start.moved(unknowns[:-1]).at(float(np.exp(unknowns[-1])))
 
-    def evaluated(self, average: OperatorAverager, unknowns: np.ndarray) -> _CrossingRows:
+    def evaluated(self, average: Averager, unknowns: np.ndarray) -> _CrossingRows:
         point = self.point(unknowns)
         averages = average(point.V)
         rows = self._evolution.image(averages, point)
@@ -83,7 +82,7 @@ class _CrossingSearch:
         _, operators = average.moments_and_operators(point.V, self.frame, self._basis)
         return _CrossingRows(unknowns, rows - rows.mean(0) + together - unknowns[:-1], operators)
 
-    def slopes(self, average: OperatorAverager, here: _CrossingRows) -> np.ndarray:
+    def slopes(self, average: Averager, here: _CrossingRows) -> np.ndarray:
         """Return derivatives of the equations in the unknowns (m + 1, m + 1), by finite differences on common nodes."""
         before, columns = here.equations.mean(0), []
         for shift in _STEP * np.eye(len(here.unknowns)):
@@ -96,7 +95,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     """Return the crossing near a point, to a relative ``tolerance`` of alpha or on the largest number of blocks."""
     search, nodes = _CrossingSearch(evolution, at), evolution.nodes
     say("towards the crossing")
-    near, first = nodes.operator_block(0), _better_block(nodes)
+    near, first = nodes.block(0), nodes.better_block(0)
     here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [better := here if first is near else search.evaluated(first, here.unknowns)]
     bias = _systematic_error(search, first, seen[0], slopes)
@@ -111,7 +110,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
             break
         say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
         # The improvement by a better block has little noise: the one of the first block is added to all others.
-        seen.append(search.evaluated(nodes.operator_block(len(seen)), end).plus(better, here))
+        seen.append(search.evaluated(nodes.block(len(seen)), end).plus(better, here))
     point, error = search.point(end), np.linalg.norm([error, bias, _CURVED * moves[:, -1].mean()])
     moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing starts by itself here
     found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
@@ -119,9 +118,7 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
 
 
-def _systematic_error(
-    search: _CrossingSearch, average: OperatorAverager, here: _CrossingRows, slopes: np.ndarray
-) -> float:
+def _systematic_error(search: _CrossingSearch, average: Averager, here: _CrossingRows, slopes: np.ndarray) -> float:
     """Return the systematic error of log alpha, which the scatter does not show."""
     if average.uncorrected is None:
         return average.accuracy
@@ -129,14 +126,8 @@ def _systematic_error(
     return float(HALF_WRONG * abs(np.linalg.solve(slopes, here.equations.mean(0) - without)[-1]))
 
 
-def _better_block(nodes: Nodes) -> OperatorAverager:
-    block = nodes.better_block(0)
-    assert isinstance(block, OperatorAverager)  # the overlap is a matrix
-    return block
-
-
 def _approached(
-    search: _CrossingSearch, average: OperatorAverager, unknowns: np.ndarray, tolerance: float
+    search: _CrossingSearch, average: Averager, unknowns: np.ndarray, tolerance: float
 ) -> tuple[_CrossingRows, np.ndarray, bool]:
     """Take Newton steps on one block; return the last evaluation, slopes near it, and whether steps became small."""
     here = search.evaluated(average, unknowns)

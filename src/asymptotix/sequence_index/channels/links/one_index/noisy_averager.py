@@ -21,7 +21,7 @@ from .....numerics.precision import double_precision
 from .....numerics.programs.compiled import compiled
 from .....numerics.threads import available_cores, each_in_parallel
 from ....models.observed_link import ObservedLink, flat_link
-from ...protocol import Averages, OperatorAverager
+from ...protocol import Averager, Averages
 from .pieces import pieces
 
 #: Largest |z| of a node, largest |z| of nodes that set the range of outputs, and first probes of the slope per piece.
@@ -48,7 +48,7 @@ _LOST = 1e-9
 _PART = 32
 
 
-class NoisyAverager(OperatorAverager):
+class NoisyAverager(Averager):
     """Averages of a link of one index with noise.
 
     Parameters

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .....numerics.precision import double_precision
-from ...protocol import Averages, OperatorAverager
+from ...protocol import Averager, Averages
 from ...tools.truncated_normal import truncated_normal
 from .pieces import Pieces
 
@@ -36,7 +36,7 @@ MOST = 32
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class ScalarAverager(OperatorAverager):
+class ScalarAverager(Averager):
     """Averages of a link of one index without noise.
 
     Parameters
