@@ -230,7 +230,14 @@ def test_rounding_down_a_square_is_known_by_its_levels():
 
 
 @SLOW
-@pytest.mark.parametrize("function", [jnp.tanh, lambda s: jnp.tanh(3 * s), lambda s: s**3])
+@pytest.mark.parametrize(
+    "function",
+    [
+        jnp.tanh,
+        pytest.param(lambda s: jnp.tanh(3 * s), marks=pytest.mark.full),
+        pytest.param(lambda s: s**3, marks=pytest.mark.full),
+    ],
+)
 def test_strictly_monotone_functions_of_a_product_are_the_product(function):
     own, other = (solved(link, [0.8], indices=2) for link in (lambda Z: Z[0] * Z[1], lambda Z: function(Z[0] * Z[1])))
     within(other, own.overlap.values, slack=float(3 * own.overlap_err.max()))
@@ -241,10 +248,10 @@ def test_strictly_monotone_functions_of_a_product_are_the_product(function):
     ("link", "unit", "shift"),
     [
         (lambda Z: Z[0] * Z[1], 1e-10, 0.0),
-        (lambda Z: jnp.sign(Z[0]) + jnp.sign(Z[1]), 6.9e-10, 0.0),
+        pytest.param(lambda Z: jnp.sign(Z[0]) + jnp.sign(Z[1]), 6.9e-10, 0.0, marks=pytest.mark.full),
         (lambda Z: jnp.maximum(Z[0], 0.79 * Z[1]), 3.7e-10, 3.3e-5),
-        (lambda Z: jnp.maximum(Z[0], 0.5 * Z[1]), 1e-10, 0.0),
-        (lambda Z: (Z[0] - 1.42 * Z[1]) ** 2, 4.2e3, -1e3),
+        pytest.param(lambda Z: jnp.maximum(Z[0], 0.5 * Z[1]), 1e-10, 0.0, marks=pytest.mark.full),
+        pytest.param(lambda Z: (Z[0] - 1.42 * Z[1]) ** 2, 4.2e3, -1e3, marks=pytest.mark.full),
     ],
 )
 def test_links_of_two_indices_have_no_units(link, unit, shift):
@@ -278,11 +285,11 @@ def _oscillating(z):
 @pytest.mark.parametrize(
     ("link", "tokens", "noise"),
     [
-        pytest.param(lambda z: jnp.abs(z - 0.5), 1, 0.0, marks=SLOW),
+        pytest.param(lambda z: jnp.abs(z - 0.5), 1, 0.0, marks=pytest.mark.full),
         (lambda z: z**2, 1, 0.1),
         pytest.param(lambda z: z**2, 2, 0.0, marks=SLOW),
         pytest.param(_oscillating, 1, 0.0, marks=SLOW),
-        pytest.param(lambda z: jnp.sin(6 * z), 1, 0.0, marks=SLOW),
+        pytest.param(lambda z: jnp.sin(6 * z), 1, 0.0, marks=pytest.mark.full),
     ],
 )
 def test_indices_that_the_output_does_not_show_change_nothing(link, tokens, noise):
@@ -342,7 +349,9 @@ def test_a_clipped_output_has_no_units():
 
 
 @SLOW
-@pytest.mark.parametrize(("activation", "alpha"), [("linear", 0.3), ("softmax", 0.53)])
+@pytest.mark.parametrize(
+    ("activation", "alpha"), [pytest.param("linear", 0.3, marks=pytest.mark.full), ("softmax", 0.53)]
+)
 def test_one_layer_of_attention_is_a_link(activation, alpha):
     def attended(Z):
         scores = Z[0][:, None] * Z[0]

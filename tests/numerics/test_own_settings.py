@@ -28,6 +28,13 @@ SETTINGS = {
     "threads": 'import os; os.environ["OMP_NUM_THREADS"] = "3"',
 }
 
+#: Several of them in one process, by what they concern.
+TOGETHER = {
+    "how JAX computes": ("rank promotion", "type promotion", "threefry", "random numbers", "matrix products"),
+    "what is refused": ("nan", "infinities", "64 bits", "numpy"),
+    "where it is computed": ("third of four devices", "threads"),
+}
+
 TESTS = Path(__file__).parents[1]
 
 #: A theory of every kind, an experiment of every kind, and what can be asked of a result: small, many in one process.
@@ -82,6 +89,12 @@ def expected() -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("names", TOGETHER)
+def test_settings_of_the_user_change_no_digit(names, expected):
+    assert computed("; ".join(SETTINGS[name] for name in TOGETHER[names])) == expected
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_user_changes_no_digit(setting, expected):
     assert computed(SETTINGS[setting]) == expected

@@ -153,8 +153,11 @@ def test_randomised_average_reports_a_bad_function():
     assert np.isnan(estimate.value).tolist() == np.isnan(estimate.error).tolist() == [False, True]
 
 
-@pytest.mark.slow  # a block far along the sequence takes long to reach
-def test_a_sequence_ends_before_its_direction_numbers_do():
+@pytest.mark.full  # minutes: every point before the block is passed
+def test_the_last_block_of_a_sequence():
     assert sobol_uniforms(2**10, 70, 1, block=2**20 - 1).shape == (2**10, 70)
+
+
+def test_a_sequence_ends_before_its_direction_numbers_do():
     with pytest.raises(ValueError, match=r"block must be at most 1048575 with count = 1024.*got 1048576"):
         sobol_uniforms(2**10, 70, 1, block=2**20)

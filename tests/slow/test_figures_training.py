@@ -32,6 +32,7 @@ def test_interpolation_peak():
     assert "unproven" in made.findings.remarks[0]
 
 
+@pytest.mark.full
 def test_factorised_against_full():
     made = training.fig3_left(alphas=(0.2, 0.4), decays=(1e-3, 1e-2), points=2, **TINY)
     best = made.datasets["optimum"]
@@ -57,6 +58,7 @@ def test_temperatures_turn_around_without_noise():
     assert "β=β₀=2, Δ=0.5" in replicon.found
 
 
+@pytest.mark.full
 def test_tokens():
     made = training.fig6(tokens=(2, 3), alphas=(0.5, 1.0), points=3, **TINY)
     assert not made.findings.claims[0].holds

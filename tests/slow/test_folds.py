@@ -139,6 +139,7 @@ def test_one_index(link: Callable) -> None:
     np.testing.assert_allclose(alpha, exact, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_one_index_beside_another_that_is_known_by_then() -> None:
     """sin(3 z1) is found last, when z2^2 is known: at the alpha of the first alone, which quadrature knows."""
     alone, _ = recovery(MultiIndex(lambda z: jnp.sin(3 * z[0]), 1))
@@ -147,6 +148,7 @@ def test_one_index_beside_another_that_is_known_by_then() -> None:
     assert error < 0.04 * alone  # two or three percent is what sixteen blocks leave, itself known to a quarter
 
 
+@pytest.mark.full
 def test_one_index_of_three_tokens() -> None:
     """On four times as many fields."""
     model = SequenceIndex(lambda Z: jnp.tanh(Z**2).sum(), 1, 3)

@@ -51,6 +51,7 @@ def test_held_at_the_free_solution_it_gives_the_rest_back(alpha):
         assert abs(found.free_entropy - free.free_entropy) < 4 * free.free_entropy_err + 1e-3
 
 
+@pytest.mark.full
 def test_two_of_three_layers_held_at_zero():
     problem = BayesOptimal(DeepAttention(layers=3, tokens=2))
     found = solve(problem, alpha=[0.15, 0.3, 0.6], fixed={0: 0.0, 1: 0.0}, tolerance=1e-2, progress=False)

@@ -185,6 +185,7 @@ def two_layers(Z):
     return jnp.stack([u[0] * u[1] - u[0] ** 2, u[0] * u[1] - u[1] ** 2])
 
 
+@pytest.mark.full
 def test_fibre_of_two_layer_attention_against_its_own_channel() -> None:
     fibre, own = channel_of(SequenceIndex(two_layers, 2, 2)), TwoLayerChannel(1.0, "softmax")
     assert fibre.outputs == 2

@@ -224,7 +224,7 @@ LONGEST = {"inner products of two tokens"}
 SIMILAR = {
     "exponential of the square", "exponential of the circle", "sphere", "sphere with much noise", "how many of three",
     "sizes of three tokens", "ball of three tokens", "cosines of three tokens with noise", "two products",
-    "largest of four", "inner product with noise", "how many of four", "norm of three tokens",
+    "largest of four", "inner product with noise", "how many of four", "norm of three tokens", "majority of three",
 }  # fmt: skip
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in LONGEST | SIMILAR else name for name in LINKS]
 

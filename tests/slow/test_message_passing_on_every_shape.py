@@ -28,8 +28,8 @@ MODELS = {
 }
 
 
-#: Two indices that enter together, as those of rank two do, with posteriors that take milliseconds a sample.
-LONGEST = ("product", "sign of a product")
+#: Models of one layer, and indices that enter together with posteriors that take milliseconds a sample.
+LONGEST = ("product", "sign of a product", "one layer, rank two", "one layer, untied")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in LONGEST else n for n in MODELS])

@@ -44,7 +44,9 @@ def pooled(runs: asx.Result, name: str) -> np.ndarray:
     return draws.reshape(-1, *draws.shape[2:])
 
 
-@pytest.mark.parametrize("name", ["L1_H2_N10", "L2_H2_N10", "L2_H2_N3", "L2_H2_N50"])
+@pytest.mark.parametrize(
+    "name", ["L1_H2_N10", pytest.param("L2_H2_N10", marks=pytest.mark.full), "L2_H2_N3", "L2_H2_N50"]
+)
 def test_small_problem(name):
     known = reference("attention_paths")["small_problems"][name]
     problem, xi_new = small_problem(**known)
@@ -80,6 +82,7 @@ def test_theory_is_near_the_exact_posterior_at_width_50():
     assert abs(theory - np.array(known["collapsed"]["U"])).max() < 0.08 * np.diag(theory).mean()
 
 
+@pytest.mark.full
 def test_hidden_markov_at_full_size():
     known = reference("attention_paths")["markov_exact_collapsed_N10_seed0"]
     task = asx.tasks.hidden_markov(examples=100, seed=0)

@@ -118,7 +118,7 @@ def distances(name: str) -> np.ndarray:
 
 
 #: Of these a minute each is enough, the others are run with all that takes long.
-SHORT = ["square, parabola", "three squares, noise", *KNOWN]
+SHORT = ["three squares, noise", *KNOWN]
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in CASES if name not in SHORT]
 
 

@@ -108,7 +108,7 @@ CASES = {
 #: Each is much like another one.
 SIMILAR = {
     "parabola", "itself and a square", "a square and a quartic", "paraboloid", "rotated paraboloid with noise",
-    "stretched",
+    "stretched", "ellipsoid with noise",
 }  # fmt: skip
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SIMILAR else name for name in CASES]
 

@@ -81,7 +81,7 @@ def test_the_error_of_a_derivative_covers(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.full] * (seed % 2)) for seed in range(40)])
 def test_the_errors_of_forty_random_derivatives_cover(seed):
     check(seed)
 
@@ -124,7 +124,7 @@ def test_a_bound_at_which_nothing_is_learned_does_not_end_the_search():
         assert float(asx.solve(other, alpha=1.0, progress=False).test_error) > best.value
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_best_decay_of_three_tokens_says_how_well_it_is_known():
     """Its error was 16 % without a word; two searches from different places agree within what they say."""
     problem = asx.RiskMinimization(asx.AttentionIndex(tokens=3, target=asx.PowerLaw(2.0), noise=0.5))

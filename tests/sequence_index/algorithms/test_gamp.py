@@ -365,7 +365,7 @@ def test_full_matrix_overlaps_follow_state_evolution_by_iteration():
     assert abs(found.overlap_mean - found.overlap_theory).max() < 0.07  # 3/sqrt(D)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_spectral_start_of_two_directions_against_theory():
     """Of y = z_1 z_2 the combinations z_1 + z_2 and z_1 - z_2 enter together, each with a sign of its own."""
     channel, alpha, dim = channel_of(MultiIndex(lambda z: z[0] * z[1], indices=2)), 3.0, 800

@@ -113,7 +113,10 @@ def test_random_numbers_of_samples_are_uniform_normal_and_independent():
 
 
 @pytest.mark.slow  # compiles the program twice
-@pytest.mark.parametrize("shape", [(3, 2, 1.0), pytest.param((3, 2, 0.1), marks=pytest.mark.full), (2, 3, 1.0)])
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 1.0), pytest.param((3, 2, 0.1), marks=pytest.mark.full), pytest.param((2, 3, 1.0), marks=pytest.mark.full)],
+)
 def test_single_precision_is_enough(shape: tuple[int, int, float], rng):
     channel, double = (DeepChannel(*shape, activation="softmax") for _ in range(2))
     assert channel.precision == "float32"

@@ -324,7 +324,7 @@ def test_progress_names_blocks_and_error():
     texts.clear()
     evolution = StateEvolution(RotatedSquares(np.eye(1)))
     refined(evolution, evolution.grown(evolution.nothing(0.8)).point, 1e-6, texts.append)
-    assert any(text.startswith("block 2 of at most 24, error ") and "tolerance 1.0e-06" in text for text in texts)
+    assert any(text.startswith("block 2 of at most 32, error ") and "tolerance 1.0e-06" in text for text in texts)
 
 
 def test_long_search_says_how_long():

@@ -4,17 +4,21 @@ The roots z_j of g(z_j) = g(z) do not depend on the overlap: they are found once
 sum over nodes of z and of the noise of omega, with posteriors that are sums over roots of N(z_j; omega, V)/|g'(z_j)|.
 Where the link is constant the posterior is the prior truncated to all intervals with that value. Both posteriors are
 smooth functions of z except where the number of roots changes: at extrema, and at other places with the same output.
+Where the slope of the link is small or changes fast, at the node or at another root, they vary fast: intervals of z are
+halved until both halves together give the same averages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .....numerics.arrays import Array
 from .....numerics.precision import double_precision
 from ...protocol import Averager, Averages
 from ...tools.truncated_normal import truncated_normal
@@ -22,10 +26,15 @@ from .pieces import Pieces
 
 #: Largest |z| of a node, and of a root.
 _FARTHEST, _FARTHEST_ROOT = 7.0, 11.0
-#: Nodes of a short interval of z and of other intervals, length of a short one, largest length, and nodes of the noise.
-_FEWER, _ORDER, _SHORT, _LENGTH, _NOISES = 8, 16, 0.2, 0.75, 96
-#: Intervals end at these distances from places where the number of roots changes: roots are close together there.
-_AROUND = np.array([0.0, *(sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1))])
+#: Number of nodes in an interval of z, largest length of an interval, and number of nodes of the noise.
+_ORDER, _LENGTH, _NOISES = 12, 0.75, 96
+#: Distances from the ends of constant pieces at which intervals end: the prior is cut there.
+_AROUND = np.array([sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 1)])
+#: Values of 1-q at which an interval and its halves must agree, and nodes of the noise of omega there. The smallest is
+#: that of known directions. At one of them the evidence must agree, too.
+_TRIED, _TRIED_NOISES, _EVIDENCE = (1.0, 0.7, 0.3, 0.1, 1e-2, 1e-3, 1e-5), 24, 0.3
+#: Largest difference between an interval and its halves, as a share of the whole average, and the most halvings.
+_AGREES, _HALVINGS = 3e-7, 30
 _BISECTIONS = 60
 #: Largest relative difference of values that are equal up to rounding.
 _SAME = 2e-15
@@ -52,21 +61,22 @@ class ScalarAverager(Averager):
 
     def __init__(self, cut: Pieces, evaluate: Evaluate) -> None:
         inside = reached(cut.ends)
-        ends, flat = cut.ends[inside], cut.flat[inside]
-        z, weights = _nodes(ends, flat, evaluate)
-        on_flat = _within(z, ends[flat]).any(1)
-        self._flat = _FlatNodes.of(z[on_flat], ends[flat], cut.value[inside][flat, 0])
-        z_moving, moving = z[~on_flat], ends[~flat]
-        self._roots, self._log_weights = _weighted_roots(z_moving, moving, cut.saturated[inside][~flat], evaluate)
+        ends, flat, saturated = cut.ends[inside], cut.flat[inside], cut.saturated[inside]
+        moving = _Roots(ends[~flat], saturated[~flat], evaluate)
+        around = np.add.outer(ends[flat], _AROUND)
+        intervals = _intervals(np.concatenate([ends.ravel(), around.ravel(), moving.same_output(ends.ravel())]))
+        constant = _within(intervals.mean(1), ends[flat]).any(1)
+        z_flat, on_flat = (part.ravel() for part in _rule(intervals[constant]))
+        z, weights = moving.nodes(intervals[~constant])
+        self._flat = _FlatNodes.of(z_flat, ends[flat], cut.value[inside][flat, 0])
+        self._roots, self._log_weights = moving.of(z)
         good = np.isfinite(self._log_weights).any(1)  # False at an extremum, up to rounding
         self._roots, self._log_weights = self._roots[good], self._log_weights[good]
-        self._z = np.concatenate([z_moving[good], z[on_flat]])
-        self._weights = np.concatenate([weights[~on_flat][good], weights[on_flat]])
+        self._z = np.concatenate([z[good], z_flat])
+        self._weights = np.concatenate([weights[good], on_flat])
         #: Whether the nodes cover the whole prior; False where the link overflows.
         self.whole = bool(self._weights.sum() > 1 - 1e-9)
-        x, noise_weights = np.polynomial.legendre.leggauss(_NOISES)
-        self._noise = _FARTHEST * x
-        self._noise_weights = _FARTHEST * noise_weights * np.exp(-0.5 * self._noise**2) / np.sqrt(2 * np.pi)
+        self._noise, self._noise_weights = _noise(_NOISES)
 
     def __call__(self, V: np.ndarray) -> Averages:
         g, G, log_evidence = self._posterior(float(V[0, 0]))
@@ -90,7 +100,7 @@ class ScalarAverager(Averager):
         moving = len(self._roots)
         parts = []
         if moving:
-            log_mass, shift, variance = _sums(self._roots.T, self._log_weights.T, omega[:moving], v)
+            log_mass, shift, variance = _compiled_sums(self._roots.T, self._log_weights.T, omega[:moving], v)
             parts.append((log_mass - 0.5 * np.log(2 * np.pi * v), shift, variance))
         if moving < len(omega):
             parts.append(_cut_to(self._flat.intervals, self._flat.counts, omega[moving:], v))
@@ -125,26 +135,10 @@ def _within(z: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return (z[:, None] >= ends[:, 0]) & (z[:, None] <= ends[:, 1])
 
 
-def _weighted_roots(
-    z: np.ndarray, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per node z (m,), roots (m, K) in the intervals and log(1/|slope|) at the roots; -inf without a root."""
-    if not len(z):
-        return np.zeros((0, 1)), np.zeros((0, 1))
-    roots, exists = _roots(evaluate(z)[0], ends, evaluate)
-    own = _within(z, ends)
-    roots = np.where(own, z[:, None], roots)
-    slope = np.abs(evaluate(roots.ravel())[1]).reshape(roots.shape)
-    with np.errstate(divide="ignore"):
-        log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
-    # Where the node's slope rounds to zero the node has more weight than all other roots.
-    lost = own & saturated & (slope == 0)
-    log_weights = np.where(lost.any(1, keepdims=True), np.where(lost, 0.0, -np.inf), log_weights)
-    return roots, log_weights
-
-
 @jax.jit
-def _cut_to(intervals: Any, counts: Any, omega: Any, v: Any) -> tuple[Any, Any, Any]:
+def _cut_to(
+    intervals: jax.Array, counts: jax.Array, omega: jax.Array, v: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return log mass, mean shift and variance of priors truncated to intervals (m, K, 2), for fields (m, noises)."""
     scale = jnp.sqrt(v)
     ends = (intervals[:, :, None] - omega[:, None, :, None]) / scale
@@ -158,54 +152,126 @@ def _cut_to(intervals: Any, counts: Any, omega: Any, v: Any) -> tuple[Any, Any, 
     return top + jnp.log(mass), scale * shift, v * within
 
 
-@jax.jit
-def _sums(roots: Any, log_weights: Any, omega: Any, v: Any) -> tuple[Any, Any, Any]:
+def _sums(xp: Any, roots: Array, log_weights: Array, omega: Array, v: float) -> tuple[Any, Any, Any]:
     """Return log mass, mean shift and variance of the posteriors on roots (K, m) for fields (m, noises)."""
     away = roots[:, :, None] - omega
     log_terms = log_weights[:, :, None] - away**2 / (2 * v)
     top = log_terms.max(0)
-    terms = jnp.exp(log_terms - top)
+    terms = xp.exp(log_terms - top)
     mass = terms.sum(0)
     shift = (terms * away).sum(0) / mass
-    return top + jnp.log(mass), shift, (terms * (away - shift) ** 2).sum(0) / mass
+    return top + xp.log(mass), shift, (terms * (away - shift) ** 2).sum(0) / mass
 
 
-def _nodes(ends: np.ndarray, flat: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes of z and weights under N(0, 1), in intervals between the places where the number of roots changes.
+_compiled_sums = jax.jit(partial(_sums, jnp))
 
-    At these places the integrand has square roots, which the substitution u -> u^2 (3 - 2u) removes.
+
+class _Roots:
+    """All places with the output of a place z, on the intervals (K, 2) on which the link is strictly monotone.
+
+    Parameters
+    ----------
+    ends : array (K, 2)
+    saturated : array (K,) of bool
+        Whether the slope rounds to zero on an interval.
+    evaluate : callable
+        Returns the link and its slope.
     """
-    critical = np.unique(np.round(evaluate(ends.ravel())[0], 12))
-    same, exists = _roots(critical, ends[~flat], evaluate)
-    edges = np.concatenate([ends.ravel(), same[exists], [-_FARTHEST, _FARTHEST]])
-    edges = np.unique(np.add.outer(edges, _AROUND).ravel())
-    edges = edges[np.abs(edges) <= _FARTHEST]
+
+    def __init__(self, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate) -> None:
+        self._ends, self._saturated, self._evaluate = ends, saturated, evaluate
+
+    def of(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return, per node z (m,), roots (m, K) in the intervals and log(1/|slope|) at them; -inf without a root."""
+        if not len(z):
+            return np.zeros((0, 1)), np.zeros((0, 1))
+        roots, exists = self.with_output(self._evaluate(z)[0])
+        own = _within(z, self._ends)
+        roots = np.where(own, z[:, None], roots)
+        slope = np.abs(self._evaluate(roots.ravel())[1]).reshape(roots.shape)
+        with np.errstate(divide="ignore"):
+            log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
+        # Where the node's slope rounds to zero the node has more weight than all other roots.
+        lost = own & self._saturated & (slope == 0)
+        return roots, np.where(lost.any(1, keepdims=True), np.where(lost, 0.0, -np.inf), log_weights)
+
+    def same_output(self, places: np.ndarray) -> np.ndarray:
+        """Return all places in the intervals with the output of one of the given places."""
+        roots, exists = self.with_output(np.unique(np.round(self._evaluate(places)[0], 12)))
+        return roots[exists]
+
+    def with_output(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places (m, K), one per interval, where the link is y (m,), and which of them exist."""
+        a, b = (np.broadcast_to(self._ends[:, side], (len(y), len(self._ends))).copy() for side in (0, 1))
+        low, high = (self._evaluate(self._ends[:, side])[0] for side in (0, 1))
+        rising = high > low
+        exists = (y[:, None] >= np.minimum(low, high)) & (y[:, None] <= np.maximum(low, high))
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (a + b)
+            above = (self._evaluate(middle.ravel())[0].reshape(middle.shape) > y[:, None]) == rising
+            a, b = np.where(above, a, middle), np.where(above, middle, b)
+        return 0.5 * (a + b), exists
+
+    def nodes(self, intervals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes z and weights under N(0, 1) in intervals (n, 2), which are halved until averages agree."""
+        if not (len(intervals) and len(self._ends)):
+            return np.zeros(0), np.zeros(0)
+        parts = self._averages(intervals)
+        whole, found = abs(parts).sum(0) + 1e-300, []
+        for _ in range(_HALVINGS):
+            middle = intervals.mean(1)
+            halves = np.stack([intervals[:, 0], middle, middle, intervals[:, 1]], 1).reshape(-1, 2)
+            of_halves = self._averages(halves)
+            agree = (abs(parts - of_halves.reshape(-1, 2, len(whole)).sum(1)) <= _AGREES * whole).all(1)
+            found.append(intervals[agree])
+            rest = np.repeat(~agree, 2)
+            intervals, parts = halves[rest], of_halves[rest]
+            if not len(intervals):
+                break
+        z, mass = (part.ravel() for part in _rule(np.concatenate([*found, intervals])))
+        kept = mass > 1e-13
+        return z[kept], mass[kept]
+
+    def _averages(self, intervals: np.ndarray) -> np.ndarray:
+        """Return the share (n, t) of every interval in the averages that decide whether it is halved."""
+        z, mass = _rule(intervals)
+        roots, log_weights = self.of(z.ravel())
+        good = np.isfinite(log_weights).any(1)
+        log_weights[~good] = 0.0
+        noise, noise_weights = _noise(_TRIED_NOISES)
+        found = []
+        for v in _TRIED:
+            omega = (1 - v) * z.ravel()[:, None] + np.sqrt((1 - v) * v) * noise
+            log_mass, shift, variance = _sums(np, roots.T, log_weights.T, omega, v)
+            found.append(((shift / v) ** 2 if v < 1 else variance**2) @ noise_weights)
+            if v == _EVIDENCE:
+                found.append(log_mass @ noise_weights)
+        shares = np.where(good, found, 0.0).T.reshape(*z.shape, -1)
+        return (mass[:, :, None] * shares).sum(1)
+
+
+def _noise(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes of a standard normal noise, and their weights."""
+    x, weights = np.polynomial.legendre.leggauss(count)
+    return _FARTHEST * x, _FARTHEST * weights * np.exp(-0.5 * (_FARTHEST * x) ** 2) / np.sqrt(2 * np.pi)
+
+
+def _intervals(edges: np.ndarray) -> np.ndarray:
+    """Return intervals (n, 2) of z between places at which the number of roots changes, and some between them."""
+    edges = np.append(edges, [-_FARTHEST, _FARTHEST])
+    edges = np.unique(edges[np.abs(edges) <= _FARTHEST])
     parts = np.maximum(1, np.ceil(np.diff(edges) / _LENGTH)).astype(int)
     pieces = zip(edges[:-1], edges[1:], parts, strict=True)
     edges = np.concatenate([*(np.linspace(a, b, k + 1)[:-1] for a, b, k in pieces), edges[-1:]])
-    a, b, short = edges[:-1], edges[1:], np.diff(edges) < _SHORT
-    rules = [_rule(a[chosen], b[chosen], order) for chosen, order in ((short, _FEWER), (~short, _ORDER))]
-    z, mass = (np.concatenate(part) for part in zip(*rules, strict=True))
-    kept = mass > 1e-13
-    return z[kept], mass[kept]
+    return np.stack([edges[:-1], edges[1:]], 1)
 
 
-def _rule(a: np.ndarray, b: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes in intervals from a to b, and their weights."""
-    x, weights = np.polynomial.legendre.leggauss(order)
-    u, width = 0.5 * (x + 1), (b - a)[:, None]
-    z = (a[:, None] + width * u**2 * (3 - 2 * u)).ravel()
-    return z, (width * 3 * u * (1 - u) * weights).ravel() * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+def _rule(intervals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (n, order) in intervals (n, 2), and their weights under N(0, 1).
 
-
-def _roots(y: np.ndarray, ends: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places (m, K), one per interval, where the link is y (m,), and which of them exist."""
-    a, b = (np.broadcast_to(ends[:, side], (len(y), len(ends))).copy() for side in (0, 1))
-    low, high = (evaluate(ends[:, side])[0] for side in (0, 1))
-    rising = high > low
-    exists = (y[:, None] >= np.minimum(low, high)) & (y[:, None] <= np.maximum(low, high))
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (a + b)
-        above = (evaluate(middle.ravel())[0].reshape(middle.shape) > y[:, None]) == rising
-        a, b = np.where(above, a, middle), np.where(above, middle, b)
-    return 0.5 * (a + b), exists
+    Where the number of roots changes the integrand has square roots, which the substitution u -> u^2 (3 - 2u) removes.
+    """
+    x, weights = np.polynomial.legendre.leggauss(_ORDER)
+    u, width = 0.5 * (x + 1), np.diff(intervals, axis=1)
+    z = intervals[:, :1] + width * u**2 * (3 - 2 * u)
+    return z, width * 3 * u * (1 - u) * weights * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
