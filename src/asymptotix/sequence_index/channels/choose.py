@@ -33,7 +33,7 @@ from .links.roots import RootChannel
 from .protocol import Channel
 
 
-def channel_of(model: Any, backend: str = "auto") -> Channel:
+def channel_of(model: object, backend: str = "auto") -> Channel:
     """Return the channel of a model: the closed form where there is one, else the channel of a general link.
 
     ========================================================  =========================================================
@@ -80,7 +80,7 @@ def channel_of(model: Any, backend: str = "auto") -> Channel:
     raise TypeError(f"model must be one of {', '.join(others)} or {last}, got {model!r}")
 
 
-def covers(model: Any) -> bool:
+def covers(model: object) -> bool:
     """Return whether the model belongs to a class that has channels."""
     return isinstance(model, tuple(_CHANNELS))
 

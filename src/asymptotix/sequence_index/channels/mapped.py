@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import interrupts
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
 from ...numerics.programs.compiled import compiled
 from .protocol import DEFAULT_ACCURACY, LEAST_EFFECTIVE_SAMPLES, Accuracy, Channel, Posterior
@@ -54,34 +56,34 @@ class MappedChannel(Channel):
     def __init__(self, indices: int, tokens: int, outputs: float) -> None:
         self.indices, self.tokens, self.outputs = indices, tokens, outputs
         self.size = indices * tokens
-        self._programs: dict[int, Any] = {}
+        self._programs: dict[int, Callable[..., SampleMoments]] = {}
 
     @abc.abstractmethod
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         """Return the posterior of one sample: y (k,), omega (n,), prior (n, n) and its key from :meth:`keys`."""
 
     @abc.abstractmethod
     def footprint(self, draws: int) -> int:
         """Return about how many float64 numbers the program holds in memory per sample."""
 
-    def keys(self, numbers: np.ndarray, seed: int) -> Any:
+    def keys(self, numbers: np.ndarray, seed: int) -> np.ndarray:
         """Return the random keys of samples from their numbers (n,): arrays with an axis of samples first."""
         return np.asarray(jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(seed), i))(jnp.asarray(numbers)))
 
-    def program(self, draws: int, seed: int) -> Any:
+    def program(self, draws: int, seed: int) -> Callable[..., SampleMoments]:
         """Return the compiled map of :meth:`moments` over samples; only channels with shared lists use ``seed``."""
         if draws not in self._programs:
             self._programs[draws] = compiled(jax.vmap(functools.partial(self.moments, draws=draws)))
         return self._programs[draws]
 
-    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+    def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         """Return the posterior of Z, see :class:`Channel`; in the precision of the channel's program."""
         found = self.unjudged(observation, omega, V, accuracy)
         if found.effective_samples is not None:
             self.refuse_few_samples(found.effective_samples)
         return found if self.stochastic else found._replace(effective_samples=None)
 
-    def unjudged(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior:
+    def unjudged(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy) -> Posterior:
         """Return the posterior without judging its effective draws, for callers that judge a whole batch at once."""
         n, P, M = len(omega), self.indices, self.tokens
         y = np.asarray(observation, float).reshape(n, -1)
@@ -134,7 +136,7 @@ class MappedChannel(Channel):
         each = np.repeat(rows, repeats)
         keys = self.keys((numbers[rows][:, None] * repeats + np.arange(repeats)).ravel(), seed)
         chunk = self._chunk(len(y), draws)
-        parts: list[Any] = []
+        parts: list[Iterable[Array]] = []
         for start in range(0, len(each), chunk):
             interrupts.check()
             # The last chunk repeats its last sample to keep the shape: one compiled program serves all.

@@ -18,14 +18,21 @@ import abc
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
 
+from ...numerics.arrays import Array
 from ...numerics.quadrature import Estimate
 from ..models.rank_one import array_namespace
 from .row_symmetry import RowSymmetry
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    #: NumPy's arrays or JAX's: what a function is given and returns is of one kind.
+    OneKind = TypeVar("OneKind", bound=Array)
 
 #: Smallest accepted median over a batch of the effective number of draws; below it the posteriors are refused.
 LEAST_EFFECTIVE_SAMPLES = 30.0
@@ -82,13 +89,13 @@ class ScoreSquares(NamedTuple):
 PreparedPosterior = Callable[[Any, Any], Posterior]
 
 
-def score(posterior: Posterior, V: Any) -> Any:
+def score(posterior: Posterior, V: Array) -> Any:
     """Return g_out (n, P, M) for the prior covariance V (P, P)."""
     xp = array_namespace(posterior.shift)
     return xp.linalg.inv(V) @ posterior.shift
 
 
-def score_jacobian(posterior: Posterior, V: Any) -> Any:
+def score_jacobian(posterior: Posterior, V: Array) -> Any:
     """Return d g_out[p,m] / d omega[q,k], an array (n, P, M, P, M), symmetric under (p,m) <-> (q,k)."""
     xp = array_namespace(posterior.shift)
     precision = xp.linalg.inv(V)
@@ -310,7 +317,7 @@ class Channel(abc.ABC):
         return self.symmetry
 
     @abc.abstractmethod
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: OneKind, noise: Array | None = None) -> OneKind:
         """Return the observations of index matrices Z (n, P, M), in the channel's token basis.
 
         ``noise`` (n, ``noises``) are the standard normals of the observation noise; unused where ``noises`` is zero. By
@@ -322,10 +329,10 @@ class Channel(abc.ABC):
         return frame.shape[1] / self.outputs
 
     @abc.abstractmethod
-    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+    def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         """Return the posterior of Z given observations (n, ...), omega (n, P, M) and V (P, P) or (n, P, P)."""
 
-    def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
+    def prepared(self, observation: Array, Z: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
         """Return the posterior of fixed observations as a function of omega and V, which averages call many times.
 
         A channel computes here, once, everything that does not depend on the prior. Z (n, P, M) are the true indices:
@@ -337,7 +344,13 @@ class Channel(abc.ABC):
         )
 
     def score_squares(
-        self, observation: Any, Z: np.ndarray, noise: np.ndarray, V: np.ndarray, shares: np.ndarray, accuracy: Accuracy
+        self,
+        observation: np.ndarray,
+        Z: np.ndarray,
+        noise: np.ndarray,
+        V: np.ndarray,
+        shares: np.ndarray,
+        accuracy: Accuracy,
     ) -> ScoreSquares | None:
         """Return all that averages at a diagonal V need of the nodes, in one pass; None: averages call the posterior.
 
@@ -347,14 +360,14 @@ class Channel(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: OneKind) -> OneKind:
         """Return the output y (n, ...) of the model for which the channel was made, without noise."""
 
-    def output(self, Z: Any) -> Any:
+    def output(self, Z: OneKind) -> OneKind:
         """Return the output y (n, ...) whose squared error is reported: the model's, or that of :meth:`with_output`."""
         return self.model_output(Z) if self._shown is None else self._shown(Z)
 
-    def with_output(self, output: Callable[[Any], Any]) -> Self:
+    def with_output(self, output: Callable[[Array], Array]) -> Self:
         """Return a copy of the channel with another output, a function of Z (n, P, M).
 
         Observations and posteriors stay as they are.
@@ -363,7 +376,7 @@ class Channel(abc.ABC):
         changed._shown = output
         return changed
 
-    def log_output_volume(self, observation: Any) -> Any:
+    def log_output_volume(self, observation: Array) -> Array:
         """Return log |dy / d observation|, which converts the density of the observation into the density of y."""
         return np.zeros(observation.shape[0])
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
 from ...numerics.threads import in_threads
 from .protocol import Accuracy, Posterior
@@ -59,9 +60,9 @@ class Supporting(Protocol):
     def support_program(self) -> Any:  # channels with draws also take ``longer``, a factor of the length of lists
         ...
 
-    def keys(self, numbers: np.ndarray, seed: int) -> Any: ...
+    def keys(self, numbers: np.ndarray, seed: int) -> np.ndarray: ...
 
-    def unjudged(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior: ...
+    def unjudged(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy) -> Posterior: ...
 
     def refuse_few_samples(self, effective: np.ndarray) -> None: ...
 
@@ -72,7 +73,7 @@ class SupportedPosterior:
     Where V is finer than the points, or too few points count, the channel's own posterior is used.
     """
 
-    def __init__(self, channel: Supporting, observation: Any, Z: Any, accuracy: Accuracy) -> None:
+    def __init__(self, channel: Supporting, observation: Array, Z: Array, accuracy: Accuracy) -> None:
         self._channel, self._accuracy = channel, accuracy
         self._y = np.asarray(observation, float).reshape(len(Z), -1)
         numbers = np.arange(len(Z)) if accuracy.numbers is None else np.asarray(accuracy.numbers, int)
@@ -81,7 +82,7 @@ class SupportedPosterior:
         self._support = _found(channel, self._y, self._truth, numbers, accuracy.seed)
         self._longer: dict[int, Support] = {}
 
-    def __call__(self, omega: Any, V: Any) -> Posterior:
+    def __call__(self, omega: Array, V: Array) -> Posterior:
         channel, omega, V = self._channel, np.asarray(omega, float), np.asarray(V, float)
         n, P, M = omega.shape
         assert channel.finest is not None
@@ -216,7 +217,7 @@ def _stacked(supports: Sequence[Support], most: int) -> Support:
     return both
 
 
-def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -> SampleMoments:
+def support_moments(points: jax.Array, log_weights: jax.Array, omega: jax.Array, precision: jax.Array) -> SampleMoments:
     """Return the posterior of one sample on points (lists, n, J), without the normalisation of the prior.
 
     Ratios of sums have a bias of the order of one over the number of points that count. With several lists the
@@ -246,11 +247,13 @@ def support_moments(points: Any, log_weights: Any, omega: Any, precision: Any) -
     return SampleMoments(top + log_mass, mean - omega, covariance, effective)
 
 
-def _without_bias(mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+def _without_bias(mass: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return log mass, mean and covariance from the sums of K lists: (K,), (K, n) and (K, n, n)."""
     K = len(mass)
 
-    def ratios(lists: int, mass: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+    def ratios(
+        lists: int, mass: jax.Array, first: jax.Array, second: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         mean = first / mass
         return jnp.log(mass / lists), mean, second / mass - mean[:, None] * mean
 

@@ -13,7 +13,7 @@ polynomials of the true indices as control variates.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def _deviations(u: np.ndarray, drawn: MixingList) -> np.ndarray:
 
 
 @jax.jit
-def _conditional(energies: Any, log_volume: Any, features: Any, u: Any) -> Any:
+def _conditional(energies: jax.Array, log_volume: jax.Array, features: jax.Array, u: jax.Array) -> jax.Array:
     """Return the conditional second moments of all layers for outputs u (n, M), flattened."""
     n, M = u.shape
     square = (u[:, :, None] * u[:, None, :]).reshape(n, -1)

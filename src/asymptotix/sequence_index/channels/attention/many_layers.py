@@ -26,6 +26,7 @@ so that the weights stay moderate where one source degenerates or one prior is n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.arrays import Array
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate, sobol_uniforms
 from ... import streams
@@ -44,7 +46,7 @@ from ..tools.random_lists import normals_from, random_rotations, starts, uniform
 from ..tools.sample_moments import SampleMoments
 from .deep_at_zero import deep_curvature_at_zero
 from .linear_at_zero import linear_curvature_at_zero
-from .mixing_layer import Vector, applied, determinant, dot, has_inverse, inverted, log_slope, mixing, solved
+from .mixing_layer import Matrix, Vector, applied, determinant, dot, has_inverse, inverted, log_slope, mixing, solved
 
 #: Number of normals that all samples share; a sample takes its own block and rotates every layer by its own rotation.
 _LIST = 2**16
@@ -58,25 +60,25 @@ _LOG_2PI = float(np.log(2 * np.pi))
 class Randomness(NamedTuple):
     """Randomness of one sample: blocks of normals (2, 2) and rotations for pilots and draws; the choice of pilots."""
 
-    blocks: Any
-    turns: Any
-    gumbel: Any
+    blocks: jax.Array
+    turns: jax.Array
+    gumbel: jax.Array
 
 
 class Prior(NamedTuple):
     """Prior means omega and variances V_l of the layers."""
 
     centre: list[Vector]
-    variances: Any
+    variances: jax.Array
 
 
 class Points(NamedTuple):
     """Points of the fibre: x = (z - omega)/sqrt(V) of the layers, the two terms of log 1/w, whether a point exists."""
 
     x: list[Vector]
-    prior_term: Any
-    inverse_term: Any
-    exist: Any
+    prior_term: jax.Array
+    inverse_term: jax.Array
+    exist: jax.Array
 
 
 class DeepChannel(MappedChannel):
@@ -130,13 +132,13 @@ class DeepChannel(MappedChannel):
     def __str__(self) -> str:
         return f"DeepChannel{self._parameters()}"
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         return rank_one.canonical_sign(rank_one.last_preactivation(Z, self.skip, self.activation))
 
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: Array) -> Any:
         return rank_one.output(Z, self.skip, self.activation)
 
-    def log_output_volume(self, observation: Any) -> Any:
+    def log_output_volume(self, observation: Array) -> Array:
         if self.tokens != 2:
             return super().log_output_volume(observation)
         return rank_one.log_output_volume(observation @ rank_one.ROTATION.T, self.activation)
@@ -154,7 +156,7 @@ class DeepChannel(MappedChannel):
     def keys(self, numbers: np.ndarray, seed: int) -> np.ndarray:
         return starts(numbers, (streams.DEEP_CHANNEL_ROTATIONS << 16) + seed)
 
-    def _randomness(self, start: Any) -> Randomness:
+    def _randomness(self, start: jax.Array) -> Randomness:
         """Return the randomness of one sample, from its start in the sequence of uniform numbers."""
         M, vectors, gumbels = self.tokens, 3 * (self.layers - 1), 6 * _PILOT_DRAWS
         uniforms = uniforms_from(start, 4 + 4 * vectors * M * M + gumbels)
@@ -162,11 +164,13 @@ class DeepChannel(MappedChannel):
         normals = normals_from(turns).reshape(2, 2, vectors, M, M)
         return Randomness(blocks.reshape(2, 2), random_rotations(normals), -jnp.log(-jnp.log(rest)))
 
-    def program(self, draws: int, seed: int) -> Any:
+    def program(self, draws: int, seed: int) -> Callable[..., SampleMoments]:
         normals = _normals(max(_LIST, draws), 3 * (self.size - self.tokens), seed, self.precision)
         return partial(_program, self, draws, normals)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int, *, normals: Any = None) -> SampleMoments:
+    def moments(
+        self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int, *, normals: Any = None
+    ) -> SampleMoments:
         L, M = self.layers, self.tokens
         given = y, omega, prior, self._randomness(key)
         y, omega, prior, own = jax.tree.map(lambda x: x.astype(normals.dtype), given)
@@ -194,14 +198,14 @@ class DeepChannel(MappedChannel):
             log_weights.append(jnp.where(point.exist, -log_sum(terms), -jnp.inf))
         return _moments_of(points, log_weights, gaussian.variances)
 
-    def _drawn(self, normals: Any, own: Randomness, stage: int, each: int) -> list[Vector]:
+    def _drawn(self, normals: jax.Array, own: Randomness, stage: int, each: int) -> list[Vector]:
         """Return normals of the L - 1 drawn layers for three sources, in two independent lists.
 
         A list is a block of the shared normals, in which every layer is turned by its own rotation.
         """
         M, vectors, size = self.tokens, 3 * (self.layers - 1), self.size - self.tokens
 
-        def half(block: Any, turns: Any) -> Vector:
+        def half(block: jax.Array, turns: jax.Array) -> Vector:
             start = each // 2 * jnp.floor(block * (normals.shape[1] // (each // 2))).astype(int)
             rows = jax.lax.dynamic_slice_in_dim(normals, start, each // 2, axis=1)
             return [
@@ -212,7 +216,7 @@ class DeepChannel(MappedChannel):
         turned = [jnp.concatenate(pair) for pair in zip(*both, strict=True)]
         return [turned[k * size : (k + 1) * size] for k in range(3)]
 
-    def _modes(self, u: Any, prior: Prior, lists: list[Vector], gumbel: Any) -> Mixture:
+    def _modes(self, u: jax.Array, prior: Prior, lists: list[Vector], gumbel: jax.Array) -> Mixture:
         """Return Gaussians around the modes reached from pilots; pilots are drawn by the root of their weights."""
         points = self._last_solved(u, prior, lists[0])
         if self.invertible:
@@ -225,7 +229,7 @@ class DeepChannel(MappedChannel):
         chosen = jax.lax.top_k(scores, _PILOTS)[1]
         x = jnp.stack([jnp.concatenate(entry) for entry in zip(*(_flat(p.x[:-1]) for p in points), strict=True)], 1)
 
-        def last(x: Any) -> Any:
+        def last(x: jax.Array) -> jax.Array:
             *_, matrices = self._drawn_layers(prior, list(x), self.layers - 1)
             return jnp.stack(_back_through(matrices, list(u)))
 
@@ -234,18 +238,18 @@ class DeepChannel(MappedChannel):
         steps = _STEPS if self.invertible else 3 * _STEPS
         return modes(lambda x, sign: (sign * last(x) - centre) / scale, x[chosen], signs, steps)
 
-    def _drawn_layers(self, prior: Prior, x: Vector, count: int) -> tuple[list[Vector], list[Vector], list[Any]]:
+    def _drawn_layers(self, prior: Prior, x: Vector, count: int) -> tuple[list[Vector], list[Vector], list[Matrix]]:
         """Return x, v_l and A_l of the first layers, from whitened entries."""
         rows: list[Vector] = []
         v: list[Vector] = []
-        matrices: list[Any] = []
+        matrices: list[Matrix] = []
         for layer in range(count):
             rows.append(x[layer * self.tokens : (layer + 1) * self.tokens])
             v.append(_through(matrices, _coloured(prior, layer, rows[-1])))
             matrices.append(mixing(v[-1], self.skip, self.activation))
         return rows, v, matrices
 
-    def _last_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
+    def _last_solved(self, u: jax.Array, prior: Prior, x: Vector) -> list[Points]:
         """Return points with z_L solved, from whitened entries of the other layers."""
         rows, v, matrices = self._drawn_layers(prior, x, self.layers - 1)
         t = solved(matrices[-1], list(u))
@@ -256,7 +260,7 @@ class DeepChannel(MappedChannel):
             found.append(self._weighed(prior, [*rows, last], v[-1], t, matrices, True))
         return found
 
-    def _last_but_one_solved(self, u: Any, prior: Prior, x: Vector) -> list[Points]:
+    def _last_but_one_solved(self, u: jax.Array, prior: Prior, x: Vector) -> list[Points]:
         """Return points with v_{L-1} solved, from whitened entries of all layers but L-1."""
         rows, _, early = self._drawn_layers(prior, x, self.layers - 2)
         last = x[-self.tokens :]
@@ -271,13 +275,15 @@ class DeepChannel(MappedChannel):
                 found.append(self._weighed(prior, [*rows, middle, last], v, t, matrices, exist))
         return found
 
-    def _signs(self, u: Any, t: Vector) -> list[Any]:
+    def _signs(self, u: jax.Array, t: Vector) -> list[float] | list[jax.Array]:
         """Return signs of u that may have a root; softmax keeps the sign of the difference of two tokens."""
         if self.activation == "linear":
             return [1.0, -1.0]
         return [jnp.where((u[0] - u[1]) * (t[0] - t[1]) < 0, -1.0, 1.0)]
 
-    def _weighed(self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Any], exist: Any) -> Points:
+    def _weighed(
+        self, prior: Prior, x: list[Vector], v: Vector, t: Vector, matrices: list[Matrix], exist: jax.Array | bool
+    ) -> Points:
         """Return points with log |A_{L-1} .. A_1|/p(z_L) and log |A_{L-2} .. A_1| |d(R t)/dv|/p(z_{L-1})."""
         early = sum((jnp.log(determinant(A)) for A in matrices[:-1]), 0.0)
         middle, last = (_energy(prior, layer, x[layer]) for layer in (-2, -1))
@@ -296,18 +302,18 @@ def _whitened(prior: Prior, layer: int, z: Vector) -> Vector:
     return [(entry - w) / jnp.sqrt(prior.variances[layer]) for w, entry in zip(prior.centre[layer], z, strict=True)]
 
 
-def _energy(prior: Prior, layer: int, x: Vector) -> Any:
+def _energy(prior: Prior, layer: int, x: Vector) -> jax.Array:
     """Return -log p of a layer."""
     return 0.5 * dot(x, x) + 0.5 * len(x) * (jnp.log(prior.variances[layer]) + _LOG_2PI)
 
 
-def _through(matrices: list[Any], x: Vector) -> Vector:
+def _through(matrices: list[Matrix], x: Vector) -> Vector:
     for A in matrices:
         x = applied(A, x)
     return x
 
 
-def _back_through(matrices: list[Any], x: Vector) -> Vector:
+def _back_through(matrices: list[Matrix], x: Vector) -> Vector:
     for A in reversed(matrices):
         x = solved(A, x)
     return x
@@ -317,10 +323,10 @@ def _flat(rows: list[Vector]) -> Vector:
     return [entry for row in rows for entry in row]
 
 
-def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) -> SampleMoments:
+def _moments_of(points: list[Points], log_weights: list[jax.Array], variances: jax.Array) -> SampleMoments:
     """Return the moments of the weighted points for either list, with a leading axis for the list."""
 
-    def joined(parts: Any) -> Any:
+    def joined(parts: Iterable[jax.Array]) -> jax.Array:
         return jnp.concatenate([part.reshape(2, -1) for part in parts], 1)
 
     log_w = joined(log_weights)
@@ -342,14 +348,20 @@ def _moments_of(points: list[Points], log_weights: list[Any], variances: Any) ->
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _program(
-    channel: DeepChannel, draws: int, normals: Any, y: Any, omega: Any, prior: Any, keys: Any
+    channel: DeepChannel,
+    draws: int,
+    normals: jax.Array,
+    y: jax.Array,
+    omega: jax.Array,
+    prior: jax.Array,
+    keys: jax.Array,
 ) -> SampleMoments:
     return jax.vmap(lambda *one: channel.moments(*one, draws=draws, normals=normals))(y, omega, prior, keys)
 
 
 @lru_cache(maxsize=16)
 @double_precision()
-def _normals(count: int, dim: int, seed: int, dtype: str) -> Any:
+def _normals(count: int, dim: int, seed: int, dtype: str) -> jax.Array:
     """Return normals (dim, count) from a Sobol sequence, on the device."""
     normals = ndtri(sobol_uniforms(count, dim, (streams.DEEP_CHANNEL_NORMALS, seed))).T
     return jnp.asarray(np.ascontiguousarray(normals), dtype)

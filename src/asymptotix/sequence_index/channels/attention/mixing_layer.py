@@ -7,10 +7,13 @@ compiler then fuses whole formulas and handles no tiny matrices. R is the row-wi
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Vector = list[Any]
 Matrix = list[list[Any]]
@@ -62,7 +65,7 @@ def solved(A: Matrix, b: Vector) -> Vector:
     return x
 
 
-def determinant(A: Matrix) -> Any:
+def determinant(A: Matrix) -> jax.Array:
     """Return |det A|."""
     if len(A) == 2:
         product = A[0][0] * A[1][1] - A[0][1] * A[1][0]
@@ -94,7 +97,7 @@ def has_inverse(tokens: int, activation: str) -> bool:
     return activation == "linear" or tokens == 2
 
 
-def log_slope(v: Vector, t: Vector, activation: str) -> Any:
+def log_slope(v: Vector, t: Vector, activation: str) -> jax.Array:
     """Return log |det d(R(v v^T) t)/dv|, where there is a closed form.
 
     Linear: R t = v (v.t), with the Jacobian (v.t) I + v t^T. Softmax with two tokens: the rows depend on v through the
@@ -107,7 +110,7 @@ def log_slope(v: Vector, t: Vector, activation: str) -> Any:
     return jnp.log(2 * (gap * spread) ** 2 + _tiny(gap)) + saturation
 
 
-def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
+def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, jax.Array]:
     """Return one of the two solutions +-v of R(v v^T) t = r, and whether they exist."""
     if activation == "linear":
         square = dot(r, t)
@@ -123,10 +126,10 @@ def inverted(t: Vector, r: Vector, activation: str) -> tuple[Vector, Any]:
     return [logit1 / gap, -logit2 / gap], exists
 
 
-def _ratio(top: Any, bottom: Any) -> Any:
+def _ratio(top: jax.Array, bottom: jax.Array) -> jax.Array:
     return top / jnp.where(bottom == 0, _tiny(bottom), bottom)
 
 
-def _tiny(x: Any) -> Any:
+def _tiny(x: jax.Array) -> np.floating:
     """Return the smallest normal number of the precision of ``x``."""
     return jnp.finfo(x.dtype).tiny

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import helmert
 
+from ....numerics.arrays import Array
 from ...models import attention_map
 from ...models.deep_attention import DeepAttention
 from ...models.rank_one import array_namespace
@@ -45,7 +46,7 @@ class OneLayerChannel(MappedChannel):
     def __str__(self) -> str:
         return str(self.attention)
 
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: Array) -> Any:
         return attention_map.output(Z, self.attention)
 
 
@@ -63,10 +64,10 @@ class Fibre(NamedTuple):
         Covariance of the indices at fixed x, before d d^T is subtracted.
     """
 
-    at: Callable[[Any, Any], tuple[Any, Any, Any]]
-    low: Any
-    high: Any
-    rest: Any
+    at: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array | None]]
+    low: jax.Array | float
+    high: jax.Array | float
+    rest: jax.Array
 
 
 class LineFibreChannel(OneLayerChannel):
@@ -75,13 +76,13 @@ class LineFibreChannel(OneLayerChannel):
     branches = 2
 
     @abc.abstractmethod
-    def fibre(self, y: Any, omega: Any, V: Any) -> Fibre:
+    def fibre(self, y: jax.Array, omega: jax.Array, V: jax.Array) -> Fibre:
         """Return the fibre of one observation ``y`` (flat), with its prior N(omega (P, M), V (P, P))."""
 
     def footprint(self, draws: int) -> int:
         return NODES * (self.size + 2)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         M, n = self.tokens, self.size
         fibre = self.fibre(y, omega.reshape(-1, M), prior[::M, ::M])
         x, branch, log_weights = line_nodes(lambda x, b: fibre.at(x, b)[0], fibre.low, fibre.high, self.branches)
@@ -108,7 +109,7 @@ class RotationChannel(LineFibreChannel):
         super().__init__(attention, 2 * M - 1)
         self.branches = 1 if M == 1 else 2
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         xp = array_namespace(Z)
         first, second = Z[:, 0], Z[:, 1]
         radius = xp.maximum(xp.hypot(first[:, :1], second[:, :1]), _TINY)
@@ -118,11 +119,11 @@ class RotationChannel(LineFibreChannel):
             across = across * xp.where(across[:, 1:2] < 0, -1.0, 1.0)
         return xp.stack([along, across], 1)
 
-    def fibre(self, y: Any, omega: Any, V: Any) -> Fibre:
+    def fibre(self, y: jax.Array, omega: jax.Array, V: jax.Array) -> Fibre:
         n, U, precision = self.size, y.reshape(2, self.tokens), _inverse(V)
         constant = jnp.log(U[0, 0]) - self.tokens * (_LOG_2PI + 0.5 * jnp.log(_determinant(V)))
 
-        def at(angle: Any, branch: Any) -> tuple[Any, Any, Any]:
+        def at(angle: jax.Array, branch: jax.Array) -> tuple[jax.Array, jax.Array, None]:
             cos, sin = jnp.cos(angle), jnp.sin(angle)
             across = U[1] * (1.0 - 2.0 * branch)
             Z = jnp.stack([cos * U[0] - sin * across, sin * U[0] + cos * across])
@@ -144,20 +145,20 @@ class DirectionChannel(LineFibreChannel):
     def __init__(self, attention: DeepAttention) -> None:
         super().__init__(attention, 2)
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         xp = array_namespace(Z)
         d, s = (Z[:, :, 0] - Z[:, :, 1]) / np.sqrt(2), (Z[:, :, 0] + Z[:, :, 1]) / np.sqrt(2)
         rho = xp.maximum(xp.hypot(d[:, 0], d[:, 1]), _TINY)
         return xp.stack([rho, (s * d).sum(1) / rho], 1)
 
-    def fibre(self, y: Any, omega: Any, V: Any) -> Fibre:
+    def fibre(self, y: jax.Array, omega: jax.Array, V: jax.Array) -> Fibre:
         rho, sigma = y
         precision = _inverse(V)
         turn = np.array([[1.0, 1.0], [-1.0, 1.0]]) / np.sqrt(2)  # columns (u_1, u_2) = (d, s) turn^T
         d0, s0 = (omega @ turn).T
         constant = jnp.log(rho) - 1.5 * _LOG_2PI - 0.5 * jnp.log(_determinant(V))
 
-        def at(angle: Any, branch: Any) -> tuple[Any, Any, Any]:
+        def at(angle: jax.Array, branch: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             e = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
             along = V @ e
             variance, miss = e @ along, sigma - e @ s0
@@ -184,7 +185,7 @@ class ScaleChannel(LineFibreChannel):
         self._seen = M - 1 if softmax else M
         self._basis = np.roll(helmert(M, full=True), -1, axis=0) if softmax else np.eye(M)
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         xp = array_namespace(Z)
         k, q = Z[:, 0] @ self._basis.T, Z[:, 1] @ self._basis.T
         difference = k[:, : self._seen]
@@ -192,14 +193,14 @@ class ScaleChannel(LineFibreChannel):
         size = size * xp.where(difference[:, :1] < 0, -1.0, 1.0)
         return xp.concatenate([difference / size, q * size], 1)
 
-    def fibre(self, y: Any, omega: Any, V: Any) -> Fibre:
+    def fibre(self, y: jax.Array, omega: jax.Array, V: jax.Array) -> Fibre:
         seen, M, basis = self._seen, self.tokens, self._basis
         e, a = y[:seen], y[seen:]
         k0, q0 = omega @ basis.T
         precision, uniform = _inverse(V), M - seen  # 1 with softmax, 0 with linear activation
         constant = -0.5 * (seen * (2 * _LOG_2PI + jnp.log(_determinant(V))) + uniform * (_LOG_2PI + jnp.log(V[1, 1])))
 
-        def at(x: Any, branch: Any) -> tuple[Any, Any, Any]:
+        def at(x: jax.Array, branch: jax.Array) -> tuple[jax.Array, jax.Array, None]:
             kappa = jnp.exp(x) * (1.0 - 2.0 * branch)
             k, q = kappa * e, a / kappa
             miss = q[seen:] - q0[seen:]
@@ -234,11 +235,11 @@ class HeadsChannel(OneLayerChannel):
     def footprint(self, draws: int) -> int:
         return len(self._signs) * 2 * self.attention.heads * self.tokens + self.size**2
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         u = self._sums @ Z
         return u * array_namespace(Z).where(u[:, :, :1] < 0, -1.0, 1.0)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         H, M = self.attention.heads, self.tokens
         V = prior[::M, ::M]
         S = self._sums @ V @ self._sums.T
@@ -253,19 +254,19 @@ class HeadsChannel(OneLayerChannel):
         return found._replace(shift=lift @ found.shift, covariance=lift @ found.covariance @ lift.T + rest)
 
 
-def _determinant(V: Any) -> Any:
+def _determinant(V: jax.Array) -> jax.Array:
     return V[0, 0] * V[1, 1] - V[0, 1] * V[1, 0]
 
 
-def _inverse(V: Any) -> Any:
+def _inverse(V: jax.Array) -> jax.Array:
     swapped = jnp.stack([jnp.stack([V[1, 1], -V[0, 1]]), jnp.stack([-V[1, 0], V[0, 0]])])
     return swapped / _determinant(V)
 
 
-def _energy(precision: Any, x: Any) -> Any:
+def _energy(precision: jax.Array, x: jax.Array) -> jax.Array:
     """Return the sum of x^T precision x over the columns of x (2, m)."""
     return (precision[0, 0] * x[0] ** 2 + 2 * precision[0, 1] * x[0] * x[1] + precision[1, 1] * x[1] ** 2).sum()
 
 
-def _norm(x: Any) -> Any:
+def _norm(x: jax.Array) -> jax.Array:
     return jnp.sqrt((x**2).sum())

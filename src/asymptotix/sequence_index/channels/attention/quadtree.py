@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import platform
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -84,7 +83,7 @@ def _power_of_two(typingctx, n):
 
 
 @_inlined
-def _exp(real, x) -> Any:
+def _exp(real, x) -> np.floating:
     """Return exp(x), x clipped to [-60, 60], to 1e-8 or to rounding, as 2^n 2^r; a polynomial gives 2^r."""
     y = min(max(x, real(-60)), real(60)) * real(1.4426950408889634)
     n = np.rint(y)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
+from ....numerics.arrays import Array
 from ....numerics.quadrature import Estimate
 from ...models import rank_one
 from ..protocol import DEFAULT_ACCURACY, Accuracy, Averager, Averages, Channel, Posterior
@@ -25,13 +26,13 @@ class SignChannel(Channel):
     def __init__(self, tokens: int, activation: str) -> None:
         self.tokens, self.outputs, self._activation = tokens, tokens, activation
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         return rank_one.canonical_sign(Z[:, 0])
 
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: Array) -> Any:
         return rank_one.output(Z, 0.0, self._activation)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+    def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         xp = rank_one.array_namespace(omega)
         z, w = observation, omega[:, 0]
         v = V[..., 0, 0]

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from scipy.special import lambertw, ndtri
 
+from ....numerics.arrays import Array
 from ....numerics.precision import double_precision
 from ....numerics.quadrature import Estimate
 from ....numerics.threads import available_cores
@@ -54,17 +55,17 @@ class TwoLayerChannel(Channel):
         single._single = True
         return single
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         return rank_one.canonical_sign(rank_one.rotated_preactivation(Z, self.skip, self._activation))
 
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: Array) -> Any:
         u = rank_one.rotated_preactivation(Z, self.skip, self._activation)
         return rank_one.rotated_attention(u, self._activation)
 
-    def log_output_volume(self, observation: Any) -> Any:
+    def log_output_volume(self, observation: Array) -> Array:
         return rank_one.log_output_volume(observation, self._activation)
 
-    def posterior(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
+    def posterior(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> Posterior:
         n = omega.shape[0]
         # The fixed grid divides by the skip strength.
         there = isinstance(omega, jax.Array) and self.skip > 0 and jax.default_backend() != "cpu"
@@ -86,7 +87,13 @@ class TwoLayerChannel(Channel):
         return Posterior(log_evidence, shift.reshape(n, 2, 2), covariance.reshape(n, 2, 2, 2, 2))
 
     def score_squares(
-        self, observation: Any, Z: np.ndarray, noise: np.ndarray, V: np.ndarray, shares: np.ndarray, accuracy: Accuracy
+        self,
+        observation: np.ndarray,
+        Z: np.ndarray,
+        noise: np.ndarray,
+        V: np.ndarray,
+        shares: np.ndarray,
+        accuracy: Accuracy,
     ) -> ScoreSquares | None:
         if self.backend != "numba":
             return None
@@ -131,7 +138,7 @@ class TwoLayerChannel(Channel):
         return Z, np.stack([first, np.stack([minus, plus], 1)], 1), weights
 
 
-def _cast(x: Any, dtype: Any) -> Any:
+def _cast(x: Array, dtype: type[np.floating]) -> Array:
     """Cast an array on the host (from the theory) or on the device (from message passing), without moving it."""
     return x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
 

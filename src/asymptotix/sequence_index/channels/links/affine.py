@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,9 @@ from ..tools.sample_moments import SampleMoments
 from ..tools.small_matrices import cholesky, solve_lower
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
+
+if TYPE_CHECKING:
+    import jax
 
 
 class LinearChannel(LinkChannel):
@@ -43,7 +46,7 @@ class LinearChannel(LinkChannel):
     def exact(self) -> LinearAverager:
         return LinearAverager(self.indices, self.tokens, self._B, self.model.noise, len(self._unseen), self._doubt)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: Any, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         noise, B = self.model.noise, self._B
         residual = self._seen @ (y - self._offset) - B @ omega
         S = B @ prior @ B.T + noise * np.eye(len(B))

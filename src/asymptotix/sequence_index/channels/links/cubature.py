@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,9 @@ _WINDOW = 8.5
 class Cubes(NamedTuple):
     """Cubes of R^n: centres (m, n), half-widths (m,), and the logarithms of their priorities for a split (m,)."""
 
-    centre: Any
-    half: Any
-    urgency: Any
+    centre: jax.Array
+    half: jax.Array
+    urgency: jax.Array
 
 
 class CubatureChannel(LinkChannel):
@@ -55,23 +56,23 @@ class CubatureChannel(LinkChannel):
         cells = self._grid**n + self._levels * draws * (2**n - 1)
         return cells * max(self._order, 3) ** n * (4 + 2 * n)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         root = cholesky(prior)
         noise, n = self.model.noise, self.size
 
-        def extended(x: Any) -> Any:
+        def extended(x: jax.Array) -> jax.Array:
             return self.link(omega + root @ x[:n]) + float(np.sqrt(noise)) * x[n:]
 
         nearest, _ = projected(extended, y, jnp.zeros(n + self.noises), 12)
         reach = _WINDOW + jnp.abs(nearest[:n]).max()
 
-        def residual(x: Any) -> Any:
+        def residual(x: jax.Array) -> jax.Array:
             return (self.link(omega + root @ x) - y) / float(np.sqrt(noise))
 
         cells = self._refined(residual, reach, draws)
         return coloured(self._integrated(residual, cells), root)
 
-    def _refined(self, residual: Any, reach: Any, draws: int) -> Cubes:
+    def _refined(self, residual: Callable[[jax.Array], jax.Array], reach: jax.Array, draws: int) -> Cubes:
         n = self.size
         axis = (np.arange(self._grid) + 0.5) * 2 / self._grid - 1
         grid = np.stack(np.meshgrid(*[axis] * n, indexing="ij"), -1).reshape(-1, n)
@@ -83,14 +84,14 @@ class CubatureChannel(LinkChannel):
         empty = Cubes(jnp.zeros((room, n)), jnp.zeros(room), jnp.full(room, -jnp.inf))
         cells = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, empty)
 
-        def split(level: Any, cells: Cubes) -> Cubes:
+        def split(level: jax.Array, cells: Cubes) -> Cubes:
             _, chosen = jax.lax.top_k(cells.urgency.astype(jnp.float32), draws)  # float64 would need a full sort
             half = cells.half[chosen]
             children = cells.centre[chosen] + halves[:, None] * half[:, None]
             new = self._with_urgency(residual, children.reshape(-1, n), jnp.tile(0.5 * half, 2**n))
 
             # The first child takes the place of its parent; the other children go to the end.
-            def placed(old: Any, x: Any) -> Any:
+            def placed(old: jax.Array, x: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_slice_in_dim(
                     old.at[chosen].set(x[:draws]), x[draws:], len(grid) + level * more, 0
                 )
@@ -99,7 +100,7 @@ class CubatureChannel(LinkChannel):
 
         return jax.lax.fori_loop(0, self._levels, split, cells)
 
-    def _with_urgency(self, residual: Any, centre: Any, half: Any) -> Cubes:
+    def _with_urgency(self, residual: Callable[[jax.Array], jax.Array], centre: jax.Array, half: jax.Array) -> Cubes:
         corners = centre[:, None] + self._corners * half[:, None, None]
         values = jax.vmap(jax.vmap(residual))(corners)
         low, high = values.min(1), values.max(1)
@@ -110,7 +111,7 @@ class CubatureChannel(LinkChannel):
         rough = ((high - low) ** 2).sum(-1) + (2 * half) ** 2
         return Cubes(centre, half, log_mass + 2 * jnp.log(jnp.minimum(rough, 1.0)))
 
-    def _integrated(self, residual: Any, cells: Cubes) -> SampleMoments:
+    def _integrated(self, residual: Callable[[jax.Array], jax.Array], cells: Cubes) -> SampleMoments:
         n = self.size
         nodes, weights = np.polynomial.legendre.leggauss(self._order)
         grid = np.stack(np.meshgrid(*[nodes] * n, indexing="ij"), -1).reshape(-1, n)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ class CurveChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 2 * _NODES * (40 if all(self._affine) else 600)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         root = cholesky(prior)
         deviation = jnp.sqrt(jnp.diag(prior))
         far = root @ projected(lambda x: self.link(omega + root @ x), y, jnp.zeros(2), 12)[0]
@@ -79,25 +79,30 @@ class CurveChannel(LinkChannel):
         normal = -half_log_det(correlation) - np.log(2 * np.pi)
         return weighted_moments(log_weights + normal, t * deviation)
 
-    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
+    def support(self, y: jax.Array, z: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         nodes = [self._nodes(y, 0.0, 1.0, 0.0, i, _SUPPORT_NODES, z[i]) for i in (0, 1)]
         every = _SUPPORT_NODES // _SUPPORT_LINE_NODES
         log_weights, points = self._on_curve(y, 0.0, 1.0, nodes, every)
         return points[None], log_weights[None]
 
     def _on_curve(
-        self, y: Any, omega: Any, deviation: Any, nodes: list[tuple[Any, Any]], every: int
-    ) -> tuple[Any, Any]:
+        self,
+        y: jax.Array,
+        omega: jax.Array | float,
+        deviation: jax.Array | float,
+        nodes: list[tuple[jax.Array, jax.Array]],
+        every: int,
+    ) -> tuple[jax.Array, jax.Array]:
         """Return log-weights and places t (m, 2) of points omega + deviation t of the curve, from both charts.
 
         Roots are searched between nodes of the other chart, ``every`` nodes apart.
         """
         branch, parts = self.model.branch, []
 
-        def residual(t: Any) -> Any:
+        def residual(t: jax.Array) -> jax.Array:
             return self.link(omega + deviation * t)[0] - y[0]
 
-        def branch_of(t: Any) -> Any:
+        def branch_of(t: jax.Array) -> jax.Array:
             assert branch is not None
             return branch(omega + deviation * t)
 
@@ -109,11 +114,19 @@ class CurveChannel(LinkChannel):
         log_weights, t = (jnp.concatenate(column) for column in zip(*parts, strict=True))
         return log_weights, t
 
-    def _on_line(self, residual: Any, branch: Any, solved: int, line: Any, t: Any, log_step: Any) -> tuple[Any, Any]:
+    def _on_line(
+        self,
+        residual: Callable[[jax.Array], jax.Array],
+        branch: Callable[[jax.Array], jax.Array] | None,
+        solved: int,
+        line: jax.Array,
+        t: jax.Array,
+        log_step: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
         """Return log-weights and places of the roots along the line of index ``solved``; the other index is t."""
         free = 1 - solved
 
-        def point(s: Any) -> Any:
+        def point(s: jax.Array) -> jax.Array:
             return jnp.zeros(2).at[free].set(t).at[solved].set(s)
 
         along = None if branch is None else lambda s: branch(point(s))
@@ -129,8 +142,15 @@ class CurveChannel(LinkChannel):
         return jnp.where(found & (steep[:, solved] > 0), log_weight, -jnp.inf), x
 
     def _nodes(
-        self, y: Any, omega: Any, deviation: Any, far: Any, free: int, count: int, truth: Any = None
-    ) -> tuple[Any, Any]:
+        self,
+        y: jax.Array,
+        omega: jax.Array | float,
+        deviation: jax.Array | float,
+        far: jax.Array | float,
+        free: int,
+        count: int,
+        truth: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
         """Return nodes t of z_F = omega + deviation t, and the logarithms of their steps.
 
         The nodes are equal steps of t T_0/T + sum_c asinh((t - t_c)/delta_c), inverted by bisection and Newton's
@@ -146,17 +166,17 @@ class CurveChannel(LinkChannel):
             centre, close = jnp.concatenate([centre, both]), jnp.append(close, jnp.full(2, _FINEST))
         T = _WINDOW + far  # far: from omega to the nearest point of the curve
 
-        def cumulative(t: Any) -> Any:
+        def cumulative(t: jax.Array) -> jax.Array:
             return 6 * t / T + jnp.arcsinh((t[:, None] - centre) / close).sum(1)
 
-        def density(t: Any) -> Any:
+        def density(t: jax.Array) -> jax.Array:
             return 6 / T + (1 / jnp.sqrt((t[:, None] - centre) ** 2 + close**2)).sum(1)
 
         ends = cumulative(jnp.array([-1.0, 1.0]) * T)
         step = (ends[1] - ends[0]) / count
         wanted = ends[0] + (jnp.arange(count) + 0.5) * step
 
-        def halve(_: Any, bracket: tuple[Any, Any]) -> tuple[Any, Any]:
+        def halve(_: object, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             middle = 0.5 * (bracket[0] + bracket[1])
             high = cumulative(middle) > wanted
             return jnp.where(high, bracket[0], middle), jnp.where(high, middle, bracket[1])
@@ -178,7 +198,7 @@ def critical_points(model: ObservedLink) -> list[tuple[np.ndarray, np.ndarray, n
     gradient, hessian = jax.grad(lambda z: link(z)[0]), jax.hessian(lambda z: link(z)[0])
     z = jnp.asarray(2 * np.random.default_rng(streams.CRITICAL_POINT_STARTS).standard_normal((256, 2)))
 
-    def newton(z: Any, _: Any) -> tuple[Any, None]:
+    def newton(z: jax.Array, _: object) -> tuple[jax.Array, None]:
         H, g = jax.vmap(hessian)(z), jax.vmap(gradient)(z)
         step = -jnp.einsum("nij,nj->ni", jax.vmap(_pseudo_inverse)(H), g)
         return z + step * jnp.minimum(1, 1 / (jnp.linalg.norm(step, axis=1, keepdims=True) + 1e-12)), None
@@ -198,7 +218,7 @@ def _distinct(place: np.ndarray, value: np.ndarray, bend: np.ndarray) -> tuple[n
     return place[first], value[first], bend[first]
 
 
-def _pseudo_inverse(H: Any) -> Any:
+def _pseudo_inverse(H: jax.Array) -> jax.Array:
     """Return the pseudo-inverse of a symmetric matrix (2, 2); eigenvalues are the diagonal's mean +- a radius."""
     mean = 0.5 * jnp.trace(H)
     apart = H - mean * jnp.eye(2)

@@ -11,8 +11,9 @@ with m_c draws from the density q_c in chart c: the weights stay finite where on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,19 +42,19 @@ _LOG_2PI = float(np.log(2 * np.pi))
 class Pilots(NamedTuple):
     """Points of the fibre near prior draws, their weights, and a Gaussian proposal fitted to them."""
 
-    points: Any
-    weights: Any
-    mean: Any
-    covariance: Any
+    points: jax.Array
+    weights: jax.Array
+    mean: jax.Array
+    covariance: jax.Array
 
 
 class Charts(NamedTuple):
     """Solved coordinates (charts, r), drawn coordinates (charts, n - r), mean and covariance of the second proposal."""
 
-    solved: Any
-    drawn: Any
-    mean: Any
-    covariance: Any
+    solved: jax.Array
+    drawn: jax.Array
+    mean: jax.Array
+    covariance: jax.Array
 
 
 class FibreChannel(LinkChannel):
@@ -89,17 +90,17 @@ class FibreChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return draws * self.starts * (self.starts + 6 * self.dimension * (self.dimension + 4))
 
-    def whitened(self, omega: Any, root: Any) -> Any:
+    def whitened(self, omega: jax.Array, root: jax.Array) -> Callable[[jax.Array], jax.Array]:
         """Return the link as a function of the whitened coordinates."""
         return lambda x: self.link(omega + root @ x)
 
     @cached_property
-    def support_program(self) -> Any:
+    def support_program(self) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
         rows, amplitude = np.arange(self.size) // self.tokens, float(np.sqrt(self.model.noise))
         phi = self.whitened(jnp.zeros(self.size), jnp.eye(self.size))
         points_of = FibreSupport(phi, rows, self._affine, self.symmetry.exchangeable)
 
-        def found(y: np.ndarray, z: np.ndarray, keys: Any, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        def found(y: np.ndarray, z: np.ndarray, keys: np.ndarray, longer: int = 1) -> tuple[np.ndarray, np.ndarray]:
             noise = (y - self.model.values(z)) / amplitude if amplitude else np.zeros((len(y), 0))
             x, log_weights = points_of(y[:, 0], np.concatenate([z, noise], 1), keys, longer * _SUPPORT_DRAWS)
             noise = x[..., self.size :]
@@ -107,7 +108,7 @@ class FibreChannel(LinkChannel):
 
         return found
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         root = cholesky(prior)
         phi = self.whitened(omega, root)
         found = fibre_moments(phi, y, key, (self.dimension, self.solved), draws, self.starts)
@@ -132,12 +133,14 @@ class NoisyFibreChannel(FibreChannel):
             f" solve {self.solved} of {self.dimension} coordinates"
         )
 
-    def whitened(self, omega: Any, root: Any) -> Any:
+    def whitened(self, omega: jax.Array, root: jax.Array) -> Callable[[jax.Array], jax.Array]:
         size, amplitude = self.size, float(np.sqrt(self.model.noise))
         return lambda x: self.link(omega + root @ x[:size]) + amplitude * x[size:]
 
 
-def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int, starts: int) -> SampleMoments:
+def fibre_moments(
+    phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Array, shape: tuple[int, int], draws: int, starts: int
+) -> SampleMoments:
     """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r)."""
     n, r = shape
     each = max(2, draws // CHARTS)
@@ -152,7 +155,7 @@ def fibre_moments(phi: Any, y: Any, key: Any, shape: tuple[int, int], draws: int
     return weighted_moments(jnp.where(found & jnp.isfinite(log_weights), log_weights, -jnp.inf), x)
 
 
-def find_pilots(phi: Any, y: Any, key: Any, n: int) -> Pilots:
+def find_pilots(phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Array, n: int) -> Pilots:
     """Project prior draws on the fibre and fit a Gaussian to the successful ones, widened for safe tails."""
     start = jax.random.normal(key, (_PILOTS, n))
     points, residual = jax.vmap(lambda x: projected(phi, y, x, 10))(start)
@@ -171,7 +174,7 @@ def find_pilots(phi: Any, y: Any, key: Any, n: int) -> Pilots:
     return Pilots(points, weights, mean, wider)
 
 
-def choose_charts(phi: Any, pilots: Pilots, key: Any, r: int) -> Charts:
+def choose_charts(phi: Callable[[jax.Array], jax.Array], pilots: Pilots, key: jax.Array, r: int) -> Charts:
     """Return charts that solve, at random pilots, the r coordinates whose uncertainty moves the output most."""
     n = pilots.points.shape[1]
     chosen = jax.random.choice(key, _PILOTS, (CHARTS,), p=pilots.weights)
@@ -183,7 +186,7 @@ def choose_charts(phi: Any, pilots: Pilots, key: Any, r: int) -> Charts:
     return Charts(solved, drawn, mean, covariance)
 
 
-def _pivots(J: Any, r: int) -> Any:
+def _pivots(J: jax.Array, r: int) -> jax.Array:
     """Return the numbers of r columns of large volume, chosen greedily, in increasing order."""
     free = jnp.ones(J.shape[1], bool)
     chosen = []
@@ -195,7 +198,7 @@ def _pivots(J: Any, r: int) -> Any:
     return jnp.sort(jnp.stack(chosen))
 
 
-def _draw_free(charts: Charts, key: Any, each: int) -> Any:
+def _draw_free(charts: Charts, key: jax.Array, each: int) -> jax.Array:
     """Return free coordinates (charts, each, n - r): half from the prior, half around the pilots."""
     d = charts.drawn.shape[1]
     half = each // 2
@@ -207,16 +210,24 @@ def _draw_free(charts: Charts, key: Any, each: int) -> Any:
     return jnp.concatenate([plain, around], 1)
 
 
-def _solve(phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any, starts: int) -> tuple[Any, Any]:
+def _solve(
+    phi: Callable[[jax.Array], jax.Array],
+    y: jax.Array,
+    pilots: Pilots,
+    charts: Charts,
+    free: jax.Array,
+    key: jax.Array,
+    starts: int,
+) -> tuple[jax.Array, jax.Array]:
     """Return roots (charts, each, starts, n) of phi = y in the solved coordinates, and which of them count."""
     each, r = free.shape[1], charts.solved.shape[1]
     n = r + free.shape[2]
     initial = _starting_points(pilots, charts, key, each, starts)
 
-    def at(S: Any, F: Any, drawn: Any, starting: Any) -> tuple[Any, Any]:
+    def at(S: jax.Array, F: jax.Array, drawn: jax.Array, starting: jax.Array) -> tuple[jax.Array, jax.Array]:
         base = jnp.zeros(n).at[F].set(drawn)
 
-        def one(t: Any) -> tuple[Any, Any]:
+        def one(t: jax.Array) -> tuple[jax.Array, jax.Array]:
             t, found = gauss_newton(lambda t: phi(base.at[S].set(t)), y, t, 10, 3)
             return base.at[S].set(t), found
 
@@ -228,7 +239,7 @@ def _solve(phi: Any, y: Any, pilots: Pilots, charts: Charts, free: Any, key: Any
     return jax.vmap(jax.vmap(at, (None, None, 0, 0)))(charts.solved, charts.drawn, free, initial)
 
 
-def _starting_points(pilots: Pilots, charts: Charts, key: Any, each: int, starts: int) -> Any:
+def _starting_points(pilots: Pilots, charts: Charts, key: jax.Array, each: int, starts: int) -> jax.Array:
     """Return starts (charts, each, starts, r): a grid if r = 1; else half random, half pilots and mirror images."""
     r = charts.solved.shape[1]
     first, second = jax.random.split(key)
@@ -243,11 +254,11 @@ def _starting_points(pilots: Pilots, charts: Charts, key: Any, each: int, starts
     return jnp.concatenate([near, plain], 2)
 
 
-def _log_balance(charts: Charts, J: Any, x: Any) -> Any:
+def _log_balance(charts: Charts, J: jax.Array, x: jax.Array) -> jax.Array:
     """Return the log of sum_c vol(J[:, S_c]) q_c(x_{F_c}) / N_n(x), for one point."""
     d = charts.drawn.shape[1]
 
-    def one(S: Any, F: Any, mean: Any, covariance: Any) -> Any:
+    def one(S: jax.Array, F: jax.Array, mean: jax.Array, covariance: jax.Array) -> jax.Array:
         B = J[:, S]
         drawn = x[F]
         plain = -0.5 * (drawn**2).sum()

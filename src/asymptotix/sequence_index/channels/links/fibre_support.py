@@ -17,16 +17,17 @@ cells with a root. Their arrays have coordinates first and places last, the axis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from ....numerics.arrays import Array
 from ....numerics.programs.compiled import compiled
 from ..tools.line_roots import root_between
 from ..tools.random_lists import kronecker_sequence, uniforms_from
@@ -81,7 +82,13 @@ class FibreSupport:
         Whether every row may take the place of every other.
     """
 
-    def __init__(self, phi: Any, rows: np.ndarray, affine: Sequence[bool], exchangeable: bool = False) -> None:
+    def __init__(
+        self,
+        phi: Callable[[jax.Array], jax.Array],
+        rows: np.ndarray,
+        affine: Sequence[bool],
+        exchangeable: bool = False,
+    ) -> None:
         self._phi, self._affine = unrolled(phi), affine
         every = _components(rows, len(affine) - len(rows), _EXCHANGEABLE if exchangeable else 1)
         kinds, counts = np.unique(every, axis=0, return_counts=True)
@@ -94,7 +101,7 @@ class FibreSupport:
         self._extrema = compiled(jax.vmap(self._extremum, -1))
         self._weighted = compiled(self._weighted_roots)
 
-    def __call__(self, y: np.ndarray, truth: np.ndarray, keys: Any, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, y: np.ndarray, truth: np.ndarray, keys: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
         """Return points (samples, lists, J, D) with phi(x) = y and log-weights (samples, lists, J), -inf for none.
 
         ``y`` (samples,) are the observations, ``truth`` (samples, D) the true coordinates; ``draws`` is the number per
@@ -112,7 +119,7 @@ class FibreSupport:
         x, log_weights = _in_pieces(self._weighted, *roots[:4], y[sample], truth[sample].T, around)
         return _by_list(x, log_weights - np.log(draws), roots.owner, len(y))
 
-    def _shares_of_charts(self, truth: Any) -> Any:
+    def _shares_of_charts(self, truth: jax.Array) -> jax.Array:
         """Return the shares (widths, D) of the charts in draws around a truth (D,) in all rows.
 
         A share follows the mean contribution of the coordinate to the variance of the output there.
@@ -164,10 +171,12 @@ class FibreSupport:
             found.append(Brackets(base[:, place], directions, line[cell, place], line[cell + 1, place], owner[place]))
         return found[0], found[1]
 
-    def _flagged_cells(self, along: Any, base: Any, line: Any, y: Any) -> tuple[Any, Any]:
+    def _flagged_cells(
+        self, along: jax.Array, base: jax.Array, line: jax.Array, y: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Return which cells (K - 1, m) between places (K, m) of lines change sign, and which turn towards zero."""
 
-        def at(base: Any, s: Any, y: Any) -> tuple[Any, Any]:
+        def at(base: jax.Array, s: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
             return jax.jvp(lambda s: self._residual(base, along, y, s), (s,), (1.0,))
 
         value, slope = jax.vmap(jax.vmap(at, (1, 0, 0)), (None, 0, None))(base, line, y)
@@ -180,17 +189,28 @@ class FibreSupport:
         place, hides = _in_pieces(self._extrema, *turning[:4], y[turning.owner // LISTS])
         return turning._replace(upper=place).some(hides), turning._replace(lower=place).some(hides)
 
-    def _extremum(self, base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any]:
+    def _extremum(
+        self, base: jax.Array, along: jax.Array, lower: jax.Array, upper: jax.Array, y: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         residual = partial(self._residual, base, along, y)
         place = root_between(jax.grad(residual), lower, upper, _STEPS)
         return place, residual(place) * residual(lower) < 0
 
     def _weighted_roots(
-        self, base: Any, along: Any, lower: Any, upper: Any, y: Any, truth: Any, shares: Any
-    ) -> tuple[Any, Any]:
+        self,
+        base: jax.Array,
+        along: jax.Array,
+        lower: jax.Array,
+        upper: jax.Array,
+        y: jax.Array,
+        truth: jax.Array,
+        shares: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
         """Return roots (D, r) and their log-weights (r,), from the shares of charts (widths, D, r)."""
 
-        def root(base: Any, along: Any, lower: Any, upper: Any, y: Any) -> tuple[Any, Any, Any]:
+        def root(
+            base: jax.Array, along: jax.Array, lower: jax.Array, upper: jax.Array, y: jax.Array
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             residual = partial(self._residual, base, along, y)
             x = base + root_between(residual, lower, upper, _STEPS) * along
             value, slopes = jax.value_and_grad(lambda x: self._phi(x)[0])(x)
@@ -201,7 +221,7 @@ class FibreSupport:
         good = close & jnp.isfinite(balance) & (balance > 0)
         return x, jnp.where(good, -jnp.log(jnp.where(good, balance, 1.0)), -jnp.inf)
 
-    def _residual(self, base: Any, along: Any, y: Any, s: Any) -> Any:
+    def _residual(self, base: jax.Array, along: jax.Array, y: jax.Array, s: jax.Array) -> jax.Array:
         return self._phi(base + s * along)[0] - y
 
 
@@ -223,7 +243,9 @@ def _components(rows: np.ndarray, noises: int, weight: int) -> np.ndarray:
     return np.pad(np.array(kinds), ((0, 0), (0, noises)))
 
 
-def _densities(kinds: np.ndarray, frequency: np.ndarray, x: Any, truth: Any, shares: Any) -> Any:
+def _densities(
+    kinds: np.ndarray, frequency: np.ndarray, x: jax.Array, truth: jax.Array, shares: jax.Array
+) -> jax.Array:
     """Return for every chart the density (D, r), at points (D, r), of its draws of all coordinates but the solved one.
 
     ``shares`` (widths, D, r) are the shares of the charts in draws of the first components; other components divide
@@ -255,7 +277,7 @@ def _joined(*parts: Brackets) -> Brackets:
     return Brackets(*(np.concatenate(columns, -1) for columns in zip(*parts, strict=True)))
 
 
-def _in_pieces(program: Any, *columns: np.ndarray) -> list[np.ndarray]:
+def _in_pieces(program: Callable[..., Sequence[Array]], *columns: np.ndarray) -> list[np.ndarray]:
     """Return the results of a program for columns (..., r), in pieces of one length."""
     count = columns[0].shape[-1]
     whole = -(-max(count, 1) // _PIECE) * _PIECE

@@ -6,7 +6,6 @@ One whitened coordinate is integrated exactly along random lines, between the po
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +47,7 @@ class LineChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return draws * (len(self._line) + (1 + self._most) * 48)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         n = self.size
         each = max(1, draws // (2 * n))
         root = cholesky(prior)
@@ -56,10 +55,10 @@ class LineChannel(LinkChannel):
         half = kronecker_normals(key, each * n, n - 1).reshape(each, n, n - 1)
         others = jnp.concatenate([half, -half])  # odd functions of the other coordinates cancel
 
-        def on_line(axis: int, x: Any) -> tuple[Any, Any, Any]:
+        def on_line(axis: int, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             point = jnp.insert(x, axis, 0.0)
 
-            def member(s: Any) -> Any:
+            def member(s: jax.Array) -> jax.Array:
                 return (jnp.abs(self.link(omega + root @ point.at[axis].set(s)) - y) <= tolerance).all()
 
             log_mass, mean, variance = member_intervals(member, self._line, self._most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
+from ....numerics.arrays import Array
 from ....numerics.precision import double_precision
 from ....numerics.programs.compiled import compiled, in_blocks
 from ....numerics.quadrature import Estimate, error_of_mean, sobol_normals
@@ -44,7 +46,7 @@ def _sizes_along(J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.eigh(np.einsum("akim,akjm->ij", unit, unit) / max(1, np.count_nonzero(length)))
 
 
-def rounding_of(y: Any) -> Any:
+def rounding_of(y: Array) -> jax.Array:
     """Return the largest difference of equal outputs by rounding; larger for numbers of single precision."""
     single = y.astype(np.float32).astype(y.dtype) == y
     return jnp.where(single, ROUNDING, _FINE_ROUNDING) * (1 + jnp.abs(y))
@@ -79,7 +81,7 @@ class LinkChannel(MappedChannel):
     def output_symmetry(self) -> RowSymmetry:
         return RowSymmetry.of_output(self._without_noise, self.indices, self.tokens, streams.ROW_SYMMETRY)
 
-    def prepared(self, observation: Any, Z: Any, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
+    def prepared(self, observation: Array, Z: Array, accuracy: Accuracy = DEFAULT_ACCURACY) -> PreparedPosterior:
         if self.finest is None:
             return super().prepared(observation, Z, accuracy)
         return SupportedPosterior(self, observation, Z, accuracy)
@@ -97,7 +99,7 @@ class LinkChannel(MappedChannel):
         found = self.exact()
         return None if found is None else InOwnUnits(found, self)
 
-    def support(self, y: Any, z: Any, key: Any) -> tuple[Any, Any]:
+    def support(self, y: jax.Array, z: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return points (lists, J, n) of the fibre of one observation, and log-weights (lists, J), -inf for none.
 
         ``y`` (k,) is the observation, ``z`` (n,) the true indices, around which points are dense; see :mod:`supported`.
@@ -105,11 +107,11 @@ class LinkChannel(MappedChannel):
         raise NotImplementedError
 
     @functools.cached_property
-    def support_program(self) -> Any:
+    def support_program(self) -> Callable[..., tuple[Array, Array]]:
         """The compiled program of :meth:`support` for many samples."""
         return compiled(jax.vmap(self.support))
 
-    def link(self, z: Any) -> Any:
+    def link(self, z: jax.Array) -> jax.Array:
         """Evaluate the observed link as a function R^n -> R^k with float outputs."""
         return flat_link(self.model, z)
 
@@ -117,7 +119,7 @@ class LinkChannel(MappedChannel):
         """Return observations (n, k) of index matrices (n, P, M), without noise."""
         return self.observe(Z, np.zeros((len(Z), self.noises)))
 
-    def observe(self, Z: Any, noise: Any = None) -> Any:
+    def observe(self, Z: Array, noise: Array | None = None) -> Any:
         """Return the observed outputs (n, k), in the units of :class:`ObservedLink`, with the noise of the model.
 
         Parameters
@@ -138,10 +140,10 @@ class LinkChannel(MappedChannel):
         return found if array_namespace(Z) is np else jnp.asarray(found, Z.dtype)
 
     @functools.cached_property
-    def _noise_program(self) -> Any:
+    def _noise_program(self) -> Callable[..., jax.Array]:
         return compiled(jax.vmap(self._hashed_noise))
 
-    def _hashed_noise(self, z: Any) -> Any:
+    def _hashed_noise(self, z: jax.Array) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(z, jnp.uint32).ravel()
         key = jax.random.PRNGKey(streams.HASHED_NOISE)
         for i in range(bits.size):
@@ -180,10 +182,10 @@ class LinkChannel(MappedChannel):
         return frame @ axes[:, seen]
 
     @functools.cached_property
-    def _own_program(self) -> Any:
+    def _own_program(self) -> Callable[..., jax.Array]:
         return compiled(jax.vmap(functools.partial(flat_link, self.model.own)))
 
-    def model_output(self, Z: Any) -> Any:
+    def model_output(self, Z: Array) -> Any:
         """Return the output (n, k) of the user's link, without noise."""
         if array_namespace(Z) is jnp:
             return self._own_program(Z.reshape(len(Z), self.size))
@@ -191,11 +193,11 @@ class LinkChannel(MappedChannel):
             return in_blocks(self._own_program, np.reshape(Z, (len(Z), self.size)))
 
     @functools.cached_property
-    def _volume_program(self) -> Any:
+    def _volume_program(self) -> Callable[..., jax.Array]:
         return compiled(jax.vmap(self.model.log_volume))
 
     @functools.cached_property
-    def _tangents_program(self) -> Any:
+    def _tangents_program(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
         return compiled(jax.vmap(lambda z: (self.link(z), jax.jacfwd(self.link)(z))))
 
     @functools.cached_property
@@ -206,7 +208,7 @@ class LinkChannel(MappedChannel):
         return self.noises == 0 and 0 < self.outputs <= numbers - 1
 
     @double_precision()
-    def log_output_volume(self, observation: Any) -> np.ndarray:
+    def log_output_volume(self, observation: Array) -> np.ndarray:
         """Return log |dy / d observation|; zero where the observation is discrete.
 
         For observations on a surface the mean is returned, because their tangents are known at the indices only.

@@ -5,8 +5,6 @@ One index is integrated exactly along lines, between the points where the link j
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +49,7 @@ class PlaneChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 48 * (len(self._cuts) + 3) * (193 + 7 * 48)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         free, solved = self._free, 1 - self._free
         deviation = jnp.sqrt(prior[free, free])
         slope = prior[free, solved] / prior[free, free]
@@ -63,8 +61,8 @@ class PlaneChannel(LinkChannel):
         weights = (jnp.diff(edges)[:, None] * (3 * u * (1 - u) * _U_WEIGHTS)).ravel()
         tolerance = ROUNDING * (1 + jnp.abs(y))
 
-        def on_line(t: Any) -> tuple[Any, Any, Any]:
-            def member(s: Any) -> Any:
+        def on_line(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            def member(s: jax.Array) -> jax.Array:
                 shift = jnp.zeros(2).at[free].set(deviation * t).at[solved].set(slope * deviation * t + width * s)
                 return (jnp.abs(self.link(omega + shift) - y) <= tolerance).all()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,23 +63,23 @@ class RootChannel(LinkChannel):
                 field[lost] = new
         return found
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: jax.Array, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         root = cholesky(prior)
         steps, polish = (_STEPS, _POLISH) if draws == _STARTS else (_MORE_STEPS, _MORE_POLISH)
         starts = jnp.asarray(self._starts[draws])
 
-        def phi(x: Any) -> Any:
+        def phi(x: jax.Array) -> jax.Array:
             return self.link(omega + root @ x)
 
-        def search(x: Any) -> tuple[Any, Any]:
+        def search(x: jax.Array) -> tuple[jax.Array, jax.Array]:
             return gauss_newton(phi, y, x, steps, polish)
 
-        def search_logs(x: Any) -> tuple[Any, Any]:
+        def search_logs(x: jax.Array) -> tuple[jax.Array, jax.Array]:
             nearly_log = partial(_nearly_log, jnp.abs(y))
             near = least_residual(lambda x: nearly_log(phi(x)), nearly_log(y), x, steps)
             return polished(phi, y, near, polish)
 
-        def mirrored(x: Any) -> Any:
+        def mirrored(x: jax.Array) -> jax.Array:
             return solve_lower(root, (-(omega + x @ root.T) - omega).T).T
 
         if draws == _STARTS:
@@ -101,7 +100,7 @@ class RootChannel(LinkChannel):
         return coloured(weighted_moments(jnp.where(ok, log_density - volume, -jnp.inf), x), root)
 
 
-def _nearly_log(size: Any, outputs: Any) -> Any:
+def _nearly_log(size: jax.Array, outputs: jax.Array) -> jax.Array:
     """Return functions of outputs that are logarithmic except near zero: small outputs then count like others."""
     return jnp.arcsinh(outputs / (_NEAR_ZERO * size + 1e-150))
 

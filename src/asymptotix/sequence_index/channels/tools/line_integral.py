@@ -27,15 +27,17 @@ NODES = _KEPT * _ORDER
 class Intervals(NamedTuple):
     """Intervals: centre, half-width, branch, and f at the left end, in the middle and at the right end."""
 
-    centre: Any
-    half: Any
-    branch: Any
-    left: Any
-    middle: Any
-    right: Any
+    centre: jax.Array
+    half: jax.Array
+    branch: jax.Array
+    left: jax.Array
+    middle: jax.Array
+    right: jax.Array
 
 
-def line_nodes(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -> tuple[Any, Any, Any]:
+def line_nodes(
+    f: Callable[[jax.Array, jax.Array], jax.Array], low: jax.Array | float, high: jax.Array | float, branches: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return nodes x_k, branches b_k, log-weights w_k: sum_b int exp(f(x, b)) h(x, b) dx = sum_k exp(w_k) h(x_k, b_k).
 
     Parameters
@@ -57,7 +59,9 @@ def line_nodes(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int)
     return x, branch, log_weights
 
 
-def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -> Intervals:
+def _refined(
+    f: Callable[[jax.Array, Any], jax.Array], low: jax.Array | float, high: jax.Array | float, branches: int
+) -> Intervals:
     width = (high - low) / _INITIAL
     branch = np.repeat(np.arange(branches), _INITIAL)
     places = [jnp.tile(low + width * (np.arange(_INITIAL) + shift), branches) for shift in (0.0, 0.5, 1.0)]
@@ -69,10 +73,10 @@ def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -
     empty = Intervals(jnp.zeros(room), jnp.zeros(room), jnp.zeros(room, first.branch.dtype), nothing, nothing, nothing)
     cells = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, empty)
 
-    def more(state: tuple[Any, Intervals, Any]) -> Any:
+    def more(state: tuple[int | jax.Array, Intervals, jax.Array]) -> jax.Array:
         return (state[0] < _ROUNDS) & (state[2] > -jnp.inf).any()
 
-    def halve(state: tuple[Any, Intervals, Any]) -> tuple[Any, Intervals, Any]:
+    def halve(state: tuple[int | jax.Array, Intervals, jax.Array]) -> tuple[int | jax.Array, Intervals, jax.Array]:
         number, cells, urgency = state
         _, chosen = jax.lax.top_k(urgency, _HALVED)
         cells = _halved(f, cells, chosen, urgency[chosen] > -jnp.inf, len(branch) + number * _HALVED)
@@ -81,7 +85,13 @@ def _refined(f: Callable[[Any, Any], Any], low: Any, high: Any, branches: int) -
     return jax.lax.while_loop(more, halve, (0, cells, _urgency(cells)))[1]
 
 
-def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: Any, place: Any) -> Intervals:
+def _halved(
+    f: Callable[[jax.Array, Any], jax.Array],
+    cells: Intervals,
+    chosen: jax.Array,
+    worth: jax.Array,
+    place: int | jax.Array,
+) -> Intervals:
     """Put the left halves of the chosen cells in place and the right halves at the end, where they are ``worth`` it."""
     old = jax.tree.map(lambda x: x[chosen], cells)
     half = 0.5 * old.half
@@ -89,7 +99,7 @@ def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: 
     left = Intervals(old.centre - half, half, old.branch, old.left, first, old.middle)
     right = Intervals(old.centre + half, half, old.branch, old.middle, second, old.right)
 
-    def placed(all_: Any, x: Any, y: Any) -> Any:
+    def placed(all_: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         kept = all_.at[chosen].set(jnp.where(worth, x, all_[chosen]))
         added = jnp.where(worth, y, jax.lax.dynamic_slice_in_dim(all_, place, _HALVED))
         return jax.lax.dynamic_update_slice_in_dim(kept, added, place, 0)
@@ -97,7 +107,7 @@ def _halved(f: Callable[[Any, Any], Any], cells: Intervals, chosen: Any, worth: 
     return jax.tree.map(placed, cells, left, right)
 
 
-def _height(cells: Intervals) -> Any:
+def _height(cells: Intervals) -> jax.Array:
     """Return how high f rises in a cell, by the parabola through its three values."""
     bend, slope = 0.5 * (cells.left + cells.right) - cells.middle, 0.5 * (cells.right - cells.left)
     inside = (bend < 0) & (abs(slope) < -2 * bend)
@@ -106,7 +116,7 @@ def _height(cells: Intervals) -> Any:
     return jnp.maximum(ends, jnp.where(inside, vertex, ends))
 
 
-def _urgency(cells: Intervals) -> Any:
+def _urgency(cells: Intervals) -> jax.Array:
     """Return the log-mass of cells to be halved, -inf for cells that are resolved or of negligible mass."""
     height = _height(cells)
     variation = height - jnp.minimum(cells.middle, jnp.minimum(cells.left, cells.right))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def places_on_line(count: int) -> np.ndarray:
     return 4 * np.sinh(np.linspace(-1, 1, count) * np.arcsinh(10))
 
 
-def first_places(flags: Any, order: np.ndarray, most: int) -> tuple[Any, Any]:
+def first_places(flags: jax.Array, order: np.ndarray, most: int) -> tuple[jax.Array, jax.Array]:
     """Return the places (most,) of the flags that are set, of least ``order`` first, and which of them exist.
 
     Maxima are taken one after the other, because sorts and cumulative sums take many times as long.
@@ -34,14 +34,16 @@ def first_places(flags: Any, order: np.ndarray, most: int) -> tuple[Any, Any]:
     return jnp.stack(places), jnp.stack(found)
 
 
-def sorted_few(x: Any) -> Any:
+def sorted_few(x: jax.Array) -> jax.Array:
     """Return the entries of a short vector in increasing order, by counting."""
     before = (x[None] < x[:, None]) | ((x[None] == x[:, None]) & np.tri(len(x), k=-1, dtype=bool))
     at = before.sum(1)[:, None] == np.arange(len(x))
     return jnp.where(at, x[:, None], -jnp.inf).max(0)
 
 
-def member_intervals(member: Any, nodes: np.ndarray, most: int) -> tuple[Any, Any, Any]:
+def member_intervals(
+    member: Callable[[jax.Array], jax.Array], nodes: np.ndarray, most: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return log-mass, mean and variance of N(0, 1) on each of ``most`` + 1 intervals where ``member(s)`` holds.
 
     The grid ``nodes`` and bisection give the ends; intervals on which ``member`` is false have log-mass -inf.
@@ -51,7 +53,7 @@ def member_intervals(member: Any, nodes: np.ndarray, most: int) -> tuple[Any, An
     cell, is_edge = first_places(flags[1:] != flags[:-1], central, most)
     left = flags[cell]
 
-    def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
+    def halve(_: object, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         a, b = ends
         middle = 0.5 * (a + b)
         same = jax.vmap(member)(middle) == left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,12 @@ _MOST_ROOTS, _MOST_EXTREMA, _STEPS = 6, 2, 18
 _MOST_CHANGES, _HALVINGS = 4, 50
 
 
-def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tuple[Any, Any]:
+def line_roots(
+    residual: Callable[[jax.Array], jax.Array],
+    line: jax.Array,
+    affine: bool,
+    branch: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[jax.Array, jax.Array]:
     """Return roots of a function of one variable between increasing points ``line``, and which of them exist.
 
     A cell in which the slope changes its sign and the function does not is split at its extremum, because two roots may
@@ -51,10 +56,10 @@ def line_roots(residual: Any, line: Any, affine: bool, branch: Any = None) -> tu
     return roots, jnp.concatenate([found, hidden, hidden])
 
 
-def _with_changes(branch: Any, line: Any) -> tuple[Any, Any]:
+def _with_changes(branch: Callable[[jax.Array], jax.Array], line: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the points of a line and of both sides of changes of branch, and which cells have one branch."""
 
-    def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
+    def halve(_: object, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         a, b = ends
         middle = 0.5 * (a + b)
         same = (jax.vmap(branch)(middle) == before).all(1)
@@ -70,11 +75,11 @@ def _with_changes(branch: Any, line: Any) -> tuple[Any, Any]:
     return line, (branches[1:] == branches[:-1]).all(1)
 
 
-def root_between(function: Any, a: Any, b: Any, steps: int) -> Any:
+def root_between(function: Callable[[jax.Array], jax.Array], a: jax.Array, b: jax.Array, steps: int) -> jax.Array:
     """Return a root in [a, b] of a function with different signs at a and b."""
     sign = jnp.sign(function(b) - function(a))
 
-    def increasing(s: Any) -> tuple[Any, Any]:
+    def increasing(s: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, slope = jax.jvp(function, (s,), (jnp.ones_like(s),))
         return sign * value, sign * slope
 

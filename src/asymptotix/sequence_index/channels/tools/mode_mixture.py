@@ -29,10 +29,10 @@ _LONGEST = 1.5
 class Mixture(NamedTuple):
     """Centres (K, d) and Cholesky factors (K, d, d) of the precisions, which include the widening."""
 
-    centres: Any
-    factors: Any
+    centres: jax.Array
+    factors: jax.Array
 
-    def draw(self, normals: list[Any]) -> list[Any]:
+    def draw(self, normals: list[jax.Array]) -> list[jax.Array]:
         """Return draws, a list of d coordinates, from standard normals, a list of d arrays; components take turns."""
         d, parts = len(normals), len(self.centres)
         part = np.arange(len(normals[0])) % parts
@@ -42,7 +42,7 @@ class Mixture(NamedTuple):
             x[i] = (normals[i] - sum((C[:, j, i] * x[j] for j in range(i + 1, d)), 0.0)) / C[:, i, i]
         return [x[i] + m[:, i] for i in range(d)]
 
-    def log_ratio(self, x: list[Any]) -> Any:
+    def log_ratio(self, x: list[jax.Array]) -> jax.Array:
         """Return log q(x) - log N(x; 0, I) of points, given as a list of coordinates."""
         d, C = len(x), self.factors[..., None]
         away = [x[i] - self.centres[:, i, None] for i in range(d)]
@@ -52,7 +52,7 @@ class Mixture(NamedTuple):
         return parts + 0.5 * sum((entry * entry for entry in x), 0.0)
 
 
-def log_sum(terms: list[Any]) -> Any:
+def log_sum(terms: list[jax.Array]) -> jax.Array:
     """Return the log of the sum of exponentials of a list of arrays."""
     top = terms[0]
     for term in terms[1:]:
@@ -60,7 +60,9 @@ def log_sum(terms: list[Any]) -> Any:
     return top + jnp.log(sum((jnp.exp(term - top) for term in terms), 0.0))
 
 
-def modes(residual: Callable[[Any, Any], Any], points: Any, choices: Any, steps: int) -> Mixture:
+def modes(
+    residual: Callable[[jax.Array, jax.Array], jax.Array], points: jax.Array, choices: jax.Array, steps: int
+) -> Mixture:
     """Return the mixture around the modes that are reached from points (K, d).
 
     Parameters
@@ -71,13 +73,15 @@ def modes(residual: Callable[[Any, Any], Any], points: Any, choices: Any, steps:
         Second argument of f, one per point.
     """
 
-    def normal_equations(x: Any, choice: Any) -> tuple[Any, Any, Any]:
+    def normal_equations(x: jax.Array, choice: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         value = residual(x, choice)
         J = jax.jacfwd(residual)(x, choice)
         return jnp.eye(len(x), dtype=x.dtype) + J.T @ J, x + J.T @ value, 0.5 * (x @ x + value @ value)
 
-    def one(x: Any, choice: Any) -> tuple[Any, Any]:
-        def step(state: Any, _: Any) -> tuple[Any, None]:
+    def one(x: jax.Array, choice: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(
+            state: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]], _: object
+        ) -> tuple[tuple[jax.Array, jax.Array, tuple[jax.Array, ...]], None]:
             x, damping, here = state
             H, gradient, energy = here
             move = -solve_positive(H + damping * jnp.diag(jnp.diagonal(H)), gradient)

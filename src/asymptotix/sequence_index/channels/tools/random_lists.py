@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.arrays import Array
+
 #: 2^64 divided by the golden ratio, odd.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-def kronecker_normals(key: Any, count: int, dim: int) -> Any:
+def kronecker_normals(key: jax.Array, count: int, dim: int) -> jax.Array:
     """Return standard normals (count, dim) from the additive sequence k a mod 1, shifted by a random vector.
 
     Over the random shift every point is exactly normal, so that averages are unbiased. Lists of different keys are
@@ -35,9 +37,9 @@ def kronecker_sequence(count: int, dim: int) -> np.ndarray:
     return np.arange(count)[:, None] * np.array([phi ** -(j + 1) for j in range(dim)])
 
 
-def random_rotations(normals: Any) -> Any:
+def random_rotations(normals: jax.Array) -> jax.Array:
     """Return uniform draws (..., M, M) from the orthogonal group O(M), by Gram-Schmidt on rows of normals."""
-    rows: list[Any] = []
+    rows: list[jax.Array] = []
     for i in range(normals.shape[-1]):
         row = normals[..., i, :]
         for _ in range(2):  # the second pass removes rounding errors of the first
@@ -53,7 +55,7 @@ def starts(numbers: np.ndarray, seed: int) -> np.ndarray:
     return _scattered(_scattered(own * _STEP + _STEP) ^ _STEP)
 
 
-def uniforms_from(start: Any, count: int) -> Any:
+def uniforms_from(start: Array, count: int) -> Any:
     """Return uniform numbers (..., count) in the open unit interval, for NumPy or for JAX in double precision.
 
     The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a counter with scattered bits: JAX's own
@@ -63,14 +65,14 @@ def uniforms_from(start: Any, count: int) -> Any:
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
-def normals_from(uniforms: Any) -> Any:
+def normals_from(uniforms: Array) -> jax.Array:
     """Return standard normals (2 m,) from uniform numbers (2 m,), by the method of Box and Muller."""
     size, angle = jnp.split(uniforms, 2)
     radius = jnp.sqrt(-2 * jnp.log(size))
     return jnp.concatenate([radius * jnp.cos(2 * np.pi * angle), radius * jnp.sin(2 * np.pi * angle)])
 
 
-def _scattered(bits: Any) -> Any:
+def _scattered(bits: Array) -> Any:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

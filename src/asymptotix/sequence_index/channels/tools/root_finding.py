@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,9 @@ _RESIDUAL, _SAME = 2e-6, 1e-4
 _KNOWN = 1e-12
 
 
-def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any:
+def monotone_root(
+    function: Callable[[jax.Array], tuple[jax.Array, ...]], lower: jax.Array, upper: jax.Array, steps: int = 60
+) -> jax.Array:
     """Return the root of an increasing function z -> (value, slope) in [lower, upper], by Newton steps and bisections.
 
     Every third step is a bisection, except the last four: where rounding gives values near the root the wrong sign, a
@@ -25,7 +27,7 @@ def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any
     """
     bisecting = steps > 12
 
-    def step(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def step(i: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         a, b, z = state
         value, slope = function(z)
         a, b = jnp.where(value <= 0, z, a), jnp.where(value >= 0, z, b)
@@ -39,15 +41,21 @@ def monotone_root(function: Any, lower: Any, upper: Any, steps: int = 60) -> Any
     return jnp.where(b - a < 1e-13 * (1 + jnp.abs(z)), z, jnp.clip(z, a, b))
 
 
-def gauss_newton(phi: Any, y: Any, x: Any, steps: int, polish: int) -> tuple[Any, Any]:
+def gauss_newton(
+    phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int, polish: int
+) -> tuple[jax.Array, jax.Array]:
     """Return the :func:`polished` point of :func:`least_residual`, and whether it is a root of phi(x) = y."""
     return polished(phi, y, least_residual(phi, y, x, steps), polish)
 
 
-def least_residual(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -> Any:
+def least_residual(
+    phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int, longest: float = 2.0
+) -> jax.Array:
     """Return the end of damped least squares (Levenberg-Marquardt) for phi(x) = y."""
 
-    def damped(state: tuple[Any, Any, Any], _: Any) -> tuple[tuple[Any, Any, Any], None]:
+    def damped(
+        state: tuple[jax.Array, jax.Array, jax.Array], _: object
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], None]:
         x, damping, best = state
         J = jax.jacfwd(phi)(x)
         A, b = J.T @ J, J.T @ (phi(x) - y)
@@ -63,7 +71,9 @@ def least_residual(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -
     return jax.lax.scan(damped, state, None, length=steps)[0][0]
 
 
-def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
+def polished(
+    phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int
+) -> tuple[jax.Array, jax.Array]:
     """Return the end of undamped steps that stay close to x, and whether it is a root of phi(x) = y.
 
     A root meets three conditions. Every residual is small relative to its own output, up to the rounding of y to single
@@ -73,7 +83,7 @@ def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
     saturates more; such points would have nearly all the weight, because a root has more weight the smaller its slopes.
     """
 
-    def undamped(x: Any, _: Any) -> tuple[Any, tuple[Any, Any, Any]]:
+    def undamped(x: jax.Array, _: object) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
         J = jax.jacfwd(phi)(x)
         scale = jnp.maximum(jnp.maximum(jnp.abs(y), jnp.sqrt((J**2).sum(1))), 1e-300)
         step, least = least_squares(J / scale[:, None], (y - phi(x)) / scale)
@@ -86,17 +96,21 @@ def polished(phi: Any, y: Any, x: Any, steps: int) -> tuple[Any, Any]:
     return x, close & (size < _SAME) & (least > _KNOWN)
 
 
-def repeated(x: Any, ok: Any) -> Any:
+def repeated(x: jax.Array, ok: jax.Array) -> jax.Array:
     """Return which of the points x (m, n) repeat an earlier point that is ``ok``."""
     distance = jnp.abs(x[:, None] - x[None]).max(-1)
     earlier = np.tri(len(x), k=-1, dtype=bool)
     return ((distance < _SAME * (1 + jnp.abs(x).max(-1)[:, None])) & ok[None] & earlier).any(1)
 
 
-def projected(phi: Any, y: Any, x: Any, steps: int, longest: float = 2.0) -> tuple[Any, Any]:
+def projected(
+    phi: Callable[[jax.Array], jax.Array], y: jax.Array, x: jax.Array, steps: int, longest: float = 2.0
+) -> tuple[jax.Array, jax.Array]:
     """Return the point near x with phi(x) = y, by least-change Gauss-Newton steps, and its squared residual."""
 
-    def step(state: tuple[Any, Any, Any], _: Any) -> tuple[tuple[Any, Any, Any], None]:
+    def step(
+        state: tuple[jax.Array, jax.Array, jax.Array], _: object
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], None]:
         x, damping, best = state
         J = jax.jacfwd(phi)(x)
         A = J @ J.T

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+
+from ....numerics.arrays import Array
+
+if TYPE_CHECKING:
+    import jax
 
 
 class SampleMoments(NamedTuple):
@@ -15,12 +20,12 @@ class SampleMoments(NamedTuple):
     """
 
     log_evidence: Any
-    shift: Any
-    covariance: Any
+    shift: Array
+    covariance: Array
     effective_samples: Any
 
 
-def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> SampleMoments:
+def weighted_moments(log_weights: jax.Array, x: Array, extra: jax.Array | None = None) -> SampleMoments:
     """Return moments of weighted points x (m, n); log-weights may be -inf, ``extra`` (m, n) are variances of points."""
     top = jnp.max(log_weights)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
@@ -35,7 +40,7 @@ def weighted_moments(log_weights: Any, x: Any, extra: Any = None) -> SampleMomen
     return SampleMoments(jnp.where(total > 0, top + jnp.log(total), jnp.nan), mean, covariance, effective)
 
 
-def coloured(found: SampleMoments, root: Any) -> SampleMoments:
+def coloured(found: SampleMoments, root: jax.Array) -> SampleMoments:
     """Return the moments of root @ x from the moments of x."""
     covariance = root @ found.covariance @ root.T
     return found._replace(shift=root @ found.shift, covariance=covariance)

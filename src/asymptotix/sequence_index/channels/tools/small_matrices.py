@@ -8,17 +8,24 @@ calls at once as there are cores, in one program or in several, wait for one ano
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ....numerics.arrays import Array
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    State = TypeVar("State")
+
 #: Largest size with unrolled loops. Beyond it they take longer to compile than they save.
 _UNROLLED = 6
 
 
-def cholesky(A: Any) -> Any:
+def cholesky(A: Array) -> jax.Array:
     """Return the lower Cholesky factor of a symmetric positive matrix; tiny diagonal entries where it is singular."""
     n = A.shape[-1]
     if n > _UNROLLED:
@@ -27,7 +34,7 @@ def cholesky(A: Any) -> Any:
     return jnp.stack([jnp.stack([L[i][j] if j <= i else jnp.zeros((), A.dtype) for j in range(n)]) for i in range(n)])
 
 
-def solve_lower(L: Any, b: Any) -> Any:
+def solve_lower(L: Array, b: Array) -> jax.Array:
     """Return x with L x = b, L (n, n) lower triangular, b (n, ...)."""
     n = L.shape[-1]
     if n > _UNROLLED:
@@ -36,7 +43,7 @@ def solve_lower(L: Any, b: Any) -> Any:
     return jnp.stack(_forward([[L[i, j] for j in range(n)] for i in range(n)], b))
 
 
-def solve_positive(A: Any, b: Any) -> Any:
+def solve_positive(A: Array, b: Array) -> jax.Array:
     """Return x with A x = b, A (n, n) symmetric and positive, b (n, ...)."""
     n = A.shape[-1]
     if n > _UNROLLED:
@@ -49,7 +56,7 @@ def solve_positive(A: Any, b: Any) -> Any:
     return jnp.stack(x)
 
 
-def least_squares(A: Any, b: Any) -> tuple[Any, Any]:
+def least_squares(A: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return x that minimises |A x - b|, A (k, n), and how far A is from a singular matrix.
 
     That distance is the smallest length of a column without its projection on earlier columns. The method makes columns
@@ -57,14 +64,14 @@ def least_squares(A: Any, b: Any) -> tuple[Any, Any]:
     """
     n = A.shape[1]
 
-    def with_column(j: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def with_column(j: int | jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         A, b, R, c = state
         length = jnp.sqrt((A[:, j] ** 2).sum())
         q = A[:, j] / jnp.where(length > 0, length, 1.0)
         row = jnp.where(np.arange(n) > j, q @ A, 0.0)
         return A - q[:, None] * row, b - q * (q @ b), R.at[j].set(row.at[j].set(length)), c.at[j].set(q @ b)
 
-    def solved(i: Any, x: Any) -> Any:
+    def solved(i: int | jax.Array, x: jax.Array) -> jax.Array:
         j = n - 1 - i
         return x.at[j].set((c[j] - R[j] @ x) / jnp.where(R[j, j] > 0, R[j, j], 1.0))
 
@@ -74,13 +81,13 @@ def least_squares(A: Any, b: Any) -> tuple[Any, Any]:
     return loop(0, n, solved, none), jnp.min(jnp.diagonal(R))
 
 
-def _unrolled(first: int, end: int, step: Callable[[Any, Any], Any], state: Any) -> Any:
+def _unrolled(first: int, end: int, step: Callable[[int, State], State], state: State) -> State:
     for j in range(first, end):
         state = step(j, state)
     return state
 
 
-def half_log_det(A: Any) -> Any:
+def half_log_det(A: Array) -> jax.Array:
     """Return half the log-determinant of a symmetric positive matrix; very negative where it is singular."""
     if len(A) > _UNROLLED:
         return jnp.log(jnp.diagonal(_factor_by_columns(A))).sum()
@@ -88,14 +95,14 @@ def half_log_det(A: Any) -> Any:
     return sum((jnp.log(L[i][i]) for i in range(len(L))), jnp.zeros((), A.dtype))
 
 
-def _forward(L: list[list[Any]], b: Any) -> list[Any]:
-    x: list[Any] = []
+def _forward(L: list[list[jax.Array]], b: Array) -> list[jax.Array]:
+    x: list[jax.Array] = []
     for i in range(len(L)):
         x.append((b[i] - sum((L[i][k] * x[k] for k in range(i)), 0.0)) / L[i][i])
     return x
 
 
-def _factor(A: Any) -> list[list[Any]]:
+def _factor(A: Array) -> list[list[jax.Array]]:
     n = A.shape[-1]
     L: list[list[Any]] = [[None] * n for _ in range(n)]
     for i in range(n):
@@ -105,10 +112,10 @@ def _factor(A: Any) -> list[list[Any]]:
     return L
 
 
-def _factor_by_columns(A: Any) -> Any:
+def _factor_by_columns(A: Array) -> jax.Array:
     rows = jnp.arange(len(A))
 
-    def with_column(j: Any, L: Any) -> Any:
+    def with_column(j: jax.Array, L: jax.Array) -> jax.Array:
         s = A[:, j] - L @ L[j]
         pivot = _pivot(s[j])
         return L.at[:, j].set(jnp.where(rows > j, s / pivot, jnp.where(rows == j, pivot, 0.0)))
@@ -116,5 +123,5 @@ def _factor_by_columns(A: Any) -> Any:
     return jax.lax.fori_loop(0, len(A), with_column, jnp.zeros_like(A))
 
 
-def _pivot(square: Any) -> Any:
+def _pivot(square: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))

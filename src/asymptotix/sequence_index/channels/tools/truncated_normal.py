@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 #: The interval is cut where the log density is this much below its maximum in the interval.
 _CUT = 38.0
 
 
-def truncated_normal(lower: Any, upper: Any) -> tuple[Any, Any, Any]:
+def truncated_normal(lower: jax.Array, upper: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return log-mass, mean and variance of N(0, 1) in [lower, upper] (broadcast, infinities allowed).
 
     The method is Gauss-Legendre quadrature around the most likely point, because differences of distribution functions

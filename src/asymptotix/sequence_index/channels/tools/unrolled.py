@@ -14,21 +14,23 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from ....numerics.arrays import Array
+
 _FOLDED = {"reduce_sum": lax.add, "reduce_prod": lax.mul, "reduce_max": lax.max, "reduce_min": lax.min}
 _CALLS = ("jit", "pjit")
 
 
-def unrolled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def unrolled(function: Callable[[Any], jax.Array]) -> Callable[[Array], jax.Array]:
     """Return a function of one array with unrolled sums; the function itself if it has loops or custom derivatives."""
 
-    def evaluated(x: Any) -> Any:
+    def evaluated(x: Array) -> jax.Array:
         closed = jax.make_jaxpr(function)(x)
         return _evaluated(closed, [x])[0] if _is_plain(closed.jaxpr) else function(x)
 
     return evaluated
 
 
-def _is_plain(jaxpr: Any) -> bool:
+def _is_plain(jaxpr: core.Jaxpr) -> bool:
     """Return whether a program consists of operations on arrays, and calls of such programs."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in _CALLS:
@@ -39,11 +41,13 @@ def _is_plain(jaxpr: Any) -> bool:
     return True
 
 
-def _evaluated(closed: Any, arguments: Sequence[Any]) -> list[Any]:
+def _evaluated(closed: core.ClosedJaxpr, arguments: Sequence[Array]) -> list[Any]:
     jaxpr = closed.jaxpr
-    values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *arguments], strict=True))
+    values: dict[core.Var, Array] = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *arguments], strict=True)
+    )
 
-    def value(of: Any) -> Any:
+    def value(of: core.Var | core.Literal) -> Array:
         return of.val if isinstance(of, core.Literal) else values[of]
 
     for equation in jaxpr.eqns:
@@ -59,7 +63,7 @@ def _evaluated(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     return [value(of) for of in jaxpr.outvars]
 
 
-def _along_axes(fold: Callable[[Any, Any], Any], x: Any, axes: Sequence[int]) -> Any:
+def _along_axes(fold: Callable[[jax.Array, jax.Array], jax.Array], x: Array, axes: Sequence[int]) -> Array:
     for axis in sorted(axes, reverse=True):
         x = reduce(fold, [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])])
     return x

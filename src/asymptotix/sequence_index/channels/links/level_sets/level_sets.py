@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class _Samples(NamedTuple):
     mean: np.ndarray
     root: np.ndarray
 
-    def some(self, rows: Any) -> _Samples:
+    def some(self, rows: np.ndarray) -> _Samples:
         return _Samples(*(x[rows] for x in self))
 
 
@@ -78,17 +78,17 @@ class LevelSets:
         Variance of the noise.
     """
 
-    def __init__(self, link: Callable[[Any], Any], size: int, noise: float) -> None:
+    def __init__(self, link: Callable[[jax.Array], jax.Array], size: int, noise: float) -> None:
         self._link, self._size, self._sigma = link, size, float(np.sqrt(noise))
 
     @cached_property
-    def _programs(self) -> tuple[Any, Any]:
+    def _programs(self) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
         """The compiled link of points (n, m), and the compiled link with its gradient (1 + n, m)."""
 
-        def one(z: Any) -> Any:
+        def one(z: jax.Array) -> jax.Array:
             return self._link(z)[0]
 
-        def with_gradient(z: Any) -> Any:
+        def with_gradient(z: jax.Array) -> jax.Array:
             value, slopes = jax.value_and_grad(one)(z)
             return jnp.concatenate([value[None], slopes])
 

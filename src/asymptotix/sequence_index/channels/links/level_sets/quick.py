@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .....numerics.arrays import Array
 from ...protocol import Accuracy, Channel, Posterior
 from ..cubature import CubatureChannel
 from ..curve import CurveChannel
@@ -47,7 +48,7 @@ class _ByLevelSets:
         self._channel = channel
         self._level_sets = LevelSets(channel.link, channel.size, channel.model.noise)
 
-    def __call__(self, observation: Any, omega: Any, V: Any, accuracy: Accuracy) -> Posterior:
+    def __call__(self, observation: Array, omega: Array, V: Array, accuracy: Accuracy) -> Posterior:
         n, P, M = np.shape(omega)
         y, mean = np.asarray(observation, float).reshape(n), np.asarray(omega, float).reshape(n, P * M)
         V = np.broadcast_to(np.asarray(V, float), (n, P, P))

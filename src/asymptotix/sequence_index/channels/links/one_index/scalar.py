@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .....numerics.arrays import Array
 from .....numerics.precision import double_precision
 from .....numerics.programs.compiled import compiled, in_blocks
 from ....models.observed_link import ObservedLink
@@ -57,7 +59,7 @@ class ScalarChannel(LinkChannel):
     def footprint(self, draws: int) -> int:
         return 64 * len(self._pieces.ends)
 
-    def moments(self, y: Any, omega: Any, prior: Any, key: Any, draws: int) -> SampleMoments:
+    def moments(self, y: jax.Array, omega: Any, prior: jax.Array, key: jax.Array, draws: int) -> SampleMoments:
         self._refuse_lost_observations()
         flat = self._pieces.flat
         scale = jnp.sqrt(prior[0, 0])
@@ -108,7 +110,7 @@ class ScalarChannel(LinkChannel):
             )
 
     @double_precision()
-    def log_output_volume(self, observation: Any) -> np.ndarray:
+    def log_output_volume(self, observation: Array) -> np.ndarray:
         """Return log |dy / d observation|; zero on pieces where the link is constant: outputs there are discrete."""
         if self.observations_on_surface:
             volumes = self.log_volume_at(*in_blocks(self._one_root, np.asarray(observation, float)))
@@ -121,11 +123,11 @@ class ScalarChannel(LinkChannel):
         return np.where((apart <= np.asarray(rounding_of(y))).all(-1).any(-1), 0.0, volumes)
 
     @functools.cached_property
-    def _one_root(self) -> Any:
+    def _one_root(self) -> Callable[..., tuple[jax.Array]]:
         """Program that returns one root (n, 1) of each observation (n, m): all roots have the same tangent."""
         moving = ~self._pieces.flat
 
-        def one(y: Any) -> Any:
+        def one(y: jax.Array) -> tuple[jax.Array]:
             z, _, inside, close = jax.vmap(partial(self._root, y))(
                 self._pieces.ends[moving], self._pieces.component[moving]
             )
@@ -133,10 +135,10 @@ class ScalarChannel(LinkChannel):
 
         return compiled(jax.vmap(one))
 
-    def _root(self, y: Any, ends: Any, component: Any) -> tuple[Any, Any, Any, Any]:
+    def _root(self, y: jax.Array, ends: Array, component: Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Return the root of the piece, log |g'| there, whether a root exists, and whether one nearly exists."""
 
-        def residual(z: Any) -> tuple[Any, Any]:
+        def residual(z: jax.Array) -> tuple[jax.Array, jax.Array]:
             value, slope = jax.jvp(self.link, (z[None],), (jnp.ones(1),))
             return value[component] - y[component], slope[component]
 
