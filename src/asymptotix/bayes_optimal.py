@@ -127,7 +127,7 @@ class BayesOptimal(Problem):
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return self.theory.check_control(name, values)
 
-    def check_fixed(self, fixed: Any) -> Mapping[int, float]:
+    def check_fixed(self, fixed: object) -> Mapping[int, float]:
         if hasattr(self.theory, "check_fixed"):
             return self.theory.check_fixed(fixed)
         model = type(self.model).__name__

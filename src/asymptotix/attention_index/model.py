@@ -6,7 +6,6 @@ Boncoraglio et al., arXiv:2509.24914, eqs. (4)-(6). The subtracted trace is the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..core.specification import Specification
 from ..numerics import checks
@@ -72,7 +71,7 @@ class AttentionIndex(Specification):
     centring: str = "trace"
 
     def __post_init__(self) -> None:
-        def clean(name: str, value: Any) -> None:
+        def clean(name: str, value: float) -> None:
             object.__setattr__(self, name, value)
 
         clean("tokens", checks.integer("tokens", self.tokens, 1))

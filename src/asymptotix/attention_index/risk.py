@@ -227,7 +227,7 @@ class RiskMinimization(Problem):
         if not callable(function):
             return None
         if field == "penalty":
-            given: Any = (np.abs(points) if self.parameterization == "factorized" else points,)
+            given: tuple[np.ndarray, ...] = (np.abs(points) if self.parameterization == "factorized" else points,)
         else:
             y, h = (0.5 * (x + x.swapaxes(-1, -2)) for x in points)
             if self.model.activation == "softmax":
@@ -246,7 +246,7 @@ class RiskMinimization(Problem):
         return checks.positive_grid(name, values, most=MOST_SAMPLES)
 
     def solve_points(
-        self, points: Sequence[Mapping[str, float]], *, start: Any, tolerance: float, progress: Progress
+        self, points: Sequence[Mapping[str, float]], *, start: str | ArrayLike, tolerance: float, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         starts = self.theory.starts(start)
         alphas = [point["alpha"] for point in points]

@@ -10,7 +10,7 @@ Equations ap-meaning, ap-score of docs/theory/attention_paths.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,9 @@ def head_scores(
         U, counts = _of_array(order_parameter, heads)
     found = scores(U.values, counts, rule, normalize)
     dims = [str(dim) for dim in U.dims[:-2]]
-    coords: dict[Any, Any] = {name: U.coords[name] for name in U.coords if set(U.coords[name].dims) <= set(dims)}
+    coords: dict[Hashable, object] = {
+        name: U.coords[name] for name in U.coords if set(U.coords[name].dims) <= set(dims)
+    }
     coords |= {"layer": np.arange(1, len(counts) + 1), "head": np.arange(1, max(counts) + 1)}
     return xr.DataArray(found, dims=[*dims, "layer", "head"], coords=coords, name="head_score")
 

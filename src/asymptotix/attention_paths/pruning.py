@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -150,7 +150,7 @@ def _result(result: Result, heads: Heads) -> Result:
     )
 
 
-def _pairs(name: str, heads: Any) -> list[tuple[int, int]]:
+def _pairs(name: str, heads: Heads) -> list[tuple[int, int]]:
     try:
         pairs = [(layer, head) for layer, head in (_from_words(one) if isinstance(one, str) else one for one in heads)]
     except (TypeError, ValueError):

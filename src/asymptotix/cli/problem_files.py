@@ -11,11 +11,13 @@ import sys
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..core.problem import Problem
 
 #: Pattern of the name of a function, ``module:function``.
@@ -57,7 +59,7 @@ def _toml(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not valid TOML: {error}") from error
 
 
-def _resolved(value: Any, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
+def _resolved(value: object, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
     """Return a description with arrays and functions in place of their names."""
     if isinstance(value, list):
         return [_resolved(item, file, imports, allow_imports) for item in value]
@@ -70,7 +72,7 @@ def _resolved(value: Any, file: Path, imports: Sequence[str], allow_imports: boo
     return {name: _resolved(item, file, imports, allow_imports) for name, item in value.items()}
 
 
-def _function(named: str, file: Path, imports: Sequence[str], allow_imports: bool) -> Any:
+def _function(named: str, file: Path, imports: Sequence[str], allow_imports: bool) -> Callable[..., Any]:
     module, _, name = named.partition(":")
     _check_module_of_function(named, module, file, imports)
     _import_modules([module], file, allow_imports)
@@ -91,7 +93,7 @@ def _check_module_of_function(named: str, module: str, file: Path, imports: Sequ
         raise ValueError(f"{named!r} must be imported: write imports = [{module!r}] above [problem]; {accepted}")
 
 
-def _array(given: Mapping[str, Any], file: Path) -> Any:
+def _array(given: Mapping[str, Any], file: Path) -> np.ndarray:
     import numpy as np
 
     _no_other_names(given, ("npz", "array"), "key of an array")
@@ -111,7 +113,7 @@ def _array(given: Mapping[str, Any], file: Path) -> Any:
             raise ValueError(f"array {given['array']!r} of {path} cannot be read: {error}") from error
 
 
-def _import_modules(names: Any, file: Path, allow_beside: bool) -> None:
+def _import_modules(names: object, file: Path, allow_beside: bool) -> None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f'imports must be a list of module names such as ["my_problems"], got {names!r}')
     folder, path = file.resolve().parent, sys.path
@@ -155,7 +157,7 @@ def _import(name: str) -> None:
         raise ImportError(f"imports: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> Any:
     """Return a grid given by its ends as an array, and anything else, such as an algorithm or ``fixed``, unchanged."""
     if not isinstance(value, dict) or "type" in value or name.endswith(".fixed"):
         return value
@@ -175,7 +177,7 @@ def _value(name: str, value: Any) -> Any:
     return np.geomspace(start, stop, num) if spacing == "log" else np.linspace(start, stop, num)
 
 
-def _no_other_names(given: Mapping[str, Any], accepted: Sequence[str], what: str) -> None:
+def _no_other_names(given: Mapping[str, object], accepted: Sequence[str], what: str) -> None:
     if unknown := [name for name in given if name not in accepted]:
         raise ValueError(f"unknown {what}: {_listed(unknown)}; accepted are {', '.join(accepted)}")
 

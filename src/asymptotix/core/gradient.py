@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..numerics import checks, interrupts
 from ..numerics.precision import own_settings
@@ -105,10 +105,10 @@ class Optimum(_PlaceAndValue):
         return _shown(self, ("at", "at_error", "value", "value_error", "inside", "status", "words"))
 
 
-def _shown(found: Any, names: Sequence[str]) -> str:
+def _shown(found: object, names: Sequence[str]) -> str:
     """Return the text of a result with all its attributes, of which the tuple itself holds only some."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         if isinstance(value, xr.DataArray):
             value = [getattr(one, "name", one) for one in value.values.ravel().tolist()]
         return value.name if isinstance(value, Status) else repr(value)
@@ -296,7 +296,7 @@ def _stacked(judged: Sequence[Optimum], grid: Mapping[str, np.ndarray]) -> Optim
     lengths = {name: len(values) for name, values in grid.items() if values.ndim}
     coords = {name: (name, values) if values.ndim else values for name, values in grid.items()}
 
-    def along(values: Sequence[Any], dtype: Any) -> xr.DataArray:
+    def along(values: Sequence[object], dtype: DTypeLike) -> xr.DataArray:
         array = np.empty(len(values), dtype=dtype)
         array[:] = values
         return xr.DataArray(array.reshape(tuple(lengths.values())), dims=list(lengths), coords=coords)
@@ -321,7 +321,7 @@ def _derivative(
     return found if isinstance(found, Derivative) else Derivative(*found)
 
 
-def _checked_point(problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]) -> Mapping[str, float]:
+def _checked_point(problem: Problem, observable: str, field: str, controls: Mapping[str, float]) -> Mapping[str, float]:
     """Return the controls as numbers; raise if any argument is wrong."""
     _check_names(problem, observable, field, controls)
     for name, value in controls.items():
@@ -330,7 +330,7 @@ def _checked_point(problem: Any, observable: Any, field: Any, controls: Mapping[
     return {name: float(problem.check_control(name, [value])[0]) for name, value in controls.items()}
 
 
-def _check_names(problem: Any, observable: Any, field: Any, controls: Mapping[str, Any]) -> None:
+def _check_names(problem: Problem, observable: str, field: str, controls: Mapping[str, object]) -> None:
     """Raise if an argument is wrong that ``gradient`` and ``optimum`` share."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, got {problem!r}")
@@ -346,7 +346,7 @@ def _check_names(problem: Any, observable: Any, field: Any, controls: Mapping[st
         )
 
 
-def _checked_control(problem: Problem, name: str, given: Any) -> np.ndarray:
+def _checked_control(problem: Problem, name: str, given: ArrayLike) -> np.ndarray:
     """Return a control as a number or a 1-D grid."""
     values = checks.real_array(name, given)
     if values.ndim > 1 or values.size == 0:
@@ -354,7 +354,7 @@ def _checked_control(problem: Problem, name: str, given: Any) -> np.ndarray:
     return np.asarray(problem.check_control(name, np.atleast_1d(values)), dtype=float).reshape(values.shape)
 
 
-def _checked_bounds(bounds: Any) -> tuple[float, float]:
+def _checked_bounds(bounds: object) -> tuple[float, float]:
     if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
         raise TypeError(f"bounds must be a pair of positive numbers, such as (1e-3, 1.0), got {bounds!r}")
     low, high = (float(checks.positive("bounds", bound)) for bound in bounds)

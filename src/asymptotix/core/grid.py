@@ -6,9 +6,9 @@ import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..numerics import checks
 from .dataset.rows import Rows, common_rows
@@ -54,7 +54,7 @@ class Grid:
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=int))
 
-    def coordinates(self) -> dict[str, Any]:
+    def coordinates(self) -> dict[str, object]:
         return {name: (name, values) if values.ndim else values for name, values in self.values.items()}
 
     def blocks(self, problem: Problem) -> list[Block]:
@@ -85,7 +85,7 @@ def index_rows(grid: Grid, blocks: Sequence[Block], *, copies: int = 1) -> Rows:
     return common_rows([labels[at] for at in range(grid.size) for _ in range(copies)], swept)
 
 
-def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) -> Grid:
+def expand(problem: Problem, given: Mapping[str, ArrayLike], *, own: Sequence[str]) -> Grid:
     """Check the controls a user gave and return them as a grid.
 
     Parameters
@@ -123,7 +123,7 @@ def expand(problem: Problem, given: Mapping[str, Any], *, own: Sequence[str]) ->
     return grid
 
 
-def _control(problem: Problem, name: str, given: Any, *, own: bool) -> np.ndarray:
+def _control(problem: Problem, name: str, given: ArrayLike, *, own: bool) -> np.ndarray:
     values = checks.real_array(name, given)
     if values.ndim > 1 or values.size == 0:
         raise ValueError(f"{name} must be a number or a non-empty 1-D sequence, got shape {values.shape}")

@@ -33,6 +33,7 @@ from .status import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
 
 # The colours of Okabe and Ito, distinct for all common kinds of colour blindness; without yellow, too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -107,7 +108,7 @@ def plot_curve(
     ax: Axes | None = None,
     *,
     reference: HasDataset | Iterable[HasDataset] | None = None,
-    color: Any = None,
+    color: ColorType | Sequence[ColorType] | None = None,
     label: str | None = None,
     **line: Any,
 ) -> Axes:
@@ -159,7 +160,7 @@ def mark_thresholds(
     ax: Axes | None = None,
     *,
     names: Sequence[str] | None = None,
-    color: Any = "0.35",
+    color: ColorType = "0.35",
     label: str | None = None,
     **line: Any,
 ) -> Axes:
@@ -206,7 +207,7 @@ def plot_comparison(
     name: str,
     ax: Axes | None = None,
     *,
-    color: Any = None,
+    color: ColorType | Sequence[ColorType] | None = None,
     label: str | None = None,
     **line: Any,
 ) -> Axes:
@@ -308,7 +309,9 @@ class _Look:
     say_kind: bool = False
     limits: Sequence[HasDataset] = ()
 
-    def begin(self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, Any]]) -> Series:
+    def begin(
+        self, ax: Axes, kind: str, values: xr.DataArray, entries: Sequence[tuple[int, str, xr.DataArray]]
+    ) -> Series:
         """Register an observable that is about to be drawn, with the colours of its entries."""
         name, title = str(values.name), axis_label(values)
         places = {entry: k for k, entry, _ in entries}
@@ -388,7 +391,7 @@ def _draw_lines(
 
 
 def _draw_levels(
-    ax: Axes, heights: Sequence[float], colours: Mapping[str, Any], label: str | None, control: str
+    ax: Axes, heights: Sequence[float], colours: Mapping[str, ColorType], label: str | None, control: str
 ) -> None:
     """Draw the values at an infinite control as horizontal lines; a single line if all entries agree."""
     words = _joined(label or "", f"{_words(control)} = ∞")
@@ -551,5 +554,5 @@ def _joined(label: str, kind: str) -> str:
     return f"{label}, {kind}" if label else kind
 
 
-def _listed(names: Iterable[Any]) -> str:
+def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(str, names))

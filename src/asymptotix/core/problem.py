@@ -235,7 +235,7 @@ class Algorithm(Specification, abc.ABC):
     needs_dim: ClassVar[bool] = True
     runs_together: ClassVar[bool] = False
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *given: object, **named: object) -> Self:
         """Raise for an unknown argument, with a hint if it belongs to the verb."""
         accepted = dict(inspect.signature(cls.__init__).parameters)
         accepted.pop("self", None)

@@ -257,7 +257,7 @@ def loaded_for(path: str | os.PathLike, problem: Problem | None, free: Collectio
         )
 
 
-def at_fixed_values(problem: Problem, values: Mapping[Any, Any]) -> Problem:
+def at_fixed_values(problem: Problem, values: Mapping[Any, object]) -> Problem:
     """Return the problem with its fields set to the values of scalar coordinates, as after selecting a point.
 
     Where these values are invalid without a field that still has a grid, the problem is returned unchanged.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..numerics.programs.program_listing import program_listing
 from .markup.description import description_html
@@ -138,7 +139,7 @@ def _encode_specification(
 
 
 def encode(
-    value: Any,
+    value: object,
     *,
     path: str,
     arrays: MutableMapping[str, np.ndarray] | None = None,
@@ -148,7 +149,7 @@ def encode(
     if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
 
-    def inside(item: Any, name: Any) -> Any:
+    def inside(item: object, name: object) -> Any:
         return encode(item, path=f"{path}.{name}", arrays=arrays, keep_functions=keep_functions)
 
     if isinstance(value, Specification):
@@ -189,7 +190,7 @@ def far_points(*shape: int) -> np.ndarray:
     return points
 
 
-def condensed(values: Any, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
+def condensed(values: ArrayLike, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
     """Condense values (points, ...) of a function to at most ``length`` numbers.
 
     Values with more entries than fit are projected on fixed directions, so that every entry contributes.
@@ -243,7 +244,7 @@ def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> st
     return f"{jax.__version__} listing {_LISTING}:{digest.hexdigest()}"
 
 
-def weakly_known(described: Any, path: str = "") -> list[str]:
+def weakly_known(described: object, path: str = "") -> list[str]:
     """Return the dotted names of functions without a sample, as in files of earlier versions."""
     if not isinstance(described, Mapping):
         return []
@@ -252,7 +253,7 @@ def weakly_known(described: Any, path: str = "") -> list[str]:
     return [found for name, value in described.items() for found in weakly_known(value, f"{path}.{name}")]
 
 
-def _is_function(described: Any) -> bool:
+def _is_function(described: object) -> bool:
     return isinstance(described, Mapping) and "callable" in described and "type" not in described
 
 
@@ -289,7 +290,7 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
         raise ValueError(f"{cls.__name__} cannot be built from {_listed(given)}: {error}") from error
 
 
-def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
+def decode(value: object, *, declared: object = None, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
     """Decode a value that :func:`encode` encoded. ``declared`` is the annotation of its field."""
     if value is None or type(value) in (bool, int, float, str):  # checked first, for the speed of long lists
         return value
@@ -315,13 +316,13 @@ def decode(value: Any, *, declared: Any = None, arrays: Mapping[str, np.ndarray]
     return value
 
 
-def numeric_fields(obj: Specification) -> dict[str, Any]:
+def numeric_fields(obj: Specification) -> dict[str, float | None]:
     """Return the fields that hold a number, of a specification and of the specifications inside it.
 
     A field that is None but declared as a number (``float | None``) is included. Where a name occurs more than
     once, the outermost value is returned; :func:`with_fields` refuses to change such a name.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, float | None] = {}
     for path, owner in _walk(obj):
         value = getattr(owner, path[-1])
         if _is_number(value) or (value is None and _declares_number(_fields(owner)[path[-1]])):
@@ -329,7 +330,7 @@ def numeric_fields(obj: Specification) -> dict[str, Any]:
     return found
 
 
-def with_fields(obj: S, **values: Any) -> S:
+def with_fields(obj: S, **values: object) -> S:
     """Return a copy with the named fields changed, at any depth of the specification.
 
     Raises
@@ -338,11 +339,11 @@ def with_fields(obj: S, **values: Any) -> S:
         For a name that does not exist or exists more than once, and for a fraction in an integer field.
     """
     places: dict[str, list[tuple[str, ...]]] = {}
-    declared: dict[tuple[str, ...], Any] = {}
+    declared: dict[tuple[str, ...], object] = {}
     for path, owner in _walk(obj):
         places.setdefault(path[-1], []).append(path)
         declared[path] = _fields(owner)[path[-1]]
-    changes: dict[tuple[str, ...], Any] = {}
+    changes: dict[tuple[str, ...], object] = {}
     for name, value in values.items():
         paths = places.get(name, [])
         if not paths:
@@ -356,7 +357,7 @@ def with_fields(obj: S, **values: Any) -> S:
     return _replaced(obj, changes)
 
 
-def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
+def differences(first: object, second: object, *, path: str = "") -> list[str]:
     """List the dotted names at which two descriptions differ.
 
     Functions are the same if they are one object. Where a description holds values of a function, the values must
@@ -381,7 +382,7 @@ def differences(first: Any, second: Any, *, path: str = "") -> list[str]:
     return [path.lstrip(".")]
 
 
-def value_at(described: Any, path: str) -> Any:
+def value_at(described: object, path: str) -> object:
     """Return the value of a description under a dotted name; None where it has no such name."""
     for name in path.split("."):
         described = described.get(name) if isinstance(described, Mapping) else None
@@ -393,7 +394,7 @@ def differing(first: Specification, second: Specification) -> list[str]:
     return differences(describe(first, keep_functions=True), describe(second, keep_functions=True))
 
 
-def _same_object(first: Any, second: Any) -> bool:
+def _same_object(first: object, second: object) -> bool:
     """Return whether two functions are the same. A bound method is a new object at each access, but compares equal."""
     try:
         return first is second or bool(first == second)
@@ -410,7 +411,7 @@ def _same_function(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return version != other or code == other_code
 
 
-def _same_values(first: Any, second: Any) -> bool:
+def _same_values(first: ArrayLike | None, second: ArrayLike | None) -> bool:
     if first is None or second is None:
         return True
     if np.shape(first) != np.shape(second):
@@ -420,11 +421,11 @@ def _same_values(first: Any, second: Any) -> bool:
     return np.allclose(a, b, rtol=SAME_VALUES_RTOL, atol=SAME_VALUES_ATOL * unit, equal_nan=True)
 
 
-def _replaced(obj: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+def _replaced(obj: Any, changes: Mapping[tuple[str, ...], object]) -> Any:
     if not changes:
         return obj
     own = {path[0]: value for path, value in changes.items() if len(path) == 1}
-    inside: dict[str, dict[tuple[str, ...], Any]] = {}
+    inside: dict[str, dict[tuple[str, ...], object]] = {}
     for path, value in changes.items():
         if len(path) > 1:
             inside.setdefault(path[0], {})[path[1:]] = value
@@ -447,13 +448,13 @@ def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
     return found
 
 
-def _fields(obj: Any) -> dict[str, Any]:
+def _fields(obj: object) -> dict[str, object]:
     """Return name -> annotation for every field that the constructor takes."""
     return _fields_of(obj if isinstance(obj, type) else type(obj))
 
 
 @functools.cache
-def _fields_of(cls: type) -> dict[str, Any]:
+def _fields_of(cls: type) -> dict[str, object]:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)")
     try:
@@ -463,7 +464,7 @@ def _fields_of(cls: type) -> dict[str, Any]:
     return {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls) if f.init}
 
 
-def _find_class(name: Any) -> type[Specification]:
+def _find_class(name: object) -> type[Specification]:
     if not isinstance(name, str):
         raise ValueError(f"a type must be the name of a class, got {_shortened(name)}")
     package = importlib.import_module(__name__.partition(".")[0])
@@ -480,7 +481,7 @@ def _find_class(name: Any) -> type[Specification]:
     return _REGISTRY[name]
 
 
-def _item_type(declared: Any) -> Any:
+def _item_type(declared: object) -> object:
     """Return the item type of a tuple or list annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
     for part in (declared, *typing.get_args(declared)):
         if typing.get_origin(part) in (tuple, list):
@@ -488,21 +489,21 @@ def _item_type(declared: Any) -> Any:
     return None
 
 
-def _members(declared: Any) -> tuple[Any, ...]:
+def _members(declared: object) -> tuple[object, ...]:
     """Return the alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
     if isinstance(declared, str):
-        named: dict[str, Any] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
+        named: dict[str, type] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
         return tuple(named.get(part.split("[")[0].strip(), part.strip()) for part in declared.split("|"))
     is_union = typing.get_origin(declared) is typing.Union or type(declared).__name__ == "UnionType"
     alternatives = typing.get_args(declared) if is_union else (declared,)
     return tuple(typing.get_origin(part) or part for part in alternatives)
 
 
-def _declares_number(declared: Any) -> bool:
+def _declares_number(declared: object) -> bool:
     return any(part in (int, float) for part in _members(declared))
 
 
-def _as_declared(name: str, value: Any, declared: Any) -> Any:
+def _as_declared(name: str, value: object, declared: object) -> object:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     members = _members(declared)
@@ -513,7 +514,7 @@ def _as_declared(name: str, value: Any, declared: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
@@ -527,7 +528,7 @@ def _hint(name: str, accepted: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _shortened(value: Any) -> str:
+def _shortened(value: object) -> str:
     return reprlib.repr(value) if not isinstance(value, str) or len(value) > 200 else repr(value)
 
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .driver.run import CheckpointOption, ProgressOption, ResumeOption, run
 from .driver.works import experiment_work, theory_work, threshold_work
 from .problem import Algorithm, Problem
 from .result import Result
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 def solve(
     problem: Problem,
     *,
-    start: Any = "uninformed",
+    start: str | ArrayLike = "uninformed",
     tolerance: float = 1e-3,
     fixed: Mapping[int, float] | Mapping[str, float] | None = None,
     progress: ProgressOption = None,
     resume: ResumeOption = None,
     checkpoint: CheckpointOption = None,
-    **controls: Any,
+    **controls: ArrayLike,
 ) -> Result:
     """Return the exact theory of a problem.
 
@@ -82,7 +85,7 @@ def simulate(
     progress: ProgressOption = None,
     resume: ResumeOption = None,
     checkpoint: CheckpointOption = None,
-    **controls: Any,
+    **controls: ArrayLike,
 ) -> Result:
     """Run a finite-size algorithm on a problem. :func:`solve` gives its theory.
 
@@ -134,7 +137,7 @@ def thresholds(
     progress: ProgressOption = None,
     resume: ResumeOption = None,
     checkpoint: CheckpointOption = None,
-    **fields: Any,
+    **fields: ArrayLike,
 ) -> Result:
     """Return the phase-transition thresholds of a problem.
 

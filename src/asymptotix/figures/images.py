@@ -23,6 +23,7 @@ from .making.record import Claim, Findings
 from .making.registry import Size, figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAPER = "Tiberi et al., arXiv:2405.15926"
@@ -218,7 +219,7 @@ def _pruned(made: ImageParts, architecture: str, numbers: Chosen, settings: Mapp
     return found
 
 
-def _pruning_row(axes: Sequence[Any], networks: Sequence[Pruned], before: str = "") -> None:
+def _pruning_row(axes: Sequence[Axes], networks: Sequence[Pruned], before: str = "") -> None:
     for axis, name in zip(axes, (OMNIGLOT, FASHION), strict=False):
         draw.pruning_panel(axis, networks, name, title=f"{before}{draw.TITLES[name]}")
     draw.squared_error_panel(axes[2], networks, before)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from ..tasks.hidden_markov import HiddenMarkovTask
+
 PAPER = "Tiberi et al., arXiv:2405.15926"
 PATHS = ("good", "adversarial", "denoising", "adversarial'")
 GOOD, DENOISING = 0, 2
@@ -127,7 +129,7 @@ def _by_sampled_width(values: xr.DataArray) -> xr.DataArray:
     return values.drop_vars("seed", errors="ignore").rename(width="sampled")
 
 
-def _limit_accuracy(data: Any, left_out: tuple[tuple[int, int], ...]) -> float:
+def _limit_accuracy(data: HiddenMarkovTask, left_out: tuple[tuple[int, int], ...]) -> float:
     """Return the accuracy of the Gaussian-process limit of the network without the heads ``left_out``."""
     network = asx.prune(data.network, left_out) if left_out else data.network
     problem = asx.PathPosterior(network, data.inputs, data.labels, temperature=TEMPERATURE)
@@ -311,7 +313,7 @@ def _kernels() -> xr.Dataset:
     """Compute kernels (examples, examples): each path alone, all paths in the limit, all paths at a small width."""
     data = asx.tasks.hidden_markov(EXAMPLES, 2, 0)
 
-    def kernel(network: Any, width: float) -> np.ndarray:
+    def kernel(network: asx.AttentionPaths, width: float) -> np.ndarray:
         problem = asx.PathPosterior(network, data.inputs, data.labels, temperature=TEMPERATURE)
         return asx.solve(problem, width=width, progress=False).kernel().values
 

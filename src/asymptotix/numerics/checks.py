@@ -10,20 +10,25 @@ import math
 import numbers
 import reprlib
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Option = TypeVar("Option")
 
 #: Largest accepted integer: above any sensible size, count or parameter, and within the range of a float.
 LARGEST_INTEGER = 2**200
 
 
-def named(value: Any) -> str:
+def named(value: object) -> str:
     """Return the text of a value for an error message; for a class, the text mentions that it is a class."""
     return f"the class {value.__name__}, not an instance" if isinstance(value, type) else repr(value)
 
 
-def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = False) -> float:
+def number(name: str, x: object, accepted: str = "a number", *, infinite: bool = False) -> float:
     """Return ``x`` as a float, or as an int if it is an integer; refuse bools and everything that is no number.
 
     Values that are not finite are refused too, except for infinity if ``infinite`` allows it.
@@ -44,7 +49,7 @@ def number(name: str, x: Any, accepted: str = "a number", *, infinite: bool = Fa
     return value
 
 
-def positive(name: str, x: Any, *, infinite: bool = False) -> float:
+def positive(name: str, x: object, *, infinite: bool = False) -> float:
     """Return ``x`` if x > 0; infinity is accepted only if ``infinite`` allows it."""
     value = number(name, x, "positive", infinite=infinite)
     if not value > 0:
@@ -52,7 +57,7 @@ def positive(name: str, x: Any, *, infinite: bool = False) -> float:
     return value
 
 
-def non_negative(name: str, x: Any) -> float:
+def non_negative(name: str, x: object) -> float:
     """Return ``x`` if x >= 0."""
     value = number(name, x, "non-negative")
     if not value >= 0:
@@ -60,7 +65,7 @@ def non_negative(name: str, x: Any) -> float:
     return value
 
 
-def share(name: str, x: Any) -> float:
+def share(name: str, x: object) -> float:
     """Return ``x`` as a float if 0 < x < 1."""
     value = number(name, x, "in (0, 1)")
     if not 0 < value < 1:
@@ -68,7 +73,7 @@ def share(name: str, x: Any) -> float:
     return float(value)
 
 
-def at_least(name: str, x: Any, bound: float) -> float:
+def at_least(name: str, x: object, bound: float) -> float:
     """Return ``x`` if x >= bound."""
     value = number(name, x, f"at least {bound}")
     if not value >= bound:
@@ -76,7 +81,7 @@ def at_least(name: str, x: Any, bound: float) -> float:
     return value
 
 
-def probability(name: str, x: Any, *, closed: bool = False) -> float:
+def probability(name: str, x: object, *, closed: bool = False) -> float:
     """Return ``x`` if 0 <= x < 1, or 0 <= x <= 1 with ``closed``."""
     accepted = "in [0, 1]" if closed else "in [0, 1)"
     value = number(name, x, accepted)
@@ -85,7 +90,7 @@ def probability(name: str, x: Any, *, closed: bool = False) -> float:
     return value
 
 
-def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 - 1) -> int:
+def integer(name: str, x: object, minimum: int | None = None, maximum: int = 2**63 - 1) -> int:
     """Return ``x`` as an int if it is a whole number, such as 3.0, from ``minimum`` to ``maximum``."""
     accepted = "an integer" if minimum is None else f"an integer of at least {minimum}"
     if maximum < 2**63 - 1:
@@ -100,7 +105,7 @@ def integer(name: str, x: Any, minimum: int | None = None, maximum: int = 2**63 
     return int(value)
 
 
-def one_of(name: str, x: Any, options: Collection[Any]) -> Any:
+def one_of(name: str, x: Option, options: Collection[Option]) -> Option:
     """Return ``x`` if it is one of the ``options``."""
     for option in options:
         if type(x) is type(option) and x == option:
@@ -108,7 +113,7 @@ def one_of(name: str, x: Any, options: Collection[Any]) -> Any:
     raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in options)}, got {x!r}")
 
 
-def dimensions(name: str, x: Any) -> int:
+def dimensions(name: str, x: ArrayLike) -> int:
     """Return the number of axes of a number or an array."""
     try:
         return np.ndim(x)
@@ -116,7 +121,7 @@ def dimensions(name: str, x: Any) -> int:
         raise ValueError(f"{name} must be a number or an array of numbers, got {x!r}") from error
 
 
-def _of_symbols(x: Any) -> str:
+def _of_symbols(x: object) -> str:
     """Return advice for a user's function that calls the library while JAX traces it; empty for other values."""
     from jax.core import Tracer
 
@@ -125,7 +130,7 @@ def _of_symbols(x: Any) -> str:
     return ": call this function outside of jax.jit, jax.grad and jax.vmap; asx.gradient gives derivatives"
 
 
-def real_array(name: str, x: Any) -> np.ndarray:
+def real_array(name: str, x: object) -> np.ndarray:
     """Return ``x`` as a real array (integers stay integers). NaN, bool and ragged lists are refused."""
     try:
         array = np.asarray(x)
@@ -148,7 +153,7 @@ def finite_grid(name: str, x: Any) -> np.ndarray:
     return array
 
 
-def positive_grid(name: str, x: Any, *, most: float = math.inf) -> np.ndarray:
+def positive_grid(name: str, x: ArrayLike, *, most: float = math.inf) -> np.ndarray:
     """Return ``x``, a number or a 1-D sequence, as a 1-D array of positive finite floats of at most ``most``."""
     grid = finite_grid(name, x)
     for value in grid:
@@ -158,7 +163,7 @@ def positive_grid(name: str, x: Any, *, most: float = math.inf) -> np.ndarray:
     return grid
 
 
-def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray:
+def array_of_shape(name: str, x: object, shape: Sequence[int | None]) -> np.ndarray:
     """Return ``x`` as a finite float array of the given shape; None stands for any length."""
     array = real_array(name, x).astype(float)
     fits = len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
@@ -170,7 +175,7 @@ def array_of_shape(name: str, x: Any, shape: Sequence[int | None]) -> np.ndarray
     return array
 
 
-def _briefly(x: Any) -> str:
+def _briefly(x: object) -> str:
     """Return the text of an argument that is no number; of a long list or array, the first two entries."""
     entries = x.tolist() if isinstance(x, np.ndarray) else x
     if isinstance(entries, list | tuple) and len(entries) > 4:

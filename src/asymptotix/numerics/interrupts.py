@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 #: Signals that ask to stop: SIGINT from Ctrl-C, SIGTERM from a cluster, SIGHUP from a closed terminal.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -160,8 +159,8 @@ def forget() -> None:
     _requests.depth = depth
 
 
-def _replace_handlers() -> dict[int, Any]:
-    replaced: dict[int, Any] = {}
+def _replace_handlers() -> dict[int, Callable[[int, FrameType | None], object] | int | None]:
+    replaced: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
     # A worker of multiprocessing handles Ctrl-C only: its pool terminates it with SIGTERM.
     numbers = STOP_SIGNALS if multiprocessing.parent_process() is None else (signal.SIGINT,)
     for number in numbers:

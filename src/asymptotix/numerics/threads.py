@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def one_blas_thread(rows: int = 0) -> AbstractContextManager[Any]:
+def one_blas_thread(rows: int = 0) -> AbstractContextManager[None]:
     """Scope in which BLAS and LAPACK use one thread, if the matrices have at most `SMALL` rows.
 
     Waiting BLAS threads keep their cores busy. On a busy machine, or together with our own threads, a factorisation of

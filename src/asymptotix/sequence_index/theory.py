@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STARTS = ("uninformed", "informed")
 #: Links and the number of directions that each depends on, by (identity of the link, P, M). The number takes seconds to
 #: compute and does not depend on the noise, so that a sweep computes it once.
-_SEEN: dict[tuple[int, int, int], tuple[Any, int]] = {}
+_SEEN: dict[tuple[int, int, int], tuple[object, int]] = {}
 
 
 class BayesProblem(Protocol):
@@ -102,7 +102,7 @@ class SequenceIndexTheory:
     def check_control(self, name: str, values: ArrayLike) -> np.ndarray:
         return checks.positive_grid(name, values)
 
-    def check_fixed(self, fixed: Any) -> Mapping[int, float]:
+    def check_fixed(self, fixed: object) -> Mapping[int, float]:
         given = self.index_labels()
         return held_overlaps(fixed, [index_name(given, position) for position in range(self.channel.indices)])
 
@@ -110,7 +110,7 @@ class SequenceIndexTheory:
         self,
         points: Sequence[Mapping[str, float]],
         *,
-        start: Any,
+        start: object,
         tolerance: float,
         progress: Progress,
         fixed: Mapping[int, float] | None = None,
@@ -138,7 +138,7 @@ class SequenceIndexTheory:
         what = f"state evolution of {channel.indices} indices and {channel.tokens} tokens"
         refuse_beyond_memory(8 * numbers, what, "smaller sizes")
 
-    def _check_start(self, start: Any) -> str | np.ndarray:
+    def _check_start(self, start: object) -> str | np.ndarray:
         if isinstance(start, str):
             return checks.one_of("start", start, STARTS)
         P, diagonal = self.channel.indices, self.channel.diagonal
@@ -261,7 +261,7 @@ def _solved(
     return evolution.uninformed(alpha, tolerance=tolerance, hint=hint)
 
 
-def held_overlaps(fixed: Any, labels: Sequence[str]) -> dict[int, float]:
+def held_overlaps(fixed: object, labels: Sequence[str]) -> dict[int, float]:
     """Return the overlaps in ``fixed`` by position from 0, in ascending order; ``labels`` name the indices."""
     if not isinstance(fixed, Mapping):
         such = f"{{{labels[0]!r}: 0.0}} or {{0: 0.0}}"
@@ -277,7 +277,7 @@ def held_overlaps(fixed: Any, labels: Sequence[str]) -> dict[int, float]:
     return dict(sorted(held.items()))
 
 
-def _held_index(key: Any, labels: Sequence[str]) -> int:
+def _held_index(key: object, labels: Sequence[str]) -> int:
     """Return the position that a key of ``fixed`` means: a number, a string of digits as in files, or a label."""
     meant = label_position(key, labels) if isinstance(key, str) and not key.isdecimal() else key
     known = ", ".join(map(repr, labels))

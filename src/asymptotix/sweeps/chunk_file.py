@@ -60,7 +60,7 @@ def read_chunk(data: bytes) -> tuple[dict[str, Any], Iterator[Outcome]]:
 def _points(told: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[Outcome]:
     shape = tuple(told["shape"])
     for k, place in enumerate(np.ndindex(shape)):
-        values: dict[str, Any] = {name: column[place] for name, column in columns.items()}
+        values: dict[str, np.ndarray | np.generic] = {name: column[place] for name, column in columns.items()}
         yield Outcome(values, Status.from_code(told["status_code"][k]), words=told["status"][k])
 
 

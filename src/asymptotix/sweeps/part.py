@@ -249,7 +249,7 @@ class Namer:
         self._part = part
         self._common = {name: told[name] for name in ("verb", "algorithm", "options", "asymptotix")}
         self._common["arrays"] = {name: hashed(array) for name, array in arrays.items()}
-        self._problems: dict[tuple, Any] = {}
+        self._problems: dict[tuple, object] = {}
 
     def named(self, chunk: SweepChunk) -> SweepChunk:
         fields = tuple((name, chunk.fixed[name]) for name in self._part.fields if name in chunk.fixed)

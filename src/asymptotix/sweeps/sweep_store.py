@@ -259,7 +259,7 @@ class SweepStore:
 
     # ------------------------------------------------------------------------------------------ log
 
-    def note(self, line: Mapping[str, Any]) -> None:
+    def note(self, line: Mapping[str, object]) -> None:
         """Append a line to the log, by one write of a few hundred bytes, which a shared file system does not split."""
         text = (json.dumps(line) + "\n").encode()
         place = self.path / "log.jsonl"
@@ -318,7 +318,7 @@ def _plan_hash(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _at(described: Any, path: str) -> str:
+def _at(described: object, path: str) -> str:
     for name in path.partition(":")[0].split("."):
         described = described.get(name) if isinstance(described, dict) else None
     text = repr(described)

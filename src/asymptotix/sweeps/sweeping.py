@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..core.driver.works import seed_list, sizes_of
 from ..core.grid import MOST_POINTS
@@ -38,13 +39,13 @@ MOST_COLLECTED_AT_AN_INTERRUPT = 20_000
 def sweep(
     problem: Problem,
     *,
-    over: Mapping[str, Any],
+    over: Mapping[str, ArrayLike],
     store: str | os.PathLike,
     algorithm: Algorithm | None = None,
     thresholds: bool = False,
     dim: int | Sequence[int] | None = None,
     seeds: int | Sequence[int] | None = None,
-    executor: Any = None,
+    executor: object = None,
     part: str | None = None,
     chunk: int | None = None,
     retry_failed: bool = False,
@@ -152,7 +153,13 @@ def _check(part: SweepPart) -> None:
 
 
 def _part(
-    verb: str, problem: Any, over: Any, algorithm: Any, dim: Any, seeds: Any, options: Mapping[str, Any]
+    verb: str,
+    problem: Problem,
+    over: Mapping[str, ArrayLike],
+    algorithm: Algorithm | None,
+    dim: int | Sequence[int] | None,
+    seeds: int | Sequence[int] | None,
+    options: Mapping[str, Any],
 ) -> SweepPart:
     if not isinstance(over, Mapping):
         raise TypeError(f"over must be a mapping from names to numbers or grids, got {checks.named(over)}")
@@ -188,7 +195,7 @@ def _complaint(store: SweepStore, part: str) -> str:
     return "; ".join(said)
 
 
-def _checked_name(part: Any) -> str:
+def _checked_name(part: object) -> str:
     """Return the name of a part, checked because it is also the name of a file."""
     if isinstance(part, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", part):
         return part
@@ -231,7 +238,7 @@ def _work_through(
     report.at_the_end()
 
 
-def _only_here(value: Any) -> bool:
+def _only_here(value: object) -> bool:
     """Return whether another process cannot build this from a file: it has functions, or classes of another package.
 
     Such an object is passed to the other process itself.

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..attention_paths.network.path_network import AttentionPaths
 from ..numerics import checks
@@ -185,7 +185,7 @@ def _head(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return head
 
 
-def _flip_rates(flip: Any) -> tuple[float, float]:
+def _flip_rates(flip: ArrayLike) -> tuple[float, float]:
     rates = checks.array_of_shape("flip", flip, (2,))
     for place, rate in enumerate(rates):
         checks.probability(f"flip[{place}]", rate, closed=True)

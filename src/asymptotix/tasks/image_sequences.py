@@ -15,15 +15,19 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..numerics import checks
+from ..numerics.arrays import Array
 from ..numerics.memory import refuse_beyond_memory
 
 if TYPE_CHECKING:
     import jax
+    from jax.typing import DTypeLike
+
+    Kind = TypeVar("Kind", np.ndarray, jax.Array)
 
 PIXELS, PATCH, CHANNELS = 32, 8, 3
 IMAGES = 3
@@ -59,7 +63,7 @@ class ImageSequences:
         Number of the random stream, which makes the examples of two sets with the same seed independent.
     """
 
-    patches: Any
+    patches: Array
     variance_floor: float
     stream: int
 
@@ -101,7 +105,7 @@ class ImageSequences:
             made.append(self._sequences(bits, np.full(size, plus), np, np.float64))
         return np.concatenate(made), labels_in_order(count)
 
-    def _sequences(self, bits: Any, plus: Any, xp: ModuleType, dtype: Any) -> Any:
+    def _sequences(self, bits: Kind, plus: Kind, xp: ModuleType, dtype: DTypeLike) -> Kind:
         """Return sequences, whose labels are +1 where ``plus`` is true, from uint32 random numbers (count, 7)."""
         classes, drawings = self.patches.shape[:2]
         first, second, order = bits[:, 0] % classes, bits[:, 1] % (classes - 1), bits[:, 4] % 2 == 1
@@ -140,7 +144,7 @@ def fixed_order_examples(
     return np.concatenate(made), labels_in_order(count)
 
 
-def as_tokens(patches: Any, kinds: Any, variance_floor: float, xp: ModuleType, dtype: Any) -> Any:
+def as_tokens(patches: Kind, kinds: Kind, variance_floor: float, xp: ModuleType, dtype: DTypeLike) -> Kind:
     """Return the tokens (count, 48, 192) of three images (count, 3, 16, 64); ``kinds`` labels the first two images.
 
     ``xp`` is numpy or jax.numpy.
@@ -153,7 +157,7 @@ def as_tokens(patches: Any, kinds: Any, variance_floor: float, xp: ModuleType, d
     return (xp.repeat(grey, CHANNELS, axis=-1) + places + labels).reshape(count, TOKENS, FEATURES)
 
 
-def standardized(patches: Any, variance_floor: float, xp: ModuleType) -> Any:
+def standardized(patches: Kind, variance_floor: float, xp: ModuleType) -> Kind:
     """Return every patch with mean 0 and variance v / (v + floor), v its old variance: almost 1, or 0 if it is blank.
 
     Repeated channels change neither mean nor variance: this is layer normalisation of the 192 entries.

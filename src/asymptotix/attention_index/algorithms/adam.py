@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.arrays import Array
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.precision import single_precision
 from ...numerics.programs.compiled import one_by_one
@@ -35,6 +36,8 @@ from .training_data import Chunk, Samples
 
 if TYPE_CHECKING:
     from ...core.progress import Progress
+
+    Made = TypeVar("Made")
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**14
@@ -165,7 +168,13 @@ class Adam(AlgorithmOnSamples):
             yield Outcome(values, status, words=words)
 
     def _trained(
-        self, state: AdamState, train: Samples, numbers: Any, settings: AdamSettings, progress: Progress, label: str
+        self,
+        state: AdamState,
+        train: Samples,
+        numbers: np.ndarray,
+        settings: AdamSettings,
+        progress: Progress,
+        label: str,
     ) -> AdamState:
         """Return the state after all steps, done in calls of about a third of a second."""
         first, together = 0, 1
@@ -233,9 +242,9 @@ class AdamState(NamedTuple):
     The slope is the norm of the gradient of L / d^2 times the norm of the weights.
     """
 
-    weights: Any
-    mean: Any
-    square: Any
+    weights: Array
+    mean: Array
+    square: Array
     step: Any
     trace: Any
     slope: Any
@@ -269,7 +278,9 @@ def _apart(state: AdamState, count: int) -> list[AdamState]:
 
 
 @partial(jax.jit, static_argnames="settings", compiler_options=_FIRST_WAY)
-def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
+def _train(
+    state: AdamState, samples: Samples, numbers: jax.Array, last: jax.Array, settings: AdamSettings
+) -> AdamState:
     """Run Adam until ``last`` steps are done, for one run or for several stacked runs.
 
     ``numbers`` are beta, the strength of the penalty and the initial rate.
@@ -280,10 +291,12 @@ def _train(state: AdamState, samples: Samples, numbers: Any, last: Any, settings
     return steps(state, samples, numbers, last)
 
 
-def _steps(state: AdamState, samples: Samples, numbers: Any, last: Any, settings: AdamSettings) -> AdamState:
+def _steps(
+    state: AdamState, samples: Samples, numbers: jax.Array, last: jax.Array, settings: AdamSettings
+) -> AdamState:
     beta, strength, rate = numbers
 
-    def step(t: Any, state: AdamState) -> AdamState:
+    def step(t: jax.Array, state: AdamState) -> AdamState:
         loss, gradient = loss_and_gradient(state.weights, samples, beta, strength, settings)
         mean = 0.9 * state.mean + 0.1 * gradient
         square = 0.999 * state.square + 0.001 * gradient**2
@@ -298,8 +311,8 @@ def _steps(state: AdamState, samples: Samples, numbers: Any, last: Any, settings
 
 
 def loss_and_gradient(
-    weights: Any, samples: Samples, beta: Any, strength: Any, settings: AdamSettings
-) -> tuple[Any, Any]:
+    weights: Array, samples: Samples, beta: jax.Array, strength: jax.Array, settings: AdamSettings
+) -> tuple[jax.Array, jax.Array]:
     """Return L / d^2 and its gradient with respect to the weights."""
     S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
     error, slope = risk_and_gradient(S, samples, beta, settings)
@@ -310,14 +323,14 @@ def loss_and_gradient(
     return error / dim**2 + strength / dim * penalty, gradient
 
 
-def learned_matrix(weights: Any, parameterization: str) -> Any:
+def learned_matrix(weights: Array, parameterization: str) -> Array:
     """Return S = W W^T / sqrt(m d), or the symmetric part of the weights if S is full."""
     if parameterization == "factorized":
         return _times(weights, weights.T) / np.float32(np.sqrt(weights.size))
     return 0.5 * (weights + weights.T)
 
 
-def penalty_and_gradient(S: Any, settings: AdamSettings) -> tuple[Any, Any]:
+def penalty_and_gradient(S: Array, settings: AdamSettings) -> tuple[Array, Array]:
     """Return Tr r(S) and r'(S), with r(t) the user's penalty, or t for the norm |W|_F^2, or t^2 for |S|_F^2."""
     if settings.penalty is None and settings.parameterization == "full":
         return (S**2).sum(), 2 * S
@@ -328,7 +341,9 @@ def penalty_and_gradient(S: Any, settings: AdamSettings) -> tuple[Any, Any]:
     return jax.vmap(settings.penalty)(values).sum(), _times(vectors * slopes, vectors.T)
 
 
-def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> tuple[Any, Any]:
+def risk_and_gradient(
+    S: Array, samples: Samples, beta: jax.Array, settings: AdamSettings
+) -> tuple[jax.Array, jax.Array]:
     """Return the summed error E of all samples, and the symmetric dE/dS.
 
     With G_ck = dE/dP_ck of every sample, dE/dS = sum (sum_c G_ck F_c) F_k^T. This takes one matrix product forward and
@@ -337,7 +352,7 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSetting
     shift, K = _shift(S, samples), samples.centre.shape[1]
     graded = _called(jax.value_and_grad(partial(_error, settings=settings)), settings)
 
-    def contribution(chunk: Chunk) -> tuple[Any, Any, Any]:
+    def contribution(chunk: Chunk) -> tuple[jax.Array, jax.Array, jax.Array]:
         P = data.products(chunk.tokens, S, K)
         error, G = graded(P, shift, chunk, beta)
         return error, data.gathered(G, chunk.tokens), G.sum(-1)
@@ -348,27 +363,27 @@ def risk_and_gradient(S: Any, samples: Samples, beta: Any, settings: AdamSetting
 
 
 @partial(jax.jit, static_argnames="settings")
-def risk(S: Any, samples: Samples, beta: Any, settings: AdamSettings) -> Any:
+def risk(S: jax.Array, samples: Samples, beta: jax.Array, settings: AdamSettings) -> jax.Array:
     """Return the summed error of all samples."""
     shift, K = _shift(S, samples), samples.centre.shape[1]
     error = _called(partial(_error, settings=settings), settings)
 
-    def contribution(chunk: Chunk) -> Any:
+    def contribution(chunk: Chunk) -> jax.Array:
         return error(data.products(chunk.tokens, S, K), shift, chunk, beta)
 
     return data.sum_over_chunks(samples, contribution)
 
 
-def _called(error: Callable[..., Any], settings: AdamSettings) -> Callable[..., Any]:
+def _called(error: Callable[..., Made], settings: AdamSettings) -> Callable[..., Made]:
     """Return ``error`` such that on a CPU it does not hang if the user's loss calls LAPACK."""
     return one_by_one(error) if callable(settings.loss) and jax.default_backend() == "cpu" else error
 
 
-def _shift(S: Any, samples: Samples) -> Any:
+def _shift(S: Array, samples: Samples) -> jax.Array:
     return jnp.einsum("ckde,de->ck", samples.centre, S, precision="highest")
 
 
-def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: AdamSettings) -> Any:
+def _error(P: jax.Array, shift: jax.Array, chunk: Chunk, beta: jax.Array, settings: AdamSettings) -> jax.Array:
     """Return the summed error of a chunk, from the products P_ck, (T, K, size), of its tokens."""
     h = (P - shift[..., None]) / jnp.sqrt(jnp.float32(chunk.tokens.shape[-1]))
     if settings.differences:  # h_ab - h_aT of the tokens themselves
@@ -382,7 +397,7 @@ def _error(P: Any, shift: Any, chunk: Chunk, beta: Any, settings: AdamSettings) 
     return (residual * measured).sum()
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: Array, b: Array) -> jax.Array:
     return jnp.matmul(a, b, precision="highest")
 
 
@@ -391,10 +406,10 @@ def _report(
     samples: int,
     seed: int,
     state: AdamState,
-    centre: Any,
+    centre: jax.Array,
     strength: float,
     settings: AdamSettings,
-) -> dict[str, Any]:
+) -> dict[str, float | np.ndarray]:
     """Return the observables of a trained layer."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
     dim = len(S)
@@ -409,7 +424,9 @@ def _report(
     }
 
 
-def _fresh_errors(model: AttentionIndex, seed: int, S: Any, centre: Any, settings: AdamSettings) -> dict[str, float]:
+def _fresh_errors(
+    model: AttentionIndex, seed: int, S: Array, centre: jax.Array, settings: AdamSettings
+) -> dict[str, float]:
     """Return the errors per sample on new data, centred like the training data."""
     drawn = data.draw_samples(
         model, len(S), FRESH_SAMPLES, seed, stream=streams.FRESH, differences=settings.differences

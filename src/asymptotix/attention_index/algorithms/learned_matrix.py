@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
@@ -14,7 +12,7 @@ RANK_CUT = 1e-2
 SAME_SPIKE = 1e-9
 
 
-def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = ()) -> dict[str, Any]:
+def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = ()) -> dict[str, float | np.ndarray]:
     """Return overlap with S_0 = diag(target), estimation error, eigenvalues, rank and outliers of a learned matrix."""
     dim = len(target)
     eigenvalues, vectors = np.linalg.eigh(S) if np.size(spikes) else (np.linalg.eigvalsh(S), None)
@@ -29,7 +27,9 @@ def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = 
     }
 
 
-def _outliers(eigenvalues: np.ndarray, vectors: np.ndarray, target: np.ndarray, spikes: np.ndarray) -> dict[str, Any]:
+def _outliers(
+    eigenvalues: np.ndarray, vectors: np.ndarray, target: np.ndarray, spikes: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return the outliers: each spike gets a different eigenvector, for the largest sum of squared overlaps."""
     inside = np.abs(target - spikes[:, None]) <= SAME_SPIKE * spikes[:, None]
     overlaps = inside @ vectors**2

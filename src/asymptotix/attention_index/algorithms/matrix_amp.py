@@ -145,7 +145,7 @@ class MatrixAMP(AlgorithmOnSamples):
             if not np.isfinite(traces["q"][-1]):
                 raise FloatingPointError(f"message passing diverged in iteration {iteration}; try damping=0.5")
             progress.message(f"{label}: iteration {iteration} of {self.iterations}")
-        values: dict[str, Any] = {name: trace[-1] for name, trace in traces.items()}
+        values: dict[str, float | np.ndarray] = {name: trace[-1] for name, trace in traces.items()}
         values |= {f"{name}_trace": np.array(trace) for name, trace in traces.items()}
         values |= spectral_observables(state.S, target, estimator.model.target.spikes)
         values |= estimator.errors(sensing, state)

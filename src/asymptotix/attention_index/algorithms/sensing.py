@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,17 +104,17 @@ class GaussianSensing(Sensing):
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _normals(key: Any, rows: int, columns: int) -> Any:
+def _normals(key: jax.Array, rows: int, columns: int) -> jax.Array:
     return jax.random.normal(key, (rows, columns), jnp.float32)
 
 
 @jax.jit
-def _forward(G: Any, vector: Any) -> Any:
+def _forward(G: jax.Array, vector: jax.Array) -> jax.Array:
     return jnp.matmul(G, vector, precision="highest")
 
 
 @jax.jit
-def _backward(G: Any, f: Any) -> Any:
+def _backward(G: jax.Array, f: jax.Array) -> jax.Array:
     return jnp.matmul(f, G, precision="highest")
 
 
@@ -134,7 +133,7 @@ class TokenSensing(Sensing):
         samples: int,
         seed: int,
         stream: int = streams.TRAINING,
-        centre: Any = None,
+        centre: jax.Array | None = None,
     ) -> None:
         drawn = data.draw_samples(model, dim, samples, seed, stream=stream, chunk=samples, stored=True)
         self.target, self.model, self.seed = np.asarray(model.target.eigenvalues(dim), float), model, seed
@@ -168,14 +167,14 @@ def readout(tokens: int, activation: str) -> np.ndarray:
 
 
 @jax.jit
-def _token_coordinates(F: Any, centre: Any, readout: Any, S: Any) -> Any:
+def _token_coordinates(F: jax.Array, centre: jax.Array, readout: jax.Array, S: jax.Array) -> jax.Array:
     shift = jnp.einsum("ckde,de->ck", centre, S, precision="highest")
     P = (data.products(F, S, readout.shape[2]) - shift[..., None]) / jnp.sqrt(jnp.float32(len(S)))
     return jnp.einsum("ack,ckn->na", readout, P, precision="highest")
 
 
 @jax.jit
-def _token_gathered(F: Any, centre: Any, readout: Any, f: Any) -> Any:
+def _token_gathered(F: jax.Array, centre: jax.Array, readout: jax.Array, f: jax.Array) -> jax.Array:
     G = jnp.einsum("ack,na->ckn", readout, f, precision="highest")
     total = data.gathered(G, F) - jnp.einsum("ck,ckde->de", G.sum(-1), centre, precision="highest")
     return 0.5 * (total + total.T) / jnp.sqrt(jnp.float32(F.shape[-1]))

@@ -16,18 +16,24 @@ Equation ai-model of docs/theory/attention_index.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import interrupts
+from ...numerics.arrays import Array
 from ...numerics.memory import physical_memory, refuse_beyond_memory
 from ..model import AttentionIndex
 from ..streams import TRAINING
+
+if TYPE_CHECKING:
+    #: Tokens, unless they are drawn again in every pass; labels; and Gram matrices for a sequence output.
+    Piece: TypeAlias = tuple[jax.Array | None, jax.Array, jax.Array | None]
+    Summed = TypeVar("Summed")
 
 #: Number of samples that share a key. A chunk is a whole number of blocks: draws do not depend on the chunk size.
 BLOCK = 256
@@ -56,12 +62,12 @@ class Samples(NamedTuple):
         The matrices C_ck with which P_ck is centred, P_ck - Tr(S C_ck): (T, K, d, d).
     """
 
-    key: Any
+    key: jax.Array
     tokens: Any
-    labels: Any
-    gram: Any
-    weights: Any
-    centre: Any
+    labels: jax.Array
+    gram: jax.Array | None
+    weights: jax.Array
+    centre: jax.Array
 
     @property
     def size(self) -> int:
@@ -69,7 +75,7 @@ class Samples(NamedTuple):
         return self.weights.shape[1]
 
 
-def random_key(seed: int, dim: int, samples: int, stream: int) -> Any:
+def random_key(seed: int, dim: int, samples: int, stream: int) -> jax.Array:
     """Return the key of one stream; it depends on nothing but these four numbers."""
     key = jax.random.key(seed, impl="threefry2x32")
     for number in (dim, samples, stream):
@@ -148,8 +154,8 @@ def draw_samples(
 
 
 def _pieces(
-    model: AttentionIndex, key: Any, dim: int, samples: int, *, stored: bool, differences: bool
-) -> list[tuple[Any, Any, Any]]:
+    model: AttentionIndex, key: jax.Array, dim: int, samples: int, *, stored: bool, differences: bool
+) -> list[Piece]:
     """Draw tokens, labels and Gram matrices in pieces, whose size does not depend on alpha: one program draws all."""
     size = BLOCK * int(np.clip(_chunk_bytes() // (4 * model.tokens * dim * BLOCK), 1, _PIECE))
     numbers = (
@@ -178,7 +184,9 @@ class DrawingKind(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="kind")
-def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: DrawingKind) -> tuple[Any, Any, Any]:
+def _piece(
+    key: jax.Array, index: jax.Array, eigenvalues: jax.Array, noise: jax.Array, beta: jax.Array, kind: DrawingKind
+) -> Piece:
     dim = len(eigenvalues)
     x, xi = _gaussians(key, index, kind.size, kind.T, dim)
     forms = _inner_products(x * eigenvalues, x) - np.eye(kind.T, dtype=np.float32)[..., None] * eigenvalues.sum()
@@ -188,10 +196,10 @@ def _piece(key: Any, index: Any, eigenvalues: Any, noise: Any, beta: Any, kind: 
 
 
 @partial(jax.jit, static_argnames=("chunks", "size"))
-def _assembled(pieces: list[tuple[Any, Any, Any]], chunks: int, size: int) -> tuple[Any, Any, Any]:
+def _assembled(pieces: list[Piece], chunks: int, size: int) -> Piece:
     """Join the pieces and cut them into chunks, which become the leading axis."""
 
-    def cut(*parts: Any, axis: int) -> Any:
+    def cut(*parts: jax.Array, axis: int) -> jax.Array:
         joined = jnp.concatenate(parts, axis)[(slice(None),) * axis + (slice(chunks * size),)]
         missing = chunks * size - joined.shape[axis]
         joined = jnp.pad(joined, [(0, missing if i == axis else 0) for i in range(joined.ndim)])
@@ -205,11 +213,11 @@ def _assembled(pieces: list[tuple[Any, Any, Any]], chunks: int, size: int) -> tu
     )
 
 
-def _gaussians(key: Any, index: Any, size: int, T: int, dim: int) -> tuple[Any, Any]:
+def _gaussians(key: jax.Array, index: jax.Array, size: int, T: int, dim: int) -> tuple[jax.Array, jax.Array]:
     """Draw tokens (T, size, d) of the chunk of this index, and xi / sqrt(2 - delta_ab), (T, T, size), xi symmetric."""
     blocks = size // BLOCK
 
-    def block(number: Any) -> Any:
+    def block(number: jax.Array) -> jax.Array:
         # one draw for tokens and noise, because compiling the generator takes long
         return jax.random.normal(jax.random.fold_in(key, number), (T, BLOCK, dim + T), jnp.float32)
 
@@ -223,11 +231,11 @@ def _gaussians(key: Any, index: Any, size: int, T: int, dim: int) -> tuple[Any, 
     return both[..., :dim], xi
 
 
-def _in_frame(x: Any, differences: bool) -> Any:
+def _in_frame(x: jax.Array, differences: bool) -> jax.Array:
     return jnp.concatenate([x[:-1] - x[-1:], x[-1:]]) if differences else x
 
 
-def activate(h: Any, beta: Any, activation: str) -> Any:
+def activate(h: jax.Array, beta: jax.Array, activation: str) -> jax.Array:
     """Return the activation of a pre-activation (T, T, samples), row by row."""
     return h if activation == "linear" else jax.nn.softmax(beta * h, axis=1)
 
@@ -235,24 +243,24 @@ def activate(h: Any, beta: Any, activation: str) -> Any:
 class Chunk(NamedTuple):
     """One chunk: tokens in the frame (T, size, d), labels and Gram matrices (T, T, size), weights (size,)."""
 
-    tokens: Any
-    labels: Any
-    gram: Any
-    weights: Any
+    tokens: jax.Array
+    labels: jax.Array
+    gram: jax.Array | None
+    weights: jax.Array
 
 
-def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Any]) -> Any:
+def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Summed]) -> Summed:
     """Return the sum of ``function(chunk)`` over a data set, with one chunk in memory at a time."""
     T, K, _, dim = samples.centre.shape
     indices = jnp.arange(len(samples.weights))
 
-    def chunk_of(row: Any) -> Chunk:
+    def chunk_of(row: tuple[jax.Array, jax.Array | None, jax.Array, jax.Array | None, jax.Array]) -> Chunk:
         index, tokens, labels, gram, weights = row
         if tokens is None:
             tokens = _in_frame(_gaussians(samples.key, index, samples.size, T, dim)[0], K < T)
         return Chunk(tokens, labels, gram, weights)
 
-    def add(total: Any, row: Any) -> tuple[Any, None]:
+    def add(total: Summed, row: tuple) -> tuple[Summed, None]:
         return jax.tree.map(jnp.add, total, function(chunk_of(row))), None
 
     rows = (indices, samples.tokens, samples.labels, samples.gram, samples.weights)
@@ -265,16 +273,16 @@ def sum_over_chunks(samples: Samples, function: Callable[[Chunk], Any]) -> Any:
 # Sums over tokens are written out: XLA's contractions over them are twenty times slower on a CPU.
 
 
-def products(F: Any, S: Any, K: int) -> Any:
+def products(F: jax.Array, S: Array, K: int) -> jax.Array:
     """Return P_ck = F_c^T S F_k of every sample, (T, K, samples), for tokens F (T, samples, d)."""
     return _inner_products(F, [jnp.matmul(vectors, S, precision="highest") for vectors in F[:K]])
 
 
-def _inner_products(first: Any, second: Any) -> Any:
+def _inner_products(first: Iterable[jax.Array], second: Iterable[jax.Array]) -> jax.Array:
     return jnp.stack([jnp.stack([(a * b).sum(-1) for b in second]) for a in first])
 
 
-def gathered(G: Any, F: Any) -> Any:
+def gathered(G: jax.Array, F: jax.Array) -> jax.Array:
     """Return the sum of G_ck F_c F_k^T over c, k and samples, (d, d): the transpose of :func:`products`."""
     total = jnp.zeros((F.shape[-1],) * 2, F.dtype)
     for k in range(G.shape[1]):
@@ -284,11 +292,11 @@ def gathered(G: Any, F: Any) -> Any:
 
 
 @jax.jit
-def _empirical_centre(samples: Samples) -> Any:
+def _empirical_centre(samples: Samples) -> jax.Array:
     """Return the means of F_c F_k^T over the data set, (T, K, d, d)."""
     K = samples.centre.shape[1]
 
-    def outer_products(chunk: Chunk) -> Any:
+    def outer_products(chunk: Chunk) -> jax.Array:
         F = chunk.tokens
         return jnp.einsum("cnd,kne->ckde", F, F[:K] * chunk.weights[:, None], precision="highest")
 

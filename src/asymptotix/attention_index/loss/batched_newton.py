@@ -9,12 +9,13 @@ LAPACK is not used, because it is slow for small matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...numerics.precision import double_precision
 from ...numerics.programs.compiled import compiled
@@ -81,13 +82,15 @@ class BatchedNewton:
         trace, response = in_parts(lambda _, *part: self._derivative(*part, Sigma), y, p)
         return trace, response
 
-    def _derivative_part(self, y: Any, p: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
+    def _derivative_part(self, y: jax.Array, p: jax.Array, Sigma: jax.Array) -> tuple[jax.Array, jax.Array]:
         H = jax.vmap(jax.hessian(self._loss, argnums=1))(y, p)
         inverse, _ = _inverse_shifted(jnp.eye(p.shape[1]) + Sigma * H, 1.0)
         response = jnp.sum(inverse[:, :, :, None] * H[:, None], axis=2)
         return p.shape[1] - Sigma * jnp.trace(response, axis1=1, axis2=2), jnp.sum(response**2, axis=(1, 2))
 
-    def _descend_part(self, y: Any, z: Any, start: Any, count: Any, Sigma: Any) -> tuple[jax.Array, jax.Array]:
+    def _descend_part(
+        self, y: jax.Array, z: jax.Array, start: jax.Array, count: jax.Array, Sigma: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Descend for the first ``count`` samples; the other samples only fill the arrays."""
         lane, none = jnp.arange(_LANES), jnp.zeros(_LANES)
         first_r = start[:_LANES]
@@ -105,7 +108,7 @@ class BatchedNewton:
         _, ends = jax.lax.while_loop(lambda state: state[1].found < count, look, (lanes, ends))
         return ends.p, ends.value
 
-    def _look(self, lanes: _Lanes, precision: Any) -> tuple[_Lanes, jax.Array]:
+    def _look(self, lanes: _Lanes, precision: jax.Array) -> tuple[_Lanes, jax.Array]:
         """Evaluate all lanes at their trial points, choose their next steps, and return which lanes have ended."""
 
         def objective(y: jax.Array, z: jax.Array, r: jax.Array) -> jax.Array:
@@ -139,7 +142,7 @@ class BatchedNewton:
         return lanes, last | (lanes.halvings >= MOST_HALVINGS) | (lanes.steps > MOST_STEPS)
 
 
-def in_parts(kernel: Callable[..., Any], *samples: np.ndarray) -> list[np.ndarray]:
+def in_parts(kernel: Callable[..., Iterable[ArrayLike]], *samples: np.ndarray) -> list[np.ndarray]:
     """Apply a compiled kernel(count, *part) to PART samples at a time, in double precision and in threads."""
 
     @double_precision()
@@ -185,7 +188,7 @@ def _where(chosen: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
     return jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (yes.ndim - 1)), yes, no)
 
 
-def _inverse_shifted(M: jax.Array, scale: Any) -> tuple[jax.Array, jax.Array]:
+def _inverse_shifted(M: jax.Array, scale: float | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the inverse of M plus a shift of its diagonal that makes it positive definite, and this shift.
 
     The shift is zero where M is positive definite; the least other shift is FLATTEST times ``scale``.
@@ -207,7 +210,7 @@ def _inverse(M: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return M^{-1}, computed by elimination in place, and whether M is safely positive definite."""
     n = M.shape[1]
 
-    def eliminate(k: Any, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def eliminate(k: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         rows, positive = state
         pivot = rows[:, k, k]
         positive &= pivot > SINGULAR * M[:, k, k]
@@ -228,7 +231,7 @@ def _ways_off_saddles(H: jax.Array, inverse: jax.Array, wanted: jax.Array) -> tu
     n = H.shape[1]
 
     def least() -> tuple[jax.Array, jax.Array]:
-        def turned(_: Any, v: jax.Array) -> jax.Array:
+        def turned(_: jax.Array, v: jax.Array) -> jax.Array:
             v = jnp.sum(inverse * v[:, None, :], axis=2)
             return v / jnp.sqrt(jnp.sum(v**2, axis=1, keepdims=True))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from ..model import AttentionIndex
 
 
-def teacher_output(model: AttentionIndex) -> Callable[[Any], Any]:
+def teacher_output(model: AttentionIndex) -> Callable[[jax.Array], jax.Array]:
     """Return the function R -> y of a model: the target's attention matrix, or R itself for linear attention."""
     return _identity if model.activation == "linear" else _softmax(model.teacher_beta)
 
@@ -20,22 +19,24 @@ def teacher_output(model: AttentionIndex) -> Callable[[Any], Any]:
 # One function object per temperature: programs that were compiled for it are found by the object.
 
 
-def _identity(R: Any) -> Any:
+def _identity(R: jax.Array) -> jax.Array:
     return R
 
 
 @functools.lru_cache(maxsize=64)
-def _softmax(beta: float) -> Callable[[Any], Any]:
+def _softmax(beta: float) -> Callable[[jax.Array], jax.Array]:
     return lambda R: jax.nn.softmax(beta * R, axis=-1)
 
 
 @functools.lru_cache(maxsize=64)
-def cross_entropy(beta: float) -> Callable[[Any, Any], Any]:
+def cross_entropy(beta: float) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return the loss -sum_ab y_ab log softmax(beta h)_ab: convex in h, so that the proximal map never jumps."""
     return lambda y, h: -jnp.sum(y * jax.nn.log_softmax(beta * h, axis=-1))
 
 
 @functools.lru_cache(maxsize=64)
-def in_unit(loss: Callable[[Any, Any], Any], unit: float) -> Callable[[Any, Any], Any]:
+def in_unit(
+    loss: Callable[[jax.Array, jax.Array], jax.Array], unit: float
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return a loss (of the user's own, a snapshot) divided by a unit; the same function for equal arguments."""
     return loss if unit == 1 else lambda y, h: loss(y, h) / unit

@@ -154,11 +154,11 @@ def _loss_trial(loss: Snapshot, tokens: int, activation: str, beta: float, size:
     first, second = np.triu_indices(tokens)
     R, h = size * np.random.default_rng(TRIAL_MATRICES).standard_normal((2, _TRIALS, len(first)))
 
-    def symmetric(entries: Any) -> Any:
+    def symmetric(entries: jax.Array) -> jax.Array:
         upper = jnp.zeros((tokens, tokens)).at[first, second].set(entries)
         return upper + upper.T - jnp.diag(jnp.diag(upper))
 
-    def of_entries(loss: Callable[..., Any], r: Any, entries: Any) -> Any:
+    def of_entries(loss: Callable[..., Any], r: jax.Array, entries: jax.Array) -> Any:
         return loss(teacher(symmetric(r)), symmetric(entries))
 
     what = f"a JAX function loss(y, h) of two arrays of shape ({tokens}, {tokens}) that returns a number"
@@ -192,11 +192,15 @@ def _penalty_trial(penalty: Snapshot, positive: bool, size: float) -> None:
 
 
 def _tried(
-    name: str, what: str, function: Snapshot, of_sample: Callable[[Any, Any, Any], Any], *samples: np.ndarray
+    name: str,
+    what: str,
+    function: Snapshot,
+    of_sample: Callable[[Callable[..., Any], jax.Array, jax.Array], Any],
+    *samples: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, slopes and, for a loss, curvatures of a function in its second argument at several samples."""
 
-    def scalar(*sample: Any, called: Callable[..., Any] = function) -> Any:
+    def scalar(*sample: jax.Array, called: Callable[..., Any] = function) -> jax.Array:
         value = jnp.asarray(of_sample(called, *sample))
         if value.shape != ():
             raise _NoNumberError(f"an array of shape {value.shape}")
@@ -204,7 +208,7 @@ def _tried(
             raise _NoNumberError(f"a number of the type {value.dtype}")
         return value
 
-    def all_of(*sample: Any) -> Any:
+    def all_of(*sample: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         slope = jax.grad(scalar, argnums=1)
         curvature = jax.jacfwd(slope, argnums=1) if name == "loss" else lambda *_: jnp.zeros((1, 1))
         return scalar(*sample), slope(*sample), curvature(*sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def _measured(problem: Problem, ds: xr.Dataset) -> xr.Dataset:
 
 
 def _described(
-    numbers: dict[str, np.ndarray], dims: tuple[str, ...], theta: np.ndarray, coordinates: dict[Any, xr.DataArray]
+    numbers: dict[str, np.ndarray], dims: tuple[str, ...], theta: np.ndarray, coordinates: dict[Hashable, xr.DataArray]
 ) -> xr.Dataset:
     variables = {"theta": ("spike", theta)} | {name: (dims, values) for name, values in numbers.items()}
     found = xr.Dataset(variables, coords=coordinates)

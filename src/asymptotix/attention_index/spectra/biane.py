@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
 from .measures import Measure, Sums, off_support
@@ -201,12 +201,12 @@ class BianeConvolution(Convolution):
         height[inside] = self._height(u[inside])
         return height
 
-    def stieltjes(self, x: Any) -> ComplexArray:
+    def stieltjes(self, x: ArrayLike) -> ComplexArray:
         x = np.asarray(x, dtype=float)
         u, height = self._locate(x.ravel())
         return (self._sums(u, height).H - 1j * np.sqrt(height) / self.delta**2).reshape(x.shape)
 
-    def mass_above(self, x: Any) -> Array:
+    def mass_above(self, x: ArrayLike) -> Array:
         """Return (1/pi) Im int g dx, where int g dx = int mu_0(ds) log(w - s) + delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         u, height = self._locate(x.ravel())

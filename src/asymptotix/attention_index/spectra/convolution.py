@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ...numerics import checks, interrupts
 
@@ -89,11 +89,11 @@ class Convolution(abc.ABC):
         """Ends of the bulks, (bulks, 2), ascending."""
 
     @abc.abstractmethod
-    def stieltjes(self, x: Any) -> ComplexArray:
+    def stieltjes(self, x: ArrayLike) -> ComplexArray:
         """Return g(x + i0): complex with Im g <= 0, real outside the bulks."""
 
     @abc.abstractmethod
-    def mass_above(self, x: Any) -> Array:
+    def mass_above(self, x: ArrayLike) -> Array:
         """Return mu_delta((x, inf))."""
 
     @abc.abstractmethod
@@ -112,7 +112,7 @@ class Convolution(abc.ABC):
     def _off_support(self, z: Array) -> tuple[Array, Array]:
         """Return G_0(z) and -G_0'(z) at real points off the support of mu_0, without an atom at z itself."""
 
-    def outlier(self, theta: Any) -> tuple[Array, Array]:
+    def outlier(self, theta: ArrayLike) -> tuple[Array, Array]:
         """Return the outlier of S_0 + delta GOE due to a single eigenvalue theta of S_0, and the eigenvectors' overlap.
 
         With G(z) = int mu_0(ds)/(z - s) and F = -G', the outlier exists where delta^2 F(theta) < 1.
@@ -137,11 +137,11 @@ class Convolution(abc.ABC):
         """Number of separate intervals that carry mu_delta."""
         return len(self.edges)
 
-    def density(self, x: Any) -> Array:
+    def density(self, x: ArrayLike) -> Array:
         """Return the density of mu_delta."""
         return -self.stieltjes(x).imag / np.pi
 
-    def cdf(self, x: Any) -> Array:
+    def cdf(self, x: ArrayLike) -> Array:
         """Return mu_delta((-inf, x])."""
         return 1.0 - self.mass_above(x)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
@@ -82,7 +82,7 @@ class CubicConvolution(Convolution):
     def _x(self, g: Array) -> Array:
         return 1 / g + self.kappa0 / (self._root - g) + self.delta**2 * g
 
-    def stieltjes(self, x: Any) -> ComplexArray:
+    def stieltjes(self, x: ArrayLike) -> ComplexArray:
         x = np.asarray(x, dtype=float)
         flat, g = x.ravel(), np.empty(x.size, dtype=complex)
         position = np.searchsorted(self.edges.ravel(), flat)
@@ -133,7 +133,7 @@ class CubicConvolution(Convolution):
 
         return increasing_root(shortfall, low, high)
 
-    def mass_above(self, x: Any) -> Array:
+    def mass_above(self, x: ArrayLike) -> Array:
         """Return (1/pi) Im int g dx, by parts: int g dx = g x - log g + kappa0 log(s - g) - delta^2 g^2/2."""
         x = np.asarray(x, dtype=float)
         g = self.stieltjes(x)

@@ -21,6 +21,8 @@ from .convolution import Convolution
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
+    from matplotlib.typing import ColorType
+    from numpy.typing import ArrayLike
 
 KINDS = ("factorized", "full")
 ZEROS_BELOW = 0.1
@@ -87,31 +89,31 @@ class LearnedSpectrum:
         """Number of separate intervals of non-zero eigenvalues, outliers not counted."""
         return len(self._intervals()[0])
 
-    def eigenvalue_density(self, s: Any) -> np.ndarray:
+    def eigenvalue_density(self, s: ArrayLike) -> np.ndarray:
         """Return the density of the non-zero eigenvalues of S, of total mass ``rank``."""
         s = np.asarray(s, dtype=float)
         density = self.convolution.density(s / self.scale + self._threshold) / self.scale
         return np.where(s > 0, density, 0.0) if self.kind == "factorized" else density
 
-    def eigenvalue_cdf(self, s: Any) -> np.ndarray:
+    def eigenvalue_cdf(self, s: ArrayLike) -> np.ndarray:
         """Return the fraction of eigenvalues of S up to ``s``, zeros included."""
         s = np.asarray(s, dtype=float)
         cdf = self.convolution.cdf(s / self.scale + self._threshold)
         return np.where(s >= 0, cdf, 0.0) if self.kind == "factorized" else cdf
 
-    def singular_value_density(self, rho: Any) -> np.ndarray:
+    def singular_value_density(self, rho: ArrayLike) -> np.ndarray:
         """Return the density of the non-zero singular values of W/(m d)^{1/4}, of total mass ``rank``."""
         self._refuse_full("singular_value_density")
         rho = np.asarray(rho, dtype=float)
         return np.where(rho > 0, 2 * rho * self.eigenvalue_density(rho**2), 0.0)
 
-    def singular_value_cdf(self, rho: Any) -> np.ndarray:
+    def singular_value_cdf(self, rho: ArrayLike) -> np.ndarray:
         """Return the fraction of singular values of W/(m d)^{1/4} up to ``rho``, among d values that include zeros."""
         self._refuse_full("singular_value_cdf")
         rho = np.asarray(rho, dtype=float)
         return np.where(rho >= 0, self.eigenvalue_cdf(rho**2), 0.0)
 
-    def kolmogorov_distance(self, values: Any, zeros_below: float = ZEROS_BELOW) -> float:
+    def kolmogorov_distance(self, values: ArrayLike, zeros_below: float = ZEROS_BELOW) -> float:
         """Return the largest difference between the distribution functions of theory and experiment, without outliers.
 
         Parameters
@@ -142,13 +144,13 @@ class LearnedSpectrum:
 
     def plot(
         self,
-        histogram: Any = None,
+        histogram: ArrayLike | None = None,
         ax: Axes | None = None,
         singular_values: bool = True,
         *,
         color: Any = None,
         label: str | None = None,
-        measured: Any = None,
+        measured: ArrayLike | None = None,
         **line: Any,
     ) -> Axes:
         """Draw the density, the zeros as an arrow with their mass, outliers as stems, an experiment as a histogram.
@@ -238,7 +240,7 @@ class LearnedSpectrum:
             curves.append((x, density(x)))
         return curves
 
-    def _draw_atom(self, ax: Axes, color: Any) -> None:
+    def _draw_atom(self, ax: Axes, color: ColorType) -> None:
         """Draw an arrow from the axis up, the symbol of a point mass, and label it with the mass."""
         there = [text for text in ax.texts if text.get_gid() == ATOM]
         # The label is above the density, and that of a second law on the same axes is below the first label.
@@ -257,7 +259,7 @@ class LearnedSpectrum:
         )
         mass.set_gid(ATOM)
 
-    def _draw_outliers(self, ax: Axes, color: Any, of_w: bool, height: float) -> None:
+    def _draw_outliers(self, ax: Axes, color: ColorType, of_w: bool, height: float) -> None:
         """Draw a stem with a dot for each outlier. Its height means nothing: a single eigenvalue has no density."""
         places = np.sqrt(self.outliers) if of_w else np.array(self.outliers)
         if len(places):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from ..spectra.measures import Measure
 
 NEGLIGIBLE = 1e-12
@@ -146,7 +148,7 @@ class Empirical(_Discrete):
         return np.array(self.spectrum), np.ones(len(self.spectrum))
 
 
-def _spectrum(name: str, given: Any, *, rounding: float = 0.0) -> tuple[float, ...]:
+def _spectrum(name: str, given: ArrayLike, *, rounding: float = 0.0) -> tuple[float, ...]:
     values = checks.finite_grid(name, given)
     if values.size > MOST_EIGENVALUES:
         raise ValueError(f"{name} must be at most {MOST_EIGENVALUES:,} eigenvalues, got {values.size:,}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from ...numerics import checks
 from .target import Target
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from ..spectra.measures import Measure
 
 
@@ -60,7 +62,7 @@ class PowerLaw(Target):
     mean_square: float = 1.0  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        def clean(name: str, value: Any) -> None:
+        def clean(name: str, value: float) -> None:
             object.__setattr__(self, name, float(value))
 
         clean("exponent", checks.non_negative("exponent", self.exponent))
@@ -99,7 +101,7 @@ class PowerLaw(Target):
     def largest(self) -> float:
         return self.cutoff * self.lower_edge
 
-    def density(self, x: Any) -> np.ndarray:
+    def density(self, x: ArrayLike) -> np.ndarray:
         """Density of the continuous part, of mass kappa0."""
         y = np.asarray(x, dtype=float) / self.lower_edge
         inside = (y >= 1) & (y <= self.cutoff)

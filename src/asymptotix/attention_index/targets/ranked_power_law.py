@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ class RankedPowerLaw(_Discrete):
     mean_square: float = 1.0  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        def clean(name: str, value: Any) -> None:
+        def clean(name: str, value: float) -> None:
             object.__setattr__(self, name, value)
 
         clean("gamma", float(checks.positive("gamma", self.gamma)))

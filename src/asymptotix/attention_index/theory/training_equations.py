@@ -152,7 +152,7 @@ class TrainingEquations:
                 other._least_errors, other._best_multiple = self._least_errors, self._best_multiple
 
     @property
-    def _loss_key(self) -> tuple[Any, ...]:
+    def _loss_key(self) -> tuple[object, ...]:
         """Parameters on which a loss on nodes depends."""
         model, own = self.model, (self.problem.function("loss"), self.unit, self._length)
         return model.tokens, model.activation, model.beta, model.teacher_beta, *own

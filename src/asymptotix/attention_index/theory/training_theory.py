@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...core.problem import Outcome
 from ...core.progress import Say, quietly
@@ -115,7 +116,7 @@ class TrainingTheory:
     def __init__(self, problem: Training) -> None:
         self.problem, self.model, self.equations = problem, problem.model, TrainingEquations(problem)
 
-    def starts(self, start: Any) -> Starts:
+    def starts(self, start: str | ArrayLike) -> Starts:
         """Return the starts of the dynamics; of two ends the one of lower potential counts.
 
         Unless the loss is convex, "uninformed" also tries the informed start, and "informed" the uninformed one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class AttendedInputs(Specification):
 Inputs = np.ndarray | AttendedInputs
 
 
-def tokens_of(inputs: Any) -> np.ndarray:
+def tokens_of(inputs: object) -> np.ndarray:
     """Return the tokens, (examples, T, N0); only their shape is checked here, their entries where they are used."""
     tokens = inputs.tokens if isinstance(inputs, AttendedInputs) else checks.real_array("inputs", inputs)
     if tokens.ndim != 3 or tokens.size == 0:

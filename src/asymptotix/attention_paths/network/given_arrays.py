@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,20 +19,20 @@ def require_entries(name: str, x: np.ndarray) -> None:
         raise ValueError(f"{name} must not be empty, got shape {x.shape}")
 
 
-def per_layer(name: str, given: Any, shape: str) -> Sequence[Any]:
+def per_layer(name: str, given: object, shape: str) -> Sequence[object]:
     if isinstance(given, np.ndarray | str) or not isinstance(given, Sequence) or not given:
         raise TypeError(f"{name} must be a sequence of arrays {shape}, one per layer, got {kind_of(given)}")
     return given
 
 
-def checked_tokens(name: str, x: Any) -> np.ndarray:
+def checked_tokens(name: str, x: object) -> np.ndarray:
     """Return tokens as finite floats of shape (examples, T, N0)."""
     tokens = checks.array_of_shape(name, x, (None, None, None))
     require_entries(name, tokens)
     return tokens
 
 
-def labels_of_examples(given: Any, examples: int) -> np.ndarray:
+def labels_of_examples(given: object, examples: int) -> np.ndarray:
     """Return labels as finite floats of shape (examples,) or (examples, outputs)."""
     labels = np.asarray(checks.real_array("labels", given), float)
     if labels.ndim not in (1, 2) or labels.size == 0:
@@ -82,7 +81,7 @@ def _two_classes(labels: np.ndarray) -> tuple[float, float] | None:
     return float(values[0]), float(values[1])
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: object) -> str:
     return f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"{type(x).__name__}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .attended_inputs import AttendedInputs, Inputs, tokens_of
 from .attending import attend, attend_bare, attention_matrices
 from .given_arrays import checked_tokens, count_of, kind_of, per_layer, require_entries, shapes_of
 from .weights import SCALINGS, Weights, checked_weights, path_products
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: Most layers and heads that are accepted: beyond any network. Memory for the order parameter sets a lower limit.
 MOST_LAYERS, MOST_HEADS = 1000, 2**31
@@ -85,7 +88,7 @@ class AttentionPaths(Specification):
         self,
         layers: int | None = None,
         heads: int | Sequence[int] | None = None,
-        query_key: Sequence[Any] | None = None,
+        query_key: Sequence[ArrayLike] | None = None,
         readout: int | str = "mean",
     ) -> None:
         matrices = None if query_key is None else _query_key(query_key)
@@ -102,7 +105,12 @@ class AttentionPaths(Specification):
 
     @classmethod
     def from_queries_and_keys(
-        cls, queries: Sequence[Any], keys: Sequence[Any], readout: int | str = "mean", *, scaling: str = "order one"
+        cls,
+        queries: Sequence[ArrayLike],
+        keys: Sequence[ArrayLike],
+        readout: int | str = "mean",
+        *,
+        scaling: str = "order one",
     ) -> Self:
         """Return a network whose attention has separate query and key weights, as in a trained transformer.
 
@@ -273,7 +281,7 @@ class AttentionPaths(Specification):
         read = z[:, self._read_tokens(x.shape[1])].mean(axis=1)
         return read @ values.a.T / math.sqrt(values.a.shape[-1])
 
-    def _own_tokens(self, tokens: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _own_tokens(self, tokens: object) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         if self.query_key is None:
             raise ValueError(
                 "inputs must be AttendedInputs(tokens, attention=...): this network has no query_key to compute "
@@ -300,7 +308,7 @@ class AttentionPaths(Specification):
         return slice(t, t + 1)
 
 
-def _query_key(given: Any) -> tuple[np.ndarray, ...]:
+def _query_key(given: object) -> tuple[np.ndarray, ...]:
     matrices = []
     for layer, W in enumerate(per_layer("query_key", given, "(heads, features, features)")):
         name = f"query_key[{layer}]"
@@ -313,7 +321,7 @@ def _query_key(given: Any) -> tuple[np.ndarray, ...]:
     return tuple(matrices)
 
 
-def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int, ...]:
+def _heads(layers: object, heads: Any, counts: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return H_1, ..., H_L from the arguments; ``counts`` are the numbers of heads in query_key, or None."""
     L = None if layers is None else checks.integer("layers", layers, 1, MOST_LAYERS)
     if heads is None:
@@ -334,7 +342,7 @@ def _heads(layers: Any, heads: Any, counts: tuple[int, ...] | None) -> tuple[int
     return (H,) * L
 
 
-def _readout(readout: Any) -> int | str:
+def _readout(readout: object) -> int | str:
     if isinstance(readout, str):
         return checks.one_of("readout", readout, ("mean",))
     return checks.integer("readout", readout)

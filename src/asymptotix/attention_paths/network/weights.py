@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Weights(NamedTuple):
     a: np.ndarray
 
 
-def checked_weights(weights: Any, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
+def checked_weights(weights: object, heads: Sequence[int] | None = None, features: int | None = None) -> Weights:
     """Return weights as float arrays, or raise an error that names the wrong one; None accepts any number."""
     if not isinstance(weights, Weights):
         raise TypeError(f"weights must be Weights(V0, V, a), got {kind_of(weights)}")

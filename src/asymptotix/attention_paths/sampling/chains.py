@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
+
+if TYPE_CHECKING:
+    from numpyro.infer.hmc import HMCState
+
+    Data = TypeVar("Data")
 
 #: Most iterations in one block, and the target duration of a block in seconds.
 BLOCK, BLOCK_SECONDS = 100, 0.3
@@ -33,9 +40,9 @@ class LogPosterior(Protocol):
     @property
     def size(self) -> int: ...
 
-    def log_density(self, z: Any, data: Any) -> Any: ...
+    def log_density(self, z: jax.Array, data: Any) -> Array: ...
 
-    def observe(self, z: Any, data: Any) -> dict[str, Any]: ...
+    def observe(self, z: jax.Array, data: Any) -> dict[str, Array]: ...
 
 
 class ChainSettings(NamedTuple):
@@ -50,34 +57,34 @@ class ChainSettings(NamedTuple):
 class ChainPrograms(NamedTuple):
     """Compiled functions: `start(z, key, data)`, `advance(state, data, count)`, `observe(z, data)` over rows of z."""
 
-    start: Any
-    advance: Any
-    observe: Any
+    start: Callable[..., HMCState]
+    advance: Callable[..., tuple[HMCState, ChainBlock]]
+    observe: Callable[..., dict[str, jax.Array]]
 
 
 class ChainBlock(NamedTuple):
     """Positions, numbers of leapfrog steps and divergence flags of up to BLOCK iterations."""
 
-    z: Any
-    steps: Any
-    diverging: Any
+    z: jax.Array
+    steps: jax.Array
+    diverging: jax.Array
 
 
 @functools.lru_cache(maxsize=32)
 def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> ChainPrograms:
     from numpyro.infer.hmc import hmc
 
-    def potential(data: Any) -> Any:
+    def potential(data: object) -> Callable[[jax.Array], Array]:
         return lambda z: -posterior.log_density(z, data)
 
     begin, step = hmc(potential_fn_gen=potential, algo="NUTS")
 
-    def start(z: Any, key: Any, data: Any) -> Any:
+    def start(z: jax.Array, key: jax.Array, data: object) -> HMCState:
         options = {"target_accept_prob": target_accept, "dense_mass": DENSE_ITERATIONS * posterior.size <= warmup}
         return begin(z, warmup, step_size=0.1, model_args=(data,), rng_key=key, **options)
 
-    def advance(state: Any, data: Any, count: Any) -> tuple[Any, ChainBlock]:
-        def body(i: Any, carried: tuple[Any, ChainBlock]) -> tuple[Any, ChainBlock]:
+    def advance(state: HMCState, data: object, count: jax.Array) -> tuple[HMCState, ChainBlock]:
+        def body(i: jax.Array, carried: tuple[HMCState, ChainBlock]) -> tuple[HMCState, ChainBlock]:
             state, block = carried
             state = step(state, (data,))
             new = ChainBlock(state.z, state.num_steps, state.diverging)
@@ -86,14 +93,14 @@ def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> Chai
         empty = ChainBlock(jnp.zeros((BLOCK, posterior.size)), jnp.zeros(BLOCK, int), jnp.zeros(BLOCK, bool))
         return jax.lax.fori_loop(0, count, body, (state, empty))
 
-    def observe(z: Any, data: Any) -> Any:
+    def observe(z: jax.Array, data: object) -> dict[str, jax.Array]:
         return jax.lax.map(lambda row: posterior.observe(row, data), z)
 
     return ChainPrograms(jax.jit(start), jax.jit(advance), jax.jit(observe))
 
 
 @double_precision()
-def placed(data: Any) -> Any:
+def placed(data: Data) -> Data:
     """Return the data on the device; called once for all chains of a point."""
     return jax.tree.map(jnp.asarray, data)
 
@@ -112,7 +119,9 @@ class Chain:
     """
 
     @double_precision()
-    def __init__(self, posterior: LogPosterior, data: Any, settings: ChainSettings, entropy: tuple[int, ...]) -> None:
+    def __init__(
+        self, posterior: LogPosterior, data: object, settings: ChainSettings, entropy: tuple[int, ...]
+    ) -> None:
         self.posterior, self.settings = posterior, settings
         self._programs = programs(posterior, settings.warmup, settings.target_accept)
         self._data = placed(data)

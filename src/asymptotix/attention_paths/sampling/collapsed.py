@@ -7,20 +7,24 @@ is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...numerics.arrays import Array
 from ..theory.likelihood import PathKernels, log_likelihood, path_kernels
 from .hierarchy import Hierarchy, LevelNumbers
+
+if TYPE_CHECKING:
+    import jax
 
 
 class CollapsedData(NamedTuple):
     """Data: kernels of the paths, labels (P, C), temperature, and the numbers of the prior."""
 
     kernels: PathKernels
-    labels: Any
-    temperature: Any
+    labels: Array
+    temperature: float | jax.Array
     numbers: tuple[LevelNumbers, ...]
 
 
@@ -40,12 +44,12 @@ class CollapsedPosterior:
     def size(self) -> int:
         return self.hierarchy.size
 
-    def log_density(self, z: Any, data: CollapsedData) -> Any:
+    def log_density(self, z: jax.Array, data: CollapsedData) -> jax.Array:
         factors, log_prior = self.hierarchy.factors(z, data.numbers)
         fit = log_likelihood(factors[0], data.kernels, data.labels, data.temperature, self.hierarchy.outputs)
         return log_prior + fit
 
-    def observe(self, z: Any, data: CollapsedData) -> dict[str, Any]:
+    def observe(self, z: jax.Array, data: CollapsedData) -> dict[str, Array]:
         """Return U^(1), shape (d C, d C)."""
         F = self.hierarchy.factors(z, data.numbers)[0][0]
         return {"order_parameter": F @ F.T}

@@ -26,12 +26,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
+
+from ...numerics.arrays import Array
 
 
 class Level(NamedTuple):
@@ -58,9 +60,9 @@ class Level(NamedTuple):
 class LevelNumbers(NamedTuple):
     """Numbers of one level: sqrt(s_l / N_l), degrees of freedom k of the diagonal of A, constants of its density."""
 
-    scale: Any
-    degrees: Any
-    constants: Any
+    scale: float | jax.Array
+    degrees: Array
+    constants: Array
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Hierarchy:
             found.append(LevelNumbers(np.sqrt(s / level.width), k, constants))
         return tuple(found)
 
-    def factors(self, z: Any, numbers: Sequence[LevelNumbers]) -> tuple[list[Any], Any]:
+    def factors(self, z: jax.Array, numbers: Sequence[LevelNumbers]) -> tuple[list[jax.Array], jax.Array | float]:
         """Return F^(1), ..., F^(L+1) and the log density of the coordinates z, shape (size,).
 
         ``numbers`` may come from any hierarchy of the same `shape`.
@@ -131,7 +133,7 @@ class Hierarchy:
         return found[::-1], log_density
 
 
-def _noise_factor(z: Any, level: Level, numbers: LevelNumbers) -> tuple[Any, Any]:
+def _noise_factor(z: jax.Array, level: Level, numbers: LevelNumbers) -> tuple[jax.Array, jax.Array]:
     """Return A with A A^T ~ Wishart(N, I_m), and the log density of its coordinates."""
     if not level.triangular:
         return z.reshape(level.rows, level.width), _log_normal(z)
@@ -146,7 +148,7 @@ def _noise_factor(z: Any, level: Level, numbers: LevelNumbers) -> tuple[Any, Any
     return jnp.where(np.eye(level.rows, dtype=bool), diagonal, white), log_chi.sum() + normal
 
 
-def _lower_triangle(z: Any, rows: int) -> Any:
+def _lower_triangle(z: jax.Array, rows: int) -> jax.Array:
     """Return a lower triangle that holds each of the m (m + 1)/2 numbers z once.
 
     Concatenation and a mask avoid index assignment, whose scatter XLA turns into a slow loop on CPUs.
@@ -154,11 +156,11 @@ def _lower_triangle(z: Any, rows: int) -> Any:
     return jnp.tril(jnp.concatenate([z[rows:], z[::-1]]).reshape(rows, rows))
 
 
-def _log_normal(z: Any) -> Any:
+def _log_normal(z: jax.Array) -> jax.Array:
     return -0.5 * (z @ z) - 0.5 * z.size * math.log(2 * math.pi)
 
 
-def _times_blocks(F: Any, A: Any, heads: int) -> Any:
+def _times_blocks(F: jax.Array, A: jax.Array, heads: int) -> jax.Array:
     """Return (I_H (x) F) A."""
     blocks = A.reshape(heads, F.shape[1], A.shape[1])
     return jnp.matmul(F, blocks, precision=jax.lax.Precision.HIGHEST).reshape(-1, A.shape[1])

@@ -16,23 +16,26 @@ Tiberi et al., arXiv:2405.15926, eqs. (5), (6) and (8), with E^(1) the effective
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.arrays import Array
 from ..network.weights import Weights
 
 
 class WeightData(NamedTuple):
     """Data: attended inputs (P, d N0), labels (P, C), temperature, and variances s_0, s_1..s_L, s_a."""
 
-    xi: Any
-    labels: Any
-    temperature: Any
-    variances: Any
+    xi: Array
+    labels: Array
+    temperature: float | jax.Array
+    variances: Array
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class WeightPosterior:
     def size(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def weights(self, z: Any, variances: Any) -> Weights:
+    def weights(self, z: Array, variances: Array | Sequence[float]) -> Weights:
         """Return the weights of order one, with `a` of shape (C, N_a)."""
         parts, first = [], 0
         for shape, s in zip(self.shapes, variances, strict=True):
@@ -76,18 +79,18 @@ class WeightPosterior:
             first = last
         return Weights(parts[0], parts[1:-1], parts[-1])
 
-    def effective_weights(self, weights: Weights) -> Any:
+    def effective_weights(self, weights: Weights) -> Array:
         """Return E^(1), shape (d C, N_1)."""
         E = weights.a
         for V in list(weights.V)[::-1]:
             E = (E @ V / math.sqrt(E.shape[-1])).reshape(-1, V.shape[-1])
         return E
 
-    def path_weights(self, weights: Weights, E: Any) -> Any:
+    def path_weights(self, weights: Weights, E: Array) -> Array:
         """Return w, shape (d C, N0), from the weights and their E^(1)."""
         return E @ weights.V0 / math.sqrt(math.prod(self.heads) * self.widths[0] * self.features)
 
-    def log_density(self, z: Any, data: WeightData) -> Any:
+    def log_density(self, z: Array, data: WeightData) -> Array:
         """Return ln p(z | Y) up to a constant."""
         weights = self.weights(z, data.variances)
         w = self.path_weights(weights, self.effective_weights(weights))
@@ -95,7 +98,7 @@ class WeightPosterior:
         residual = data.xi @ w - data.labels
         return -0.5 * (z @ z) - 0.5 * (residual**2).sum() / data.temperature
 
-    def observe(self, z: Any, data: WeightData) -> dict[str, Any]:
+    def observe(self, z: Array, data: WeightData) -> dict[str, Array]:
         weights = self.weights(z, data.variances)
         E = self.effective_weights(weights)
         return {"order_parameter": E @ E.T / E.shape[-1], "path_weights": self.path_weights(weights, E)}

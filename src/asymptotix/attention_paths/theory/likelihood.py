@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.arrays import Array
 from .energy import path_features
 from .path_table import SMALL_BYTES, PathTable, table_bytes
 
@@ -38,7 +39,7 @@ class PathKernels(NamedTuple):
         sqrt(s_0 / (d N0)) xi in the r principal directions of token space.
     """
 
-    tensor: Any
+    tensor: Array | None
     features: Any
 
 
@@ -63,7 +64,7 @@ def stored_bytes(examples: int, paths: int, features: int, outputs: int = 1) -> 
     return needed if needed <= SMALL_BYTES else 0
 
 
-def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
+def kernel(F: Array, kernels: PathKernels, outputs: int = 1) -> Array:
     """Return K(U) for U = F F^T, shape (P C, P C), examples slowest; F has rows (path, output)."""
     C = outputs
     if kernels.tensor is None:
@@ -85,14 +86,14 @@ def kernel(F: Any, kernels: PathKernels, outputs: int = 1) -> Any:
 
 
 @jax.custom_vjp
-def symmetric(packed: Any) -> Any:
+def symmetric(packed: jax.Array) -> jax.Array:
     """Return the symmetric matrix with this upper triangle, given row by row; its derivative needs no slow scatter."""
     places = np.zeros((size := (math.isqrt(8 * len(packed) + 1) - 1) // 2, size), np.int32)
     places[np.triu_indices(size)] = np.arange(len(packed))
     return packed[np.maximum(places, places.T)]
 
 
-def _packed(_: None, slope: Any) -> tuple[Any]:
+def _packed(_: None, slope: jax.Array) -> tuple[jax.Array]:
     rows, columns = np.triu_indices(len(slope))
     # Each off-diagonal entry occurs twice in the matrix.
     return (jnp.where(rows == columns, 0.5, 1.0) * (slope + slope.T).ravel()[len(slope) * rows + columns],)
@@ -102,26 +103,26 @@ symmetric.defvjp(lambda packed: (symmetric(packed), None), _packed)
 
 
 @jax.custom_vjp
-def log_gaussian(K: Any, Y: Any) -> Any:
+def log_gaussian(K: jax.Array, Y: Array) -> jax.Array:
     """Return ln N(Y; 0, K) of a vector Y, differentiable with respect to K; nan where K is not positive definite."""
     return _forward(K, Y)[0]
 
 
-def _forward(K: Any, Y: Any) -> tuple[Any, tuple[Any, Any]]:
+def _forward(K: jax.Array, Y: Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     factor = jax.lax.linalg.cholesky(K, symmetrize_input=False)
     white = jax.scipy.linalg.solve_triangular(factor, Y, lower=True)
     log_det = jnp.log(jnp.diag(factor)).sum()
     return -0.5 * (white @ white) - log_det - 0.5 * len(Y) * math.log(2 * math.pi), (factor, white)
 
 
-def _backward(kept: tuple[Any, Any], slope: Any) -> tuple[Any, Any]:
+def _backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     factor, white = kept
     inverse = _inverse(factor)
     v = jax.scipy.linalg.solve_triangular(factor, white, lower=True, trans=1)
     return slope * 0.5 * (jnp.outer(v, v) - inverse), -slope * v
 
 
-def _inverse(factor: Any) -> Any:
+def _inverse(factor: jax.Array) -> jax.Array:
     """Return (l l^T)^-1 from the Cholesky factor l, by halves: three quarters of the time of two triangular solves."""
     n = len(factor) // 2
     top = jax.scipy.linalg.solve_triangular(factor[:n, :n], jnp.eye(n), lower=True)
@@ -134,7 +135,9 @@ def _inverse(factor: Any) -> Any:
 log_gaussian.defvjp(_forward, _backward)
 
 
-def log_likelihood(F: Any, kernels: PathKernels, labels: Any, temperature: Any, outputs: int = 1) -> Any:
+def log_likelihood(
+    F: Array, kernels: PathKernels, labels: Array, temperature: float | jax.Array, outputs: int = 1
+) -> jax.Array:
     """Return ln N(Y; 0, K(F F^T) + T I) of labels of shape (P,) or (P, C)."""
     Y = labels.reshape(-1)
     return log_gaussian(kernel(F, kernels, outputs) + temperature * jnp.eye(len(Y)), Y)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ import numpy as np
 from .batch_source import Draw
 from .path_outputs import outputs
 from .trainable import Trainable
+
+if TYPE_CHECKING:
+    import optax
 
 #: Precision of products: the device's default (recent GPUs: 10 bits of mantissa, 23 in the sums), or full float32.
 PRECISIONS = ("default", "highest")
@@ -35,8 +39,8 @@ class TrainRule(NamedTuple):
 class AdamRates(NamedTuple):
     """Learning rate and weight decay; they are arguments of the program, so new values need no compilation."""
 
-    learning_rate: Any
-    weight_decay: Any
+    learning_rate: float | np.float32 | jax.Array
+    weight_decay: float | np.float32 | jax.Array
 
 
 class TrainState(NamedTuple):
@@ -45,7 +49,7 @@ class TrainState(NamedTuple):
     Attributes
     ----------
     trained : Trainable
-    moments : Any
+    moments : optax.OptState
         State of the optimizer.
     step : int32
         Number of steps done.
@@ -54,10 +58,10 @@ class TrainState(NamedTuple):
     """
 
     trained: Trainable
-    moments: Any
-    step: Any
-    loss: Any
-    correct: Any
+    moments: optax.OptState
+    step: jax.Array
+    loss: jax.Array
+    correct: jax.Array
 
 
 def state_at_start(trained: Trainable) -> TrainState:
@@ -69,7 +73,7 @@ def state_at_start(trained: Trainable) -> TrainState:
 
 @partial(jax.jit, static_argnames="rule")
 def advanced(
-    state: TrainState, constants: Any, key: Any, count: Any, rates: AdamRates, *, rule: TrainRule
+    state: TrainState, constants: object, key: jax.Array, count: jax.Array, rates: AdamRates, *, rule: TrainRule
 ) -> TrainState:
     """Return the state ``count`` steps later."""
     optimizer = _optimizer(rates)
@@ -78,7 +82,7 @@ def advanced(
         f = outputs(trained, x, rule.readout)
         return ((f - y) ** 2).mean(), f
 
-    def one_step(_: Any, state: TrainState) -> TrainState:
+    def one_step(_: jax.Array, state: TrainState) -> TrainState:
         x, y = rule.draw(constants, jax.random.fold_in(key, state.step))
         (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.trained, x, y)
         change, moments = optimizer.update(gradient, state.moments, state.trained)
@@ -108,7 +112,9 @@ class Evaluation:
 
 
 @partial(jax.jit, static_argnames=("readout", "precision"))
-def _evaluated(trained: Trainable, x: Any, y: Any, *, readout: int | str, precision: str) -> tuple[Any, Any]:
+def _evaluated(
+    trained: Trainable, x: jax.Array, y: jax.Array, *, readout: int | str, precision: str
+) -> tuple[jax.Array, jax.Array]:
     def part(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x, y = given
         f = outputs(trained, x, readout)
@@ -120,13 +126,13 @@ def _evaluated(trained: Trainable, x: Any, y: Any, *, readout: int | str, precis
     return right.sum(), error.sum()
 
 
-def _optimizer(rates: AdamRates) -> Any:
+def _optimizer(rates: AdamRates) -> optax.GradientTransformation:
     optax = require_optax()
     # The decay is part of the gradient that Adam scales, as in the published code and unlike AdamW.
     return optax.chain(optax.add_decayed_weights(rates.weight_decay), optax.adam(rates.learning_rate))
 
 
-def require_optax() -> Any:
+def require_optax() -> ModuleType:
     """Return the optax module, or raise an error that says how to install it."""
     try:
         import optax
@@ -135,5 +141,5 @@ def require_optax() -> Any:
     return optax
 
 
-def _precision(precision: str) -> AbstractContextManager[Any]:
+def _precision(precision: str) -> AbstractContextManager[object]:
     return nullcontext() if precision == "default" else jax.default_matmul_precision(precision)

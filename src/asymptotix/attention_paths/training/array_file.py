@@ -28,7 +28,7 @@ class DamagedFile(ValueError):
     """Raised for a file that asymptotix wrote and that was changed or cut off afterwards."""
 
 
-def write_arrays(path: str | os.PathLike, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def write_arrays(path: str | os.PathLike, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a file for :func:`read_arrays`; it appears only when it is complete."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{_HEADER: np.array(json.dumps(header))}, **arrays)

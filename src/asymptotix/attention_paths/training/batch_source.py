@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import checks
+from ...numerics.arrays import Array
 from ..network.given_arrays import checked_tokens, require_signs
 
 #: Function that returns a batch from constants and a key; it is compiled. The constants are its arguments, because a
@@ -28,7 +29,7 @@ class Drawing(Protocol):
     (count,) of +1 and -1.
     """
 
-    def draw(self, key: Any, count: int) -> tuple[Any, Any]: ...
+    def draw(self, key: jax.Array, count: int) -> tuple[Array, Array]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,24 +45,24 @@ class BatchSource:
     """
 
     draw: Draw
-    constants: Any
+    constants: object
     batch: int
     tokens: int
     features: int
 
-    def drawn(self, key: Any) -> tuple[np.ndarray, np.ndarray]:
+    def drawn(self, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return one batch as NumPy arrays."""
         x, labels = _one_batch(self.constants, key, draw=self.draw)
         return np.asarray(x), np.asarray(labels)
 
-    def probe(self, key: Any) -> np.ndarray:
+    def probe(self, key: jax.Array) -> np.ndarray:
         """Return a few numbers of one batch, (2, batch), that identify the data on any device."""
         x, labels = self.drawn(key)
         flat = x.reshape(self.batch, -1).astype(float)
         return np.stack([flat @ np.cos(np.arange(flat.shape[1])), labels])
 
 
-def batch_source(data: Any, batch: int) -> BatchSource:
+def batch_source(data: object, batch: int) -> BatchSource:
     """Return the source of batches for the ``data`` of :func:`asymptotix.train`, checked by drawing one batch."""
     if isinstance(data, Drawing):
         return _from_drawing(data, batch)
@@ -69,7 +70,7 @@ def batch_source(data: Any, batch: int) -> BatchSource:
     return BatchSource(_Rows(batch), (jnp.asarray(inputs), jnp.asarray(labels)), batch, *inputs.shape[1:])
 
 
-def checked_pair(name: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+def checked_pair(name: str, given: object) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs (P, T, N0) and labels (P,) of +1 and -1 as float32, or raise an error that names the fault."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         accepted = "a pair (inputs, labels) of arrays" + (", or have draw(key, count)" if name == "data" else "")
@@ -91,7 +92,7 @@ def fingerprint(pair: tuple[np.ndarray, np.ndarray]) -> str:
 
 
 @partial(jax.jit, static_argnames="draw")
-def _one_batch(constants: Any, key: Any, *, draw: Draw) -> tuple[jax.Array, jax.Array]:
+def _one_batch(constants: object, key: jax.Array, *, draw: Draw) -> tuple[jax.Array, jax.Array]:
     return draw(constants, key)
 
 
@@ -101,7 +102,7 @@ class _Rows:
 
     batch: int
 
-    def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, constants: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[jax.Array, jax.Array]:
         inputs, labels = constants
         rows = jax.random.randint(key, (self.batch,), 0, len(inputs), dtype=jnp.int32)
         return inputs[rows], labels[rows]
@@ -113,7 +114,7 @@ class _OfTree:
 
     batch: int
 
-    def __call__(self, constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, constants: Drawing, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _checked_batch(constants.draw(key, self.batch), self.batch)
 
 
@@ -136,21 +137,23 @@ def _from_drawing(data: Drawing, batch: int) -> BatchSource:
     return source
 
 
-def _taken_apart(drawn: Callable[[Any], tuple[jax.Array, jax.Array]], key: Any) -> tuple[Draw, Any]:
+def _taken_apart(
+    drawn: Callable[[jax.Array], tuple[jax.Array, jax.Array]], key: jax.Array
+) -> tuple[Draw, list[jax.Array]]:
     """Split a function into a program and the arrays that it holds."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
     closed = jax.make_jaxpr(drawn)(key)
     program = closed.jaxpr  # without the arrays, which a compiled program would keep in memory
 
-    def draw(constants: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+    def draw(constants: list[jax.Array], key: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, labels = jaxpr_as_fun(ClosedJaxpr(program, constants))(key)
         return x, labels
 
     return draw, [jnp.asarray(array) for array in closed.consts]
 
 
-def _checked_batch(drawn: Any, batch: int) -> tuple[jax.Array, jax.Array]:
+def _checked_batch(drawn: object, batch: int) -> tuple[jax.Array, jax.Array]:
     """Return the drawn batch in single precision, or raise an error that says what is wrong with its shape."""
     name = f"data.draw(key, {batch})"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:

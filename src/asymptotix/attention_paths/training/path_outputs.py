@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from ...numerics.arrays import Array
 from .trainable import Trainable
 
 
@@ -55,7 +56,7 @@ def products_per_example(
     return scores + tokens * features * paths + tokens**2 * sum(left[:-1]) + tokens * left[-1] + shared // batch
 
 
-def _path_rows(trained: Trainable) -> jax.Array:
+def _path_rows(trained: Trainable) -> Array:
     """Return w^pi, (paths, N0), with the first layer's head slowest."""
     rows = trained.readout[None]
     for V in reversed(trained.values):

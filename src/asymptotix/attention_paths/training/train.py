@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ from .batch_source import BatchSource, Drawing, batch_source, checked_pair, fing
 from .train_checkpoint import Progressed, TrainCheckpoint
 from .trainable import drawn_start
 from .trained_paths import TrainedPaths, as_history
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: Target duration of one compiled call in seconds; between two calls progress is shown and signals are obeyed.
 _SECONDS_PER_CALL = 0.5
@@ -68,9 +71,9 @@ class TrainSettings:
 
 def train(
     network: AttentionPaths,
-    data: Drawing | tuple[Any, Any],
+    data: Drawing | tuple[ArrayLike, ArrayLike],
     *,
-    validation: tuple[Any, Any] | None = None,
+    validation: tuple[ArrayLike, ArrayLike] | None = None,
     width: int = 512,
     key_size: int = 128,
     steps: int | None = None,
@@ -341,7 +344,7 @@ class _Training:
             names += ["validation_accuracy", "validation_error"]
         return {name: [] for name in names}
 
-    def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, Any]:
+    def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, object]:
         """Return what a training must share with a checkpoint to resume it: all settings except ``steps``."""
         own = {name: value for name, value in asdict(self.settings).items() if name != "steps"}
         return own | {

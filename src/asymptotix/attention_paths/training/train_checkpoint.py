@@ -69,7 +69,7 @@ class TrainCheckpoint:
         Numbers that identify the data.
     """
 
-    def __init__(self, path: str | os.PathLike, identity: Mapping[str, Any], probe: np.ndarray) -> None:
+    def __init__(self, path: str | os.PathLike, identity: Mapping[str, object], probe: np.ndarray) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
         self.path = Path(path)

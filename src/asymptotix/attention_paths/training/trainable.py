@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics.arrays import Array
 from .. import streams
 from ..network.path_network import AttentionPaths
 from ..network.weights import Weights
@@ -36,11 +37,11 @@ class Trainable(NamedTuple):
     readout : array (N,)
     """
 
-    queries: tuple[Any, ...]
-    keys: tuple[Any, ...]
-    projection: Any
-    values: tuple[Any, ...]
-    readout: Any
+    queries: tuple[Array, ...]
+    keys: tuple[Array, ...]
+    projection: Array
+    values: tuple[Array, ...]
+    readout: Array
 
 
 def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, key_size: int) -> Trainable:
@@ -62,7 +63,7 @@ def drawn_start(seed: int, heads: Sequence[int], *, features: int, width: int, k
 def of_order_one(trained: Trainable) -> Weights:
     """Return values, projection and readout as weights of order one, float64."""
 
-    def scaled(w: Any) -> np.ndarray:
+    def scaled(w: Array) -> np.ndarray:
         return np.asarray(w, float) * math.sqrt(w.shape[-1])
 
     return Weights(scaled(trained.projection), tuple(map(scaled, trained.values)), scaled(trained.readout))
@@ -71,7 +72,7 @@ def of_order_one(trained: Trainable) -> Weights:
 def with_attention(trained: Trainable, readout: int | str) -> AttentionPaths:
     """Return the network with the trained attention, W^{l,h} = w_K^T w_Q / sqrt(G)."""
 
-    def matrices(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    def matrices(q: Array, k: Array) -> Array:
         return k.swapaxes(-1, -2).astype(float) @ q / math.sqrt(q.shape[1])
 
     return AttentionPaths(query_key=list(map(matrices, trained.queries, trained.keys)), readout=readout)

@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from ...numerics import checks
+from ...numerics.arrays import Array
 from ..heads import empirical_order_parameter
 from ..network.attended_inputs import in_chunks
 from ..network.given_arrays import checked_tokens, require_signs
@@ -140,7 +141,7 @@ class TrainedPaths:
     def with_heads(self, kept: Sequence[np.ndarray], *, rescale: bool) -> Self:
         """Return the network with the heads that ``kept``, (H_l,) per layer, marks; see :func:`asymptotix.prune`."""
 
-        def chosen(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        def chosen(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return tuple(array[keep] for array, keep in zip(arrays, kept, strict=True))
 
         values = chosen(self.trained.values)
@@ -219,7 +220,7 @@ def trainable_from(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Traina
     return Trainable(each("queries"), each("keys"), projection, each("values"), readout)
 
 
-def as_history(rows: Mapping[str, Any]) -> xr.Dataset:
+def as_history(rows: Mapping[str, np.ndarray]) -> xr.Dataset:
     """Return the history of a training as a Dataset, from its columns."""
     columns = {name: ("step", np.asarray(column)) for name, column in rows.items() if name != "step"}
     return xr.Dataset(columns, coords={"step": np.asarray(rows["step"])} if "step" in rows else None)

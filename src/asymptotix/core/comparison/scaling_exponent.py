@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import xarray as xr
@@ -18,7 +18,7 @@ class _WithDataset(Protocol):
     def ds(self) -> xr.Dataset: ...
 
     @property
-    def problem(self) -> Any: ...
+    def problem(self) -> object: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,7 +110,7 @@ def scaling_exponent(
     inside = (x >= low) & (x <= high)
     if inside.sum() < 2:
         raise ValueError(f"window must contain two or more of the values of {along}, got {window} and {x}")
-    slopes: Any = xr.apply_ufunc(
+    slopes: tuple[xr.DataArray, ...] = xr.apply_ufunc(
         _slopes, xr.DataArray(np.log(values)), errors / values, kwargs={"log_x": np.log(x), "inside": inside},
         input_core_dims=[[along], [along]], output_core_dims=[[along], [along], [], [], []], vectorize=True,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _values(ds: xr.Dataset, observable: str, along: str) -> tuple[xr.DataArray, 
     return values, errors
 
 
-def _window(window: Any, x: np.ndarray) -> tuple[float, float]:
+def _window(window: tuple[float, float] | None, x: np.ndarray) -> tuple[float, float]:
     if window is None:
         return float(x[0]), float(x[-1])
     low, high = (float(checks.positive("window", end)) for end in checks.array_of_shape("window", window, (2,)))
@@ -165,7 +165,7 @@ def _window(window: Any, x: np.ndarray) -> tuple[float, float]:
     return low, high
 
 
-def _no_power_law(description: Any) -> str:
+def _no_power_law(description: object) -> str:
     """Return the reason why no power law is expected, from the first part of the description that has one, or ""."""
     words = getattr(description, "no_power_law", "")
     if words or not dataclasses.is_dataclass(description):

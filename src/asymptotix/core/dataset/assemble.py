@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -20,7 +19,7 @@ def assemble(
     outcomes: Sequence[Outcome | None],
     *,
     grid: Mapping[str, int],
-    coordinates: Mapping[str, Any],
+    coordinates: Mapping[str, object],
     dimensions: Mapping[str, tuple[str, ...]],
     missing: Status,
     rows: Rows,
@@ -54,7 +53,7 @@ def assemble(
     coordinates = {**coordinates, **{label_name(dim): (dim, labels) for dim, labels in names.items()}}
     _check_names(own_dims, [*grid, *coordinates])
     shape = tuple(grid.values())
-    variables: dict[str, Any] = {}
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for name, dims in own_dims.items():
         column = [None if values is None else values.get(name) for values in arrays]
         stacked = _stack(column, dims, lengths, rows)
@@ -104,7 +103,7 @@ def _stack(
     incomplete = len(present) < len(column) or any(array.shape != shape for array in present)
     if incomplete and dtype.kind in "biu":
         dtype = np.dtype(float)  # integers have no NaN
-    fill: Any = "" if dtype.kind == "U" else np.nan if dtype.kind in "fc" else 0
+    fill: str | float = "" if dtype.kind == "U" else np.nan if dtype.kind in "fc" else 0
     stacked = np.full((len(column), *shape), fill, dtype=dtype)
     for i, array in enumerate(column):
         if array is not None:

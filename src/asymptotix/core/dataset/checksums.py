@@ -56,12 +56,12 @@ def _of_variable(variable: xr.Variable, is_coordinate: bool) -> str:
     return _hashed(described, _canonical(np.asarray(variable.values)))
 
 
-def _hashed(described: Any, data: bytes = b"") -> str:
+def _hashed(described: object, data: bytes = b"") -> str:
     text = json.dumps(described, ensure_ascii=True, default=repr)
     return hashlib.sha256(text.encode() + b"\0" + data).hexdigest()
 
 
-def _plain(value: Any) -> list[Any]:
+def _plain(value: object) -> list[Any]:
     return np.atleast_1d(np.asarray(value)).ravel().tolist()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -27,6 +27,9 @@ from ..specification import build, decode, describe, differences, encode, value_
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
 from .whole_file import write_whole
+
+if TYPE_CHECKING:
+    import h5py
 
 #: 1: a status is only a sentence, no checksums, functions by name. 2: status codes, checksums, values of functions.
 SCHEMA_VERSION = 2
@@ -183,7 +186,7 @@ def _opened(data: bytes | memoryview) -> xr.Dataset:
         return opened.load()
 
 
-def _refuse_more_than_it_holds(file: Any, length: int) -> None:
+def _refuse_more_than_it_holds(file: h5py.File, length: int) -> None:
     """Raise if a file declares large variables that were never written: HDF5 would fill them on reading."""
     import h5py
 
@@ -269,7 +272,7 @@ def _algorithm(described: Any, arrays: Mapping[str, np.ndarray]) -> Algorithm | 
     return algorithm
 
 
-def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _inlined(described: object, arrays: Mapping[str, np.ndarray]) -> object:
     """Return a description in which references to arrays are replaced by their values, so that it can be compared."""
     if isinstance(described, dict):
         if set(described) == {"array"}:
@@ -278,13 +281,13 @@ def _inlined(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return [_inlined(item, arrays) for item in described] if isinstance(described, list) else described
 
 
-def _array_names(described: Any) -> list[str]:
+def _array_names(described: object) -> list[str]:
     if isinstance(described, dict) and set(described) == {"array"}:
         return [described["array"]]
     return [name for item in _items(described) for name in _array_names(item)]
 
 
-def _items(described: Any) -> list[Any]:
+def _items(described: object) -> list[Any]:
     return list(described.values()) if isinstance(described, dict) else described if isinstance(described, list) else []
 
 

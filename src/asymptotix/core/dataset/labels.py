@@ -6,7 +6,7 @@ which counts positions is not affected. Arrays read from a result have the label
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class LabelIndex(PandasIndex):
         start, stop = (None if end is None else self._position(end, of_slice=True) for end in ends)
         return slice(start, stop + 1 if isinstance(wanted.stop, str) and stop is not None else stop, wanted.step)
 
-    def _position(self, wanted: Any, *, of_slice: bool = False) -> int:
+    def _position(self, wanted: object, *, of_slice: bool = False) -> int:
         known = [str(label) for label in self.index]
         if isinstance(wanted, int):
             if of_slice or -len(known) <= wanted < len(known):
@@ -56,7 +56,7 @@ class LabelIndex(PandasIndex):
 Labelled = TypeVar("Labelled", xr.DataArray, xr.Dataset)
 
 
-def labelled(values: Labelled, problem: Any) -> Labelled:
+def labelled(values: Labelled, problem: object) -> Labelled:
     """Return the values with labels as coordinates of their own dimensions, where labels are known."""
     for dim in map(str, values.dims):
         # xarray returns positions for a dimension without a coordinate.
@@ -83,7 +83,7 @@ def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
     The same holds for every other dimension, except ``index``: its labels may change from point to point and were
     added when the outcomes were assembled.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, tuple[str, list[str]]] = {}
     for dim in map(str, ds.dims):
         known = () if dim in INDEX_DIMENSIONS else _labels_of(problem, dim.removesuffix("_other"))
         if len(known) == ds.sizes[dim] and label_name(dim) not in ds.coords:
@@ -94,7 +94,7 @@ def with_label_coordinates(ds: xr.Dataset, problem: Problem) -> xr.Dataset:
     return ds.assign_coords({name: told[name] for name in given})
 
 
-def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> list[str] | None:
+def entry_labels(values: xr.DataArray | xr.Dataset, problem: object, dim: str) -> list[str] | None:
     """Return the labels of the entries along a dimension; None where there are none."""
     if (name := label_name(dim)) in values.coords and values[name].dims == (dim,):
         return [str(label) for label in values[name].values]
@@ -102,7 +102,7 @@ def entry_labels(values: xr.DataArray | xr.Dataset, problem: Any, dim: str) -> l
     return list(own) if own and len(own) == values.sizes[dim] else None
 
 
-def _labels_of(problem: Any, dim: str) -> Sequence[str]:
+def _labels_of(problem: object, dim: str) -> Sequence[str]:
     method: Any = getattr(problem, f"{dim}_labels", None)
     if not callable(method):
         return ()
@@ -110,6 +110,6 @@ def _labels_of(problem: Any, dim: str) -> Sequence[str]:
     return [str(label) for label in labels]
 
 
-def is_grid(values: xr.DataArray | xr.Dataset, dim: Any) -> bool:
+def is_grid(values: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
     """Return whether a dimension comes from a control, a size or a seed: it has a coordinate of numbers."""
     return dim in values.coords and values.coords[dim].dtype.kind not in "UO"

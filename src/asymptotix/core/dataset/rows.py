@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -30,7 +29,7 @@ class Rows:
     labels: tuple[str, ...] = ()
     places: tuple[np.ndarray, ...] | None = None
 
-    def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[Any, ...]:
+    def where(self, point: int, dims: Sequence[str], shape: Sequence[int]) -> tuple[slice | np.ndarray, ...]:
         """Return the indices, along the dataset's dimensions, of a point's array of this shape."""
         if self.places is None or not set(dims) & set(INDEX_DIMENSIONS):
             return tuple(slice(n) for n in shape)
@@ -122,7 +121,7 @@ def own_dimensions(name: str, dimensions: Mapping[str, tuple[str, ...]]) -> tupl
 
 
 def _taken(outcome: Outcome, places: np.ndarray, dimensions: Mapping[str, tuple[str, ...]]) -> Outcome:
-    values: dict[str, Any] = {}
+    values: dict[str, np.ndarray] = {}
     for name, value in outcome.values.items():
         values[name] = np.asarray(value)
         for axis, dim in enumerate(own_dimensions(name, dimensions)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def positions(grid: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def selected_by_name(
-    ds: xr.Dataset, problem: Any, indexers: Mapping[Any, Any] | None = None, **options: Any
+    ds: xr.Dataset, problem: object, indexers: Mapping[Any, Any] | None = None, **options: Any
 ) -> xr.Dataset:
     """Select as :func:`selected` does, and entries also by the labels of the dataset or of its problem."""
     named = labelled(ds, problem)
@@ -54,7 +54,7 @@ def selected(ds: xr.Dataset, indexers: Mapping[Any, Any] | None = None, **option
     return ds.isel(plain).sel({name: value for name, value in wanted.items() if name not in plain}, **how)
 
 
-def _on_grid(ds: xr.Dataset, name: Any, given: Any) -> Any:
+def _on_grid(ds: xr.Dataset, name: Hashable, given: Any) -> Any:
     """Replace numbers by the coordinate's own values; return anything else, such as a slice or a label, as it is."""
     if name not in ds.coords or ds[name].dtype.kind not in "iuf" or isinstance(given, slice):
         return given
@@ -69,7 +69,7 @@ def _on_grid(ds: xr.Dataset, name: Any, given: Any) -> Any:
     return given.copy(data=exact) if isinstance(given, xr.DataArray | xr.Variable) else exact
 
 
-def _not_there(name: Any, grid: np.ndarray, value: float) -> str:
+def _not_there(name: Hashable, grid: np.ndarray, value: float) -> str:
     with np.errstate(invalid="ignore"):
         distance = np.abs(grid - value)
     near = np.sort(grid[np.argsort(np.where(np.isnan(distance), np.inf, distance), kind="stable")[:NEAREST_SHOWN]])
@@ -79,7 +79,7 @@ def _not_there(name: Any, grid: np.ndarray, value: float) -> str:
     )
 
 
-def _why(ds: xr.Dataset, name: Any) -> str:
+def _why(ds: xr.Dataset, name: Hashable) -> str:
     if name in ds.coords and ds[name].ndim == 0:
         return f": {name} is {ds[name].item()!r} throughout"
     return f"; there are {', '.join(map(str, ds.dims)) or 'none'}"

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.container import Container
 
 #: Line styles that distinguish entries for which the user gave a single colour.
 LINESTYLES = ("-", "--", ":", "-.")
@@ -35,7 +37,7 @@ class Series:
     title: str
     label: str | None
     colours: dict[str, Any]
-    handles: list[Any]
+    handles: list[Artist | Container]
     has_partner: bool = False
 
 

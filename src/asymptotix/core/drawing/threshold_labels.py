@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
+    from matplotlib.typing import ColorType
 
 #: Distance between a label and curves or the ends of the axes, as a share of the axes' height.
 ROOM = 0.025
@@ -19,7 +20,7 @@ OFFSET = 3
 _LABELS: WeakKeyDictionary[Axes, list[Annotation]] = WeakKeyDictionary()
 
 
-def add_label(ax: Axes, x: float, words: str, color: Any) -> None:
+def add_label(ax: Axes, x: float, words: str, color: ColorType) -> None:
     """Label the vertical line at ``x``. Whenever the axes are drawn, :func:`settle_labels` chooses the place."""
     from .drawn_label import DrawnLabel  # imported here because it needs matplotlib
 

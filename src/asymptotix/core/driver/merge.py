@@ -87,7 +87,7 @@ def merge(results: Iterable[Result]) -> Result:
     )
 
 
-def _checked(results: Any) -> list[Result]:
+def _checked(results: object) -> list[Result]:
     """Return the results as a list, or raise if they cannot be merged."""
     if isinstance(results, Result) or not isinstance(results, Iterable):
         raise TypeError(f"results must be several results, as in merge([first, second]), got {type(results).__name__}")
@@ -116,7 +116,7 @@ def _check_alike(first: Result, other: Result, name: str) -> None:
         raise ValueError(f"{name} must be made with the same settings as results[0], got another {', '.join(found)}")
 
 
-def _encoded(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _encoded(settings: Mapping[str, object]) -> Mapping[str, object]:
     return {name: encode(value, path=name) for name, value in settings.items()}
 
 

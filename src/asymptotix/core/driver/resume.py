@@ -27,7 +27,7 @@ def earlier_outcomes(
     algorithm: Algorithm | None,
     settings: Mapping[str, Any],
     shape: Mapping[str, int],
-    coordinates: Mapping[str, Any],
+    coordinates: Mapping[str, object],
     rows: Rows,
 ) -> list[Outcome | None]:
     """Return the outcomes of an earlier call for the same work, one per grid point in C order, None where missing.
@@ -59,7 +59,7 @@ def earlier_outcomes(
     return [o if o is None or _is_known(o) else None for o in outcomes_at(resume, wanted, shape, rows)]
 
 
-def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _wanted_values(resume: Result, problem: Problem, coordinates: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return the values requested now of every coordinate of either call."""
     values = {name: np.asarray(given[1] if isinstance(given, tuple) else given) for name, given in coordinates.items()}
     fields = numeric_fields(problem)
@@ -122,7 +122,7 @@ def _is_known(outcome: Outcome) -> bool:
     return not all(_is_missing(np.asarray(value)) for value in outcome.values.values())
 
 
-def _outcome(values: Mapping[str, Any], code: Any, words: Any) -> Outcome:
+def _outcome(values: Mapping[str, np.ndarray | np.generic], code: str, words: str) -> Outcome:
     known = {name: value for name, value in values.items() if not _is_missing(np.asarray(value))}
     status = Status.from_code(code)
     # NaN of a finished point is a value of its own. NaN of an interrupted run only fills the place of a later number.
@@ -173,5 +173,5 @@ def _check_labels(resume: Result, rows: Rows) -> None:
         )
 
 
-def _encoded(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _encoded(settings: Mapping[str, object]) -> Mapping[str, object]:
     return {name: encode(value, path=name) for name, value in settings.items()}

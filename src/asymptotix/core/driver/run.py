@@ -82,7 +82,7 @@ class Work:
     problem: Problem
     kind: str
     shape: Mapping[str, int]
-    coordinates: Mapping[str, Any]
+    coordinates: Mapping[str, object]
     rows: Rows
     dimensions: Mapping[str, tuple[str, ...]]
     batches: Sequence[Batch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,9 +16,16 @@ from ..problem import Algorithm, Outcome, Problem
 from ..progress import Progress
 from .run import Work
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    FixedOption: TypeAlias = Mapping[int, float] | Mapping[str, float] | None
+
 
 @own_settings()
-def theory_work(problem: Problem, *, start: Any, tolerance: float, fixed: Any, controls: Mapping[str, Any]) -> Work:
+def theory_work(
+    problem: Problem, *, start: object, tolerance: float, fixed: FixedOption, controls: Mapping[str, ArrayLike]
+) -> Work:
     """Return the work of :func:`asymptotix.solve`."""
     _check_problem(problem)
     tolerance = checks.positive("tolerance", tolerance)
@@ -41,7 +48,7 @@ def theory_work(problem: Problem, *, start: Any, tolerance: float, fixed: Any, c
     )
 
 
-def _held(blocks: Sequence[Block], rows: Rows, fixed: Any) -> Mapping[int, float]:
+def _held(blocks: Sequence[Block], rows: Rows, fixed: FixedOption) -> Mapping[int, float]:
     """Return the overlaps that are held fixed: index -> overlap. Their indices must be the same at every point."""
     if fixed is None:
         return {}
@@ -56,7 +63,7 @@ class _PointsToSolve:
     """The points of a block, one group each."""
 
     block: Block
-    start: Any
+    start: object
     tolerance: float
     held: Mapping[int, float]
 
@@ -77,7 +84,12 @@ class _PointsToSolve:
 
 @own_settings()
 def experiment_work(
-    problem: Problem, algorithm: Algorithm, *, seeds: Any, dim: Any, controls: Mapping[str, Any]
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    seeds: int | Sequence[int],
+    dim: int | Sequence[int] | None,
+    controls: Mapping[str, ArrayLike],
 ) -> Work:
     """Return the work of :func:`asymptotix.simulate`."""
     _check_problem(problem)
@@ -161,7 +173,9 @@ def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], 
 
 
 @own_settings()
-def threshold_work(problem: Problem, *, which: Any, tolerance: float, fields: Mapping[str, Any]) -> Work:
+def threshold_work(
+    problem: Problem, *, which: str | Sequence[str] | None, tolerance: float, fields: Mapping[str, ArrayLike]
+) -> Work:
     """Return the work of :func:`asymptotix.thresholds`."""
     _check_problem(problem)
     which = _names_of_thresholds(problem, which)
@@ -201,7 +215,7 @@ class _ProblemWithThresholds:
         yield chosen[0], self.block.problem.threshold_values(tolerance=self.tolerance, progress=progress, **asked)
 
 
-def _names_of_thresholds(problem: Problem, which: Any) -> tuple[str, ...] | None:
+def _names_of_thresholds(problem: Problem, which: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the requested names in the order of the problem; None if all are requested."""
     if which is None:
         return None
@@ -218,7 +232,7 @@ def _names_of_thresholds(problem: Problem, which: Any) -> tuple[str, ...] | None
     return tuple(name for name in accepted if name in asked)
 
 
-def _check_problem(problem: Any) -> None:
+def _check_problem(problem: object) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(
             "problem must be a Problem (a model with an estimator, such as BayesOptimal(model)), "

@@ -16,12 +16,12 @@ MOST_LEVELS = 4
 MOST_ENTRIES = 6
 
 
-def description_html(described: Any) -> str:
+def description_html(described: object) -> str:
     """Return a card with the fields of a description and, below each, the fields inside it."""
     return or_plain(_description, described)
 
 
-def _description(described: Any) -> str:
+def _description(described: object) -> str:
     first = (type(described).__doc__ or "").strip().splitlines()
     what = first[0].strip() if first and "(" not in first[0][: len(type(described).__name__) + 1] else ""
     heading = type(described).__name__ + (f": {what}" if what else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -57,7 +57,7 @@ def table_of_entries(ds: xr.Dataset, name: str) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, Any]:
+def _controls(ds: xr.Dataset, grid: list[str]) -> dict[str, np.ndarray]:
     """Return the values of all controls, including fixed ones, at every point."""
     fixed = {str(name): coord.item() for name, coord in ds.coords.items() if not coord.ndim}
     found = {name: np.full(ds["status"].size, value) for name, value in fixed.items() if not name.endswith("_label")}

@@ -20,6 +20,7 @@ from ..making.registry import Size, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
     from ...core.result import Result
@@ -100,7 +101,7 @@ def _at_edge(problem: asx.RiskMinimization, alpha: np.ndarray, decays: np.ndarra
     return xr.Dataset(variables, coords={"alpha": alpha})
 
 
-def _map(axis: Axes, result: Result, dim: int) -> Any:
+def _map(axis: Axes, result: Result, dim: int) -> QuadMesh:
     """Draw the slope at every point as a colour; points without a number stay white, and S = 0 has slope zero."""
     slope = asx.scaling_exponent(result).local["slope"].transpose("weight_decay", "alpha")
     x, y = slope["alpha"].values * dim, slope["weight_decay"].values

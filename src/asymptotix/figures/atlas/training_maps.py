@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ...attention_index.spectra.learned import LearnedSpectrum
     from ...core.result import Result
 
 #: Parameters of the task in the training paper, arXiv:2509.24914v1.
@@ -162,7 +163,7 @@ def power_law(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tupl
     return picture, Findings(found, remarks=remarks)
 
 
-def _tail_exponent(law: Any) -> float:
+def _tail_exponent(law: LearnedSpectrum) -> float:
     s = 0.3 * law.scale * law.convolution.edges[-1, 1] * np.array([0.98, 1.02])
     return float(-np.diff(np.log(law.eigenvalue_density(s)))[0] / np.diff(np.log(s))[0])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,7 @@ class ImageParts:
         return 100 * float(share), 100 * float(np.sqrt(share * (1 - share) / len(right)))
 
     def _dataset(
-        self, architecture: str, name: str, settings: dict[str, Any], make: Callable[[Parts], xr.Dataset]
+        self, architecture: str, name: str, settings: Mapping[str, object], make: Callable[[Parts], xr.Dataset]
     ) -> xr.Dataset:
         """Return a shared part of a network; its file is reused only for the same weights."""
         name = f"{self.scale.recipe.stem(architecture)}_{name}"

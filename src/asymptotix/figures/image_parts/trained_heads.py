@@ -69,7 +69,7 @@ def trained_network(parts: Parts, architecture: str, recipe: Recipe, task: OneSh
     return parts.shared(file, make, asx.TrainedPaths.load, lambda found: differs(found, settings))
 
 
-def differs(found: asx.TrainedPaths, wanted: Mapping[str, Any]) -> str:
+def differs(found: asx.TrainedPaths, wanted: Mapping[str, object]) -> str:
     """Return in words how a trained network differs from the requested one; "" if it does not."""
     if not found.finished:
         return "its training was not finished"

@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 class Kept(Protocol):
     """An object that writes itself to a file, completely or not at all."""
 
-    def save(self, path: Path, /) -> Any: ...
+    def save(self, path: Path, /) -> object: ...
 
 
 Shared = TypeVar("Shared", bound=Kept)
@@ -81,7 +81,7 @@ class Parts:
             return compare(theory, experiment, **options)
 
     def dataset(
-        self, name: str, settings: Mapping[str, Any], make: Callable[[], xr.Dataset], *, shared: bool = False
+        self, name: str, settings: Mapping[str, object], make: Callable[[], xr.Dataset], *, shared: bool = False
     ) -> xr.Dataset:
         """Return numbers that no verb returns. They depend on ``settings``; other figures can use ``shared`` ones."""
         path, told = self._path(name, shared=shared), json.dumps(settings, sort_keys=True, default=str)

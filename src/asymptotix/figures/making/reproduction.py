@@ -120,7 +120,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *cells]]
 
 
-def finished_record(folder: Path, size: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished_record(folder: Path, size: str, settings: Mapping[str, object]) -> dict[str, Any] | None:
     """Return the record of a folder if its figure is complete, of this size and with these settings; else None."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -158,11 +158,11 @@ def _described(result: Result) -> str:
     return f"{result.kind} of `{result.problem!r}`{algorithm}: {ok}{more}"
 
 
-def _listed(settings: Mapping[str, Any]) -> str:
+def _listed(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
-def _plain(settings: Mapping[str, Any]) -> Any:
+def _plain(settings: Mapping[str, object]) -> Any:
     return json.loads(json.dumps(settings, default=str))
 
 

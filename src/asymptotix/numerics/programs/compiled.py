@@ -38,7 +38,7 @@ def compiled(function: Callable[..., Made]) -> Callable[..., Made]:
     plain = jax.jit(function)
     chosen: list[Callable[..., Made]] = []
 
-    def call(*given: Any) -> Made:
+    def call(*given: object) -> Made:
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):  # the outer program is the one to rewrite
             return plain(*given)
         interrupts.check()
@@ -77,7 +77,7 @@ def in_blocks(program: Callable[..., Any], *arrays: np.ndarray) -> Any:
 def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
     """Return the function with LAPACK called on one matrix after the other; do not differentiate or map the result."""
 
-    def rewritten(*given: Any) -> Made:
+    def rewritten(*given: object) -> Made:
         traced, shape = jax.make_jaxpr(function, return_shape=True)(*given)
         found = _evaluated(traced, jax.tree.leaves(given))
         return jax.tree.unflatten(jax.tree.structure(shape), found)
@@ -85,12 +85,12 @@ def one_by_one(function: Callable[..., Made]) -> Callable[..., Made]:
     return rewritten
 
 
-def _evaluated(traced: Any, given: Sequence[Any]) -> list[Any]:
+def _evaluated(traced: core.ClosedJaxpr, given: Sequence[Any]) -> list[Any]:
     """Evaluate a traced function, with LAPACK called on one matrix after the other."""
     jaxpr = traced.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *given], strict=True))
 
-    def of(variable: Any) -> Any:
+    def of(variable: core.Var | core.Literal) -> Any:
         return variable.val if isinstance(variable, core.Literal) else values[variable]
 
     for equation in jaxpr.eqns:
@@ -99,7 +99,7 @@ def _evaluated(traced: Any, given: Sequence[Any]) -> list[Any]:
     return [of(variable) for variable in jaxpr.outvars]
 
 
-def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _result(primitive: core.Primitive, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
     if primitive.name in _LAPACK and max(x.ndim for x in given) > 2:
         return _mapped(primitive, given, options)
     if primitive.name in _CALLS:
@@ -109,7 +109,7 @@ def _result(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequen
     return found if primitive.multiple_results else [found]
 
 
-def _mapped(primitive: Any, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+def _mapped(primitive: core.Primitive, given: list[Any], options: dict[str, Any]) -> Sequence[Any]:
     """Call LAPACK on the last two axes, for one set of leading indices after the other."""
     batch = max(given, key=lambda x: x.ndim).shape[:-2]  # some also take vectors
     rows = [x.reshape(math.prod(batch), *x.shape[len(batch) :]) for x in given]

@@ -6,9 +6,13 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jax.extend import core
+    from numpy.typing import ArrayLike
 
 
 def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Iterator[str]:
@@ -24,14 +28,14 @@ def program_listing(function: Callable[..., Any], *shapes: tuple[int, ...]) -> I
     yield from listing(traced.jaxpr, traced.consts, exact=False)
 
 
-def listing(jaxpr: Any, constants: Sequence[Any], *, exact: bool) -> Iterator[str]:
+def listing(jaxpr: core.Jaxpr, constants: Sequence[ArrayLike], *, exact: bool) -> Iterator[str]:
     """Yield the operations of a program and of all programs in it, variables numbered in order of appearance.
 
     ``exact`` keeps all digits of constants, and all types; without it see :func:`program_listing`.
     """
     from jax.extend import core
 
-    numbers: dict[Any, int] = {}
+    numbers: dict[core.Var, int] = {}
     next_number = itertools.count()
 
     def named(x: Any) -> str:
@@ -66,7 +70,7 @@ def _changes_precision(equation: Any) -> bool:
     return len(kinds) == 1 and bool(kinds & {"f", "i"})
 
 
-def _option(option: Any, exact: bool) -> Iterator[str]:
+def _option(option: object, exact: bool) -> Iterator[str]:
     from jax.extend import core
 
     if isinstance(option, core.ClosedJaxpr):
@@ -84,7 +88,7 @@ def _option(option: Any, exact: bool) -> Iterator[str]:
         yield text if exact else re.sub(r"(float|int)(32|64)", r"\1", text)
 
 
-def _number(value: Any, exact: bool) -> str:
+def _number(value: object, exact: bool) -> str:
     """Return the text of a constant with its shape; rounded to six digits unless it is exact or an integer."""
     import jax
 

@@ -12,13 +12,21 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ..precision import double_precision, single_precision
 from .program_listing import listing
+
+if TYPE_CHECKING:
+    import jax
+    from jax.extend import core
+    from numpy.typing import DTypeLike
+
+    #: A traced function and the structure of its result.
+    Program: TypeAlias = tuple[core.ClosedJaxpr, Any]
 
 Shape = tuple[int, ...]
 
@@ -50,7 +58,7 @@ class Snapshot:
         #: Programs by the type of the arguments.
         self._programs = {} if program is None else {"float64": program}
 
-    def _program(self, dtype: str) -> tuple[Any, Any] | None:
+    def _program(self, dtype: str) -> Program | None:
         """Return the program for float64 or float32, or None if it cannot be traced.
 
         The program for float32 is traced when it is first needed.
@@ -88,7 +96,7 @@ class Snapshot:
                 return jax.tree.map(lambda y: y.astype(narrow.get(y.dtype, y.dtype)), found)
         traced, structure = program
 
-        def evaluated(*arrays: Any) -> Any:
+        def evaluated(*arrays: jax.Array) -> Any:
             return jax.tree.unflatten(structure, core.jaxpr_as_fun(traced)(*arrays))
 
         if not self.leading:
@@ -100,13 +108,13 @@ class Snapshot:
     def __repr__(self) -> str:
         return repr(self.function)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Snapshot], tuple[object, ...]]:
         return _again, (self.function, self.shapes, self.leading)
 
 
 #: Snapshots in use, by function, shapes and digest. A cache that still holds results of a snapshot also holds the
 #: snapshot, so that the next model of the same unchanged function finds both.
-_in_use: WeakValueDictionary[Any, Snapshot] = WeakValueDictionary()
+_in_use: WeakValueDictionary[tuple, Snapshot] = WeakValueDictionary()
 
 
 def snapshot(function: Callable[..., Any], *shapes: Shape, leading: bool = False) -> Snapshot:
@@ -134,7 +142,7 @@ def snapshot(function: Callable[..., Any], *shapes: Shape, leading: bool = False
         return function
     made = Snapshot(function, shapes, leading)
     try:
-        key: Any = (function, hash(function))
+        key: tuple[object, int | None] = (function, hash(function))
     except TypeError:
         key = (id(function), None)  # unique, because the snapshot keeps the function alive
     return _in_use.setdefault((key, shapes, leading, made.digest), made)
@@ -144,7 +152,7 @@ def _again(function: Callable[..., Any], shapes: tuple[Shape, ...], leading: boo
     return snapshot(function, *shapes, leading=leading)
 
 
-def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: Any) -> tuple[Any, Any] | None:
+def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: DTypeLike) -> Program | None:
     """Return the program of a function and the structure of its result; None if JAX cannot trace it."""
     import jax
 
@@ -157,7 +165,7 @@ def _traced(function: Callable[..., Any], shapes: Sequence[Shape], dtype: Any) -
     return traced, jax.tree.structure(shape)
 
 
-def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
+def _with_derivative(traced: core.ClosedJaxpr, shapes: Sequence[Shape]) -> Iterator[str]:
     """Yield the listing of a program, and of its derivative if the user has given a rule for it."""
     import jax
     from jax.extend import core
@@ -166,7 +174,7 @@ def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
     if not _has_own_rules(traced.jaxpr):
         return
 
-    def derivative(*x: Any) -> Any:
+    def derivative(*x: jax.Array) -> Any:
         y, pulled_back = jax.vjp(core.jaxpr_as_fun(traced), *x)
         return pulled_back(y)
 
@@ -177,11 +185,11 @@ def _with_derivative(traced: Any, shapes: Sequence[Shape]) -> Iterator[str]:
     yield from listing(ruled.jaxpr, ruled.consts, exact=True)
 
 
-def _has_own_rules(jaxpr: Any) -> bool:
+def _has_own_rules(jaxpr: core.Jaxpr) -> bool:
     """Whether a program contains functions with derivative rules of the user; JAX's, as of ``relu``, do not count."""
     import jax
 
-    def is_own(equation: Any) -> bool:
+    def is_own(equation: core.JaxprEqn) -> bool:
         if not equation.primitive.name.startswith("custom_"):
             return False
         called = next(_inner(list(equation.params.values())), None)
@@ -193,7 +201,7 @@ def _has_own_rules(jaxpr: Any) -> bool:
     )
 
 
-def _inner(option: Any) -> Iterator[Any]:
+def _inner(option: object) -> Iterator[core.Jaxpr]:
     """Yield the programs in an option of an operation."""
     from jax.extend import core
 

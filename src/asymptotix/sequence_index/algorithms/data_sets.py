@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics.arrays import Array
 from .. import streams
 from ..channels.protocol import Channel
 from .placed_arrays import placed
@@ -17,9 +18,9 @@ class DataSets(NamedTuple):
     """Data sets of several seeds: tokens, teachers (S, P, D), side information (S, P, D), observations (S, N, ...)."""
 
     tokens: Tokens
-    teacher: Any
-    side: Any
-    observation: Any
+    teacher: Array
+    side: Array
+    observation: Array
 
     @property
     def samples(self) -> int:
@@ -70,7 +71,7 @@ def drawn_tokens(channel: Channel, keys: np.ndarray, samples: int, dim: int) -> 
 
 def draw_weights(
     seeds: Sequence[int], samples: int, indices: int, dim: int, side_information: float
-) -> tuple[np.ndarray, Any, Any]:
+) -> tuple[np.ndarray, Array, Array]:
     """Return keys (S, 2) of the tokens, teachers W* (S, P, D) and side information (S, P, D) of every seed.
 
     The side information is S = sqrt(l) W* + sqrt(1-l) noise, where l is its overlap with the teacher: Troiani et al.,

@@ -8,11 +8,10 @@ Equation si-estimation of docs/theory/sequence_index.md.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...core.status import Status
+from ...numerics.arrays import Array
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_normals
 from .. import streams
@@ -74,7 +73,7 @@ def _line(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return slope, np.sqrt((scatter**2).sum(axis=0) / max(len(q) - 2, 1) / (t @ t))
 
 
-def overlaps(W: Any, teacher: Any, channel: Channel) -> np.ndarray:
+def overlaps(W: Array, teacher: Array, channel: Channel) -> np.ndarray:
     """Return the overlap (S, P, P) of estimates (S, P, D) with teachers, up to the symmetry of the model.
 
     If every row may change its sign on its own, :func:`overlap_matrices` is used; otherwise :func:`projected_overlaps`.

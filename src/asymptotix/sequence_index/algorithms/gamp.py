@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ...numerics.precision import carried
 from ...numerics.threads import one_blas_thread
 from .. import streams
 from ..channels.protocol import Channel
-from ..theory import SequenceIndexTheory
+from ..theory import BayesProblem, SequenceIndexTheory
 from .data_sets import draw_data, drawn_tokens
 from .gamp_batch import BatchOptions, GampBatch
 from .message_passing import compile_ahead, posterior_in_runs
@@ -165,7 +165,7 @@ class GAMP(AlgorithmOnSamples):
         spectral = dict.fromkeys(("eigenvalue", "eigenvalue_gap", "spectral_overlap"), ("index",))
         return {**problem.dimensions(), **own, **spectral, "variance": ("index",), "empirical_variance": ("index",)}
 
-    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+    def trace_options(self, problem: Problem) -> Mapping[str, float]:
         if self._start(sequence_theory_of(problem)) != "side_information":
             raise ValueError(
                 "state evolution follows message passing iteration by iteration from side information only; run "
@@ -302,7 +302,7 @@ class _Way(NamedTuple):
 
 
 #: Plans by problem, alpha, number of nodes and options, the least recently used first; and how many plans are kept.
-_PLANS: OrderedDict[tuple[Any, float, int, _Way], list[Stage]] = OrderedDict()
+_PLANS: OrderedDict[tuple[BayesProblem, float, int, _Way], list[Stage]] = OrderedDict()
 _MOST_PLANS = 256
 _PLANS_LOCK = threading.Lock()
 

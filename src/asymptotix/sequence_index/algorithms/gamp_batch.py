@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...core.problem import Outcome, index_name
 from ...core.progress import Progress
 from ...core.status import Status
+from ...numerics.arrays import Array
 from .. import streams
 from ..channels.protocol import Channel
 from ..models.rank_one import array_namespace
@@ -182,7 +183,7 @@ class GampRecord:
         Number of iterations before the failure of each run.
     """
 
-    def __init__(self, channel: Channel, teacher: Any, labels: Sequence[str]) -> None:
+    def __init__(self, channel: Channel, teacher: Array, labels: Sequence[str]) -> None:
         self.channel, self.teacher, self.labels = channel, teacher, labels
         self.overlap: list[np.ndarray] = []
         self.variance: list[np.ndarray] = []

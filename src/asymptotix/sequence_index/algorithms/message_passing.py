@@ -14,10 +14,11 @@ Equations si-gamp, si-gamp-weights of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...numerics.arrays import Array
 from ...numerics.linear_algebra import psd_project
 from ..channels.links.level_sets.quick import quick_posterior
 from ..channels.protocol import Channel, Posterior
@@ -28,13 +29,16 @@ from .placed_arrays import compiled_for_jax, placed
 from .schedule import SMALLEST_VARIANCE
 from .tokens import joined, may_stop
 
+if TYPE_CHECKING:
+    import jax
+
 
 @dataclass
 class MessageState:
     """Estimate W (S, P, D), last scores g (S, N, P, M), V and the reaction coefficient C (S, P, P)."""
 
-    W: Any
-    g: Any
+    W: Array
+    g: Array
     V: np.ndarray
     reaction: np.ndarray
 
@@ -64,12 +68,12 @@ def compile_ahead(data: DataSets, state: MessageState) -> None:
 class BlockPosterior(NamedTuple):
     """Posterior of the samples of a block: shift (S, n, P, M) and covariance (S, n, P, M, P, M)."""
 
-    shift: Any
-    covariance: Any
+    shift: Array
+    covariance: Array
 
 
 def posterior_in_runs(
-    channel: Channel, observation: Any, omega: Any, V: Any, numbers: np.ndarray | None = None
+    channel: Channel, observation: Array, omega: Array, V: Array, numbers: np.ndarray | None = None
 ) -> Posterior:
     """Return the posteriors of samples, as accurate as in averages: their errors change overlaps by 1e-3 at most.
 
@@ -85,7 +89,7 @@ def posterior_at(
     data: DataSets,
     state: MessageState,
     rows: slice,
-    raw: Any,
+    raw: Array,
     active: np.ndarray,
     jitter: float = 0.0,
 ) -> BlockPosterior:
@@ -117,19 +121,19 @@ def covariance_along(
     return np.concatenate(parts, axis=1)
 
 
-def _times(matrices: Any, fields: Any) -> Any:
+def _times(matrices: Array, fields: Array) -> Array:
     """Multiply matrices (S, P, P) with fields (S, n, P, M)."""
     return array_namespace(fields).einsum("spq,snqm->snpm", matrices, fields)
 
 
 @compiled_for_jax
-def _corrected(raw: Any, reaction: Any, g: Any, active: Any) -> Any:
+def _corrected(raw: Array, reaction: Array, g: Array, active: Array) -> Array:
     """Return the fields omega (S, n, P, M): raw fields minus the reaction term, in the active directions."""
     return array_namespace(raw).einsum("pq,snqm->snpm", active, raw - _times(reaction, g))
 
 
 @compiled_for_jax
-def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, Any, Any]:
+def _scores(shift: Array, covariance: Array, V: Array, gain: Array) -> tuple[Array, Array, Array, Array]:
     """Return g, the sums over samples of sum_m Cov_mm (S, P, P) and |g|^2 (S, P), and the number of lost samples.
 
     A lost sample gets the prior's values, so that the other runs of a batch can continue; its own run has failed.
@@ -144,7 +148,9 @@ def _scores(shift: Any, covariance: Any, V: Any, gain: Any) -> tuple[Any, Any, A
 
 
 @compiled_for_jax
-def _moved(W: Any, b: Any, S: Any, A: Any, C: Any, side: Any, share: Any, active: Any) -> Any:
+def _moved(
+    W: Array, b: Array, S: Array, A: Array, C: Array, side: np.float32 | jax.Array, share: Array, active: Array
+) -> Array:
     """Return (1 - share) W + share C (b + A W + side S) with b = X^T g / sqrt(D), in the active directions."""
     new = active @ C @ (b + A @ W + side * S)
     return share * new + (1 - share) * W
@@ -218,7 +224,7 @@ def iterate(
     gain = np.float32(active @ np.linalg.inv(V_seen))  # in double precision, because variances may be 1e-6
     scores, sums = [], []
 
-    def score(rows: slice, raw: Any) -> Any:
+    def score(rows: slice, raw: Array) -> Array:
         posterior = posterior_at(channel, data, state, rows, raw, active, jitter)
         g, *parts = _scores(*map(placed, posterior), np.float32(V_seen), gain)
         scores.append(g)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ...numerics.arrays import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Made = TypeVar("Made")
 
@@ -22,7 +27,7 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def placed(x: Any) -> Any:
+def placed(x: ArrayLike) -> Array:
     """Return an array in single precision: NumPy's on a CPU, JAX's on an accelerator."""
     return np.asarray(x, np.float32) if on_cpu() else jnp.asarray(x, jnp.float32)
 

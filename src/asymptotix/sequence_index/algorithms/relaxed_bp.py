@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class RelaxedBP(AlgorithmOnSamples):
         per_index = ("iteration", "index")
         return {**problem.dimensions(), "variance_trace": per_index, "variance": ("index",)}
 
-    def trace_options(self, problem: Problem) -> Mapping[str, Any]:
+    def trace_options(self, problem: Problem) -> Mapping[str, float]:
         return {"iterations": self.iterations, "damping": 1.0}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:

@@ -22,6 +22,7 @@ from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
 from ...core.status import Status
 from ...numerics import checks
+from ...numerics.arrays import Array, OneKind
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..models import rank_one
@@ -175,7 +176,7 @@ class Batches(NamedTuple):
     """
 
     X: Any
-    keys: Any
+    keys: Array
     counts: np.ndarray
 
 
@@ -274,22 +275,24 @@ def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Stat
     return Status.NOT_CONVERGED, f"finished, overlap still moving by {moved:.2g} over the last tenth"
 
 
-def _output(Z: Any, rule: Rule) -> Any:
+def _output(Z: OneKind, rule: Rule) -> OneKind:
     return rank_one.output(Z, rule.skip, rule.activation)
 
 
 @partial(jax.jit, static_argnames="rule")
-def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rule: Rule) -> tuple[Any, BatchRecord]:
+def _epoch(
+    W: jax.Array, teacher: jax.Array, batches: Batches, numbers: jax.Array, epoch: jax.Array, rule: Rule
+) -> tuple[jax.Array, BatchRecord]:
     """Use all batches once, in their order."""
 
-    def one_batch(W: Any, number: Any) -> tuple[Any, BatchRecord]:
+    def one_batch(W: jax.Array, number: jax.Array) -> tuple[jax.Array, BatchRecord]:
         if rule.online:
             X = _fresh(batches.keys, number + epoch * rule.batches, W.shape[-1], rule)
         else:
             X = batches.X[:, number]
         labels = _output(fields(X, teacher), rule)
 
-        def again(k: Any, carried: tuple[Any, Any]) -> tuple[Any, Any]:
+        def again(k: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             W, error = stepped(carried[0], X, labels, numbers, rule)
             return W, jnp.where(k == 0, error, carried[1])
 
@@ -302,7 +305,9 @@ def _epoch(W: Any, teacher: Any, batches: Batches, numbers: Any, epoch: Any, rul
 
 
 @partial(jax.jit, static_argnames="rule")
-def stepped(W: Any, X: Any, labels: Any, numbers: Any, rule: Rule) -> tuple[Any, Any]:
+def stepped(
+    W: jax.Array, X: jax.Array, labels: jax.Array, numbers: jax.Array, rule: Rule
+) -> tuple[jax.Array, jax.Array]:
     """Return W after one step on the tokens X (S, n, M, D), and the summed error (S,) before it.
 
     ``numbers`` are the learning rate and the weight decay divided by D.
@@ -312,10 +317,10 @@ def stepped(W: Any, X: Any, labels: Any, numbers: Any, rule: Rule) -> tuple[Any,
     return W - rate * (gathered(X, G) / X.shape[-1] + decay * W), error
 
 
-def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
+def _error(Z: Array, labels: jax.Array, rule: Rule) -> tuple[jax.Array, jax.Array]:
     """Return the summed error (S,) at fields Z (S, n, P, M), and its derivative with respect to Z."""
 
-    def total(Z: Any) -> tuple[Any, Any]:
+    def total(Z: jax.Array) -> tuple[jax.Array, jax.Array]:
         each = ((_output(Z, rule) - labels) ** 2).sum((1, 2, 3))
         return each.sum(), each
 
@@ -323,6 +328,6 @@ def _error(Z: Any, labels: Any, rule: Rule) -> tuple[Any, Any]:
     return each, G
 
 
-def _fresh(keys: Any, number: Any, dim: int, rule: Rule) -> Any:
+def _fresh(keys: Array, number: jax.Array, dim: int, rule: Rule) -> jax.Array:
     """Draw the tokens (S, n, M, D) of an online batch."""
     return normals(keys, number, (rule.size, rule.tokens, dim))

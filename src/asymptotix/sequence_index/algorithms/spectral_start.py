@@ -22,12 +22,13 @@ Equation si-spectral of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
 
 from ...numerics import interrupts
+from ...numerics.arrays import Array
 from ...numerics.linear_algebra import psd_sqrt
 from .. import streams
 from ..models.rank_one import array_namespace
@@ -55,10 +56,10 @@ class SpectralStart(NamedTuple):
     ``residual`` is the largest residual of the eigenvectors, as a fraction of the top eigenvalue.
     """
 
-    vectors: Any
+    vectors: np.ndarray
     eigenvalue: float
     runner_up: float
-    scores: Any
+    scores: np.ndarray
     residual: float
 
     @property
@@ -117,7 +118,7 @@ class _Operator:
             self.excess = 0.5 * (A + A.T) - theory.precision
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        def score(rows: slice, fields: Any) -> Any:
+        def score(rows: slice, fields: Array) -> Array:
             return _preprocessed(self.T[rows], fields, self.frame)
 
         W = self._rows(vectors)
@@ -126,7 +127,7 @@ class _Operator:
         moved = self.excess @ vectors.reshape(-1, self.k, self.dim)
         return (np.einsum("pk,bpd->bkd", self.frame, b) + moved).reshape(len(vectors), -1)
 
-    def _rows(self, vectors: np.ndarray) -> Any:
+    def _rows(self, vectors: np.ndarray) -> Array:
         W = np.einsum("pk,bkd->bpd", self.frame, vectors.reshape(-1, self.k, self.dim))
         return placed(W).reshape(1, -1, self.dim)
 
@@ -147,7 +148,7 @@ def same_part(frame: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> n
 
 
 @compiled_for_jax
-def _preprocessed(T: Any, fields: Any, frame: Any) -> Any:
+def _preprocessed(T: Array, fields: Array, frame: Array) -> Array:
     """Multiply the fields (1, n, b P, M) of b sets of rows by frame T frame^T."""
     _, n, rows, M = fields.shape
     P, k = frame.shape

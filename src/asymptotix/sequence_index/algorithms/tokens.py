@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...numerics import interrupts
+from ...numerics.arrays import Array
 from ...numerics.memory import physical_memory
 from ..models.rank_one import array_namespace
 from .placed_arrays import compiled_for_jax, on_cpu
@@ -53,11 +54,11 @@ class Tokens(abc.ABC):
     shape: tuple[int, int, int, int]
     groups: tuple[int, ...] | None = None
 
-    def fields_of(self, X: Any, W: Any) -> Any:
+    def fields_of(self, X: Array, W: Array) -> Array:
         """Return X W / sqrt(D), (S, n, P, M/H), for a block of tokens X; W may hold several sets of rows in a row."""
         return fields(X, W, self._groups_of(W.shape[1]))
 
-    def gathered_of(self, X: Any, g: Any) -> Any:
+    def gathered_of(self, X: Array, g: Array) -> Array:
         """Return X^T g / sqrt(D), (S, P, D), for scores g (S, n, P, M/H) of a block of tokens X."""
         return gathered(X, g, self._groups_of(g.shape[2]))
 
@@ -65,14 +66,14 @@ class Tokens(abc.ABC):
         return None if self.groups is None else self.groups * (rows // len(self.groups))
 
     @abc.abstractmethod
-    def blocks(self) -> Iterator[tuple[slice, Any]]:
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
         """Yield block after block: the slice of its samples, and their tokens (S, n, M, D)."""
 
     @abc.abstractmethod
     def of_seed(self, k: int) -> Tokens:
         """Return the tokens of data set number k alone."""
 
-    def fields(self, W: Any) -> Any:
+    def fields(self, W: Array) -> Array:
         """Return X W / sqrt(D), (S, N, P, M), for weights W (S, P, D)."""
         parts = []
         for _, X in self.blocks():
@@ -81,7 +82,7 @@ class Tokens(abc.ABC):
             del X  # otherwise it would stay in memory while the next block is drawn
         return joined(parts)
 
-    def sweep(self, W: Any, score: Callable[[slice, Any], Any]) -> Any:
+    def sweep(self, W: Array, score: Callable[[slice, Array], Array]) -> Array:
         """Return X^T g / sqrt(D), (S, P, D), with scores g = score(samples, fields) shaped like fields (S, n, P, M)."""
         total: Any = None
         for samples, X in self.blocks():
@@ -100,14 +101,14 @@ def may_stop() -> None:
         raise KeyboardInterrupt
 
 
-def joined(parts: list[Any]) -> Any:
+def joined(parts: list[Array]) -> Array:
     """Join arrays of blocks (S, n, ...) into one array of all samples (S, N, ...)."""
     return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concatenate(parts, axis=1)
 
 
 # The axes of samples and tokens are merged: einsum with an axis for each is up to nine times slower on a CPU.
 @partial(compiled_for_jax, static_argnums=2)
-def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
+def fields(X: Array, W: Array, groups: tuple[int, ...] | None = None) -> Array:
     """Return X W / sqrt(D) as (S, n, P, M), with M the number of tokens that a row sees."""
     seeds, n, tokens, dim = X.shape
     X = X.reshape(seeds, -1, dim)
@@ -123,7 +124,7 @@ def fields(X: Any, W: Any, groups: tuple[int, ...] | None = None) -> Any:
 
 
 @partial(compiled_for_jax, static_argnums=2)
-def gathered(X: Any, g: Any, groups: tuple[int, ...] | None = None) -> Any:
+def gathered(X: Array, g: Array, groups: tuple[int, ...] | None = None) -> Array:
     """Return X^T g / sqrt(D) as (S, P, D)."""
     seeds, n, tokens, dim = X.shape
     if groups is not None:
@@ -143,7 +144,7 @@ class KeptTokens(Tokens):
     def __init__(self, X: Any, groups: tuple[int, ...] | None = None) -> None:
         self.X, self.shape, self.groups = X, X.shape, groups
 
-    def blocks(self) -> Iterator[tuple[slice, Any]]:
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
         yield slice(0, self.shape[1]), self.X
 
     def of_seed(self, k: int) -> KeptTokens:
@@ -181,7 +182,7 @@ class DrawnTokens(Tokens):
         seeds, _, tokens, dim = self.shape
         return 4 * seeds * self.tiles * TILE * tokens * dim
 
-    def blocks(self) -> Iterator[tuple[slice, Any]]:
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
         _, samples, tokens, dim = self.shape
         for first in range(0, samples, self.tiles * TILE):
             last = min(first + self.tiles * TILE, samples)
@@ -204,7 +205,7 @@ def _fitting_tiles(shape: tuple[int, int, int, int]) -> int:
     return tiles if tiles < _TILES_TOGETHER else tiles - tiles % _TILES_TOGETHER
 
 
-def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Any:
+def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Array:
     """Draw tokens (S, n, M, D) from a given tile on; besides the result this needs the memory of one tile.
 
     Only the program that draws a tile takes long to compile; it serves every number of samples.
@@ -225,12 +226,12 @@ def _draw(keys: np.ndarray, first_tile: int, shape: tuple[int, int, int]) -> Any
 
 
 @partial(jax.jit, donate_argnums=0)
-def _with_tile(X: Any, tile: Any, first: Any) -> Any:
+def _with_tile(X: jax.Array, tile: jax.Array, first: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(X, tile, first, axis=1)
 
 
 @partial(jax.jit, static_argnums=2)
-def normals(keys: Any, number: Any, shape: tuple[int, ...]) -> Any:
+def normals(keys: jax.Array, number: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draw standard normals (S, *shape) from keys (S, 2), equal to ``jax.random.normal(fold_in(key, number), shape)``.
 
     On a CPU, JAX's own loops that draw bits take two seconds to compile; these lines take a quarter of a second.
@@ -245,7 +246,7 @@ def normals(keys: Any, number: Any, shape: tuple[int, ...]) -> Any:
     return (np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(-1, *shape)
 
 
-def _threefry(key: Any, other_key: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def _threefry(key: jax.Array, other_key: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the Threefry-2x32 hash, 20 rounds, of x, y under a key of two words: Salmon et al., SC'11."""
     keys = key, other_key, key ^ other_key ^ np.uint32(0x1BD11BDA)
     x, y = x + keys[0], y + keys[1]

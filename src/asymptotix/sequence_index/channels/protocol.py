@@ -18,21 +18,15 @@ import abc
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
 
-from ...numerics.arrays import Array
+from ...numerics.arrays import Array, OneKind
 from ...numerics.quadrature import Estimate
 from ..models.rank_one import array_namespace
 from .row_symmetry import RowSymmetry
-
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    #: NumPy's arrays or JAX's: what a function is given and returns is of one kind.
-    OneKind = TypeVar("OneKind", bound=Array)
 
 #: Smallest accepted median over a batch of the effective number of draws; below it the posteriors are refused.
 LEAST_EFFECTIVE_SAMPLES = 30.0

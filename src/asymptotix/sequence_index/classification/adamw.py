@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 #: Libraries whose AdamW is available.
@@ -29,7 +30,7 @@ def adamw(library: str, learning_rate: float) -> Any:
     if library == "torch":
         return optax.adamw(learning_rate, b1=_BETA1, b2=_BETA2, eps=1e-8, weight_decay=0.01)
 
-    def epsilon(step: Any) -> Any:
+    def epsilon(step: jax.Array) -> jax.Array:
         return 1e-6 / jnp.sqrt(1 - _BETA2 ** (step + 1.0))
 
     scheduled = optax.inject_hyperparams(optax.adamw, static_args=("b1", "b2", "eps_root", "weight_decay", "nesterov"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,13 @@ from .. import streams
 from .adamw import LIBRARIES, adamw
 from .layer_convergence import similarity
 from .tied_attention import ClassifierParameters, cross_entropy, logits, random_start
+
+if TYPE_CHECKING:
+    import optax
+
+    #: Parameters and the optimiser's state, and a set of examples: tokens and labels.
+    _State: TypeAlias = tuple[ClassifierParameters, optax.OptState]
+    _Examples: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class ClassifiedSequences(Protocol):
@@ -177,7 +184,9 @@ class _Rule(NamedTuple):
 class _ClassifierRuns:
     """Arrays of all runs; the first axis is the run."""
 
-    def __init__(self, classifier: AttentionClassifier, tasks: Sequence[Any], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, classifier: AttentionClassifier, tasks: Sequence[ClassifiedSequences], seeds: Sequence[int]
+    ) -> None:
         self.classifier, self.seeds = classifier, seeds
         names = ("tokens", "labels", "validation_tokens", "validation_labels")
         tokens, labels, held_tokens, held_labels = (_stacked(tasks, name, seeds) for name in names)
@@ -218,7 +227,7 @@ class _ClassifierRuns:
         return np.pad(order, (0, self.batches * size - count), constant_values=-1).reshape(-1, size).astype(np.int32)
 
 
-def _stacked(tasks: Sequence[Any], name: str, seeds: Sequence[int]) -> np.ndarray:
+def _stacked(tasks: Sequence[ClassifiedSequences], name: str, seeds: Sequence[int]) -> np.ndarray:
     if not tasks or len(tasks) != len(seeds):
         raise ValueError(f"tasks must be as many as seeds and at least one, got {len(tasks)} and {len(seeds)}")
     arrays = [np.asarray(getattr(task, name)) for task in tasks]
@@ -260,25 +269,27 @@ def _history(keys: np.ndarray, losses: np.ndarray, accuracies: np.ndarray) -> xr
     return xr.Dataset(variables, coords={"layer": np.arange(1, layers + 1), "epoch": np.arange(1, epochs + 1)})
 
 
-def _optimizer(classifier: AttentionClassifier) -> Any:
+def _optimizer(classifier: AttentionClassifier) -> optax.GradientTransformation:
     return adamw(classifier.optimizer, classifier.learning_rate)
 
 
 @partial(jax.jit, static_argnames="classifier")
-def _prepared(parameters: Any, classifier: AttentionClassifier) -> Any:
+def _prepared(parameters: ClassifierParameters, classifier: AttentionClassifier) -> _State:
     return parameters, jax.vmap(_optimizer(classifier).init)(parameters)
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="state")
-def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, Any]:
+def _epoch(state: _State, data: _Examples, order: jax.Array, rule: _Rule) -> tuple[_State, jax.Array, jax.Array]:
     """Use all batches once; return the final state, the recorded keys (run, record, layer, P, D) and the mean loss."""
     classifier, every = rule
     optimizer = _optimizer(classifier)
 
-    def run(state: Any, data: Any, order: Any) -> tuple[Any, Any, Any]:
+    def run(state: _State, data: _Examples, order: jax.Array) -> tuple[_State, jax.Array, jax.Array]:
         tokens, labels = data
 
-        def step(carried: Any, given: Any) -> tuple[Any, Any]:
+        def step(
+            carried: tuple[_State, jax.Array], given: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[_State, jax.Array], jax.Array]:
             (parameters, moments), records = carried
             number, batch = given
             examples = (tokens[batch], labels[batch], batch >= 0, classifier)
@@ -297,17 +308,23 @@ def _epoch(state: Any, data: Any, order: Any, rule: _Rule) -> tuple[Any, Any, An
         return jax.vmap(run)(state, data, order)
 
 
-def batch_loss(parameters: Any, tokens: Any, labels: Any, weight: Any, classifier: AttentionClassifier) -> Any:
+def batch_loss(
+    parameters: ClassifierParameters,
+    tokens: jax.Array,
+    labels: jax.Array,
+    weight: jax.Array,
+    classifier: AttentionClassifier,
+) -> jax.Array:
     """Return the mean cross entropy of the examples with non-zero weight."""
     found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
     return cross_entropy(found, labels, weight)
 
 
 @partial(jax.jit, static_argnames="classifier")
-def _accuracy(parameters: Any, data: Any, classifier: AttentionClassifier) -> Any:
+def _accuracy(parameters: ClassifierParameters, data: _Examples, classifier: AttentionClassifier) -> jax.Array:
     """Return the fraction (run,) of correctly classified examples."""
 
-    def one(parameters: Any, tokens: Any, labels: Any) -> Any:
+    def one(parameters: ClassifierParameters, tokens: jax.Array, labels: jax.Array) -> jax.Array:
         found = logits(parameters, tokens, score_scale=classifier.score_scale, key_bias=classifier.key_bias)
         return (found.argmax(axis=-1) == labels).mean()
 

@@ -11,11 +11,13 @@ Troiani et al., arXiv:2502.00901, appendix F. As in their code, w_l here is the 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ...numerics.arrays import Array
 
 
 class ClassifierParameters(NamedTuple):
@@ -32,11 +34,11 @@ class ClassifierParameters(NamedTuple):
         A and a.
     """
 
-    embedding: Any
-    keys: Any
-    offsets: Any
-    readout: Any
-    bias: Any
+    embedding: Array
+    keys: Array
+    offsets: Array
+    readout: Array
+    bias: Array
 
 
 def random_start(
@@ -51,7 +53,7 @@ def random_start(
     return ClassifierParameters(*(np.asarray(x, np.float32) for x in drawn))
 
 
-def logits(parameters: ClassifierParameters, tokens: Any, *, score_scale: float, key_bias: bool) -> Any:
+def logits(parameters: ClassifierParameters, tokens: Array, *, score_scale: float, key_bias: bool) -> Array:
     """Return logits (examples, classes) for sequences (examples, M) of row numbers of the embedding."""
     x = parameters.embedding[tokens]
     last = len(parameters.keys) - 1
@@ -63,7 +65,7 @@ def logits(parameters: ClassifierParameters, tokens: Any, *, score_scale: float,
     return x @ parameters.readout.T + parameters.bias
 
 
-def cross_entropy(given: Any, labels: Any, weight: Any) -> Any:
+def cross_entropy(given: Array, labels: Array, weight: Array) -> jax.Array:
     """Return the mean of -log p(label) over the examples with non-zero weight, given logits (examples, classes)."""
     found = jnp.take_along_axis(jax.nn.log_softmax(given, axis=-1), labels[:, None], axis=-1)[:, 0]
     return -(weight * found).sum() / weight.sum()

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -152,7 +151,9 @@ class QuasiRandomAverager(Averager):
         return posterior
 
     def samples(
-        self, V: np.ndarray, posterior: Callable[[Any, Any, Any, Accuracy], Posterior] | None = None
+        self,
+        V: np.ndarray,
+        posterior: Callable[[np.ndarray, np.ndarray, np.ndarray, Accuracy], Posterior] | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Posterior]:
         """Return the nodes at overlap I - V: true indices Z, importance weights, observations, posteriors.
 

@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
 from .deep_attention import DeepAttention
 from .link import SequenceIndex
 from .rank_one import activate, array_namespace
 
 
-def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
+def last_layer(Z: Array, model: DeepAttention) -> tuple[Any, Array]:
     """Return the last layer's logits and B_{L-1} of every head, both (..., H, M, M), for index rows Z (..., P, M)."""
     xp, H, M = array_namespace(Z), model.heads, model.tokens
     B = xp.broadcast_to(xp.eye(M, dtype=Z.dtype), (*Z.shape[:-2], H, M, M))
@@ -36,7 +37,7 @@ def last_layer(Z: Any, model: DeepAttention) -> tuple[Any, Any]:
     return logits, B
 
 
-def _rows_of_layer(Z: Any, model: DeepAttention, layer: int) -> tuple[Any, Any]:
+def _rows_of_layer(Z: Array, model: DeepAttention, layer: int) -> tuple[Array, Array]:
     """Return keys and queries of one layer, each (..., heads, blocks, P_l, M)."""
     H, rank = model.heads, model.ranks[layer]
     start, half = H**2 * sum(model.ranks[:layer]), model.indices // 2
@@ -47,7 +48,7 @@ def _rows_of_layer(Z: Any, model: DeepAttention, layer: int) -> tuple[Any, Any]:
     return keys, Z[..., half + start : half + start + H**2 * rank, :].reshape(shape)
 
 
-def output(Z: Any, model: DeepAttention) -> Any:
+def output(Z: Array, model: DeepAttention) -> Array:
     """Return the output y (..., M, M) of index rows Z (..., P, M); (..., H, M, M) with several heads.
 
     The output is the last attention matrix, or B_L if the model's output is the sequence.
@@ -59,7 +60,7 @@ def output(Z: Any, model: DeepAttention) -> Any:
     return y[..., 0, :, :] if model.heads == 1 else y
 
 
-def coordinates(Z: Any, model: DeepAttention) -> Any:
+def coordinates(Z: Array, model: DeepAttention) -> Array:
     """Return numbers (..., k) equivalent to the output, without constant or repeated entries and without saturation."""
     M, softmax = model.tokens, model.activation == "softmax"
     everything = np.ones((M, M), bool)
@@ -84,7 +85,7 @@ class AttentionLink:
 
     model: DeepAttention
 
-    def __call__(self, Z: Any) -> Any:
+    def __call__(self, Z: Array) -> Array:
         return coordinates(Z, self.model)
 
     def sequence_index(self) -> SequenceIndex:

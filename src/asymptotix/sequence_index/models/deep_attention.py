@@ -107,7 +107,7 @@ class DeepAttention(Specification):
     snapshots: tuple[tuple[str, Snapshot], ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        def clean(name: str, value: Any) -> None:
+        def clean(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
         for name in ("layers", "tokens", "heads"):

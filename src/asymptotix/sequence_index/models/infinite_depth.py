@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ...core.specification import Specification
 from ...numerics import checks
+from ...numerics.arrays import Array
 from ...numerics.quadrature import sobol_normals
 from .. import streams
 from . import rank_one
@@ -102,7 +102,7 @@ class InfiniteDepthAttention(Specification):
         mean = np.full((self.tokens, self.tokens), 1 / self.tokens)
         return on_differences * (np.eye(self.tokens) - mean) + on_mean * mean
 
-    def evaluate(self, Z: Any) -> Any:
+    def evaluate(self, Z: Array) -> Array:
         """Return the output y (..., M, M) of the last layer's index rows Z (..., P, M), NumPy or JAX."""
         if self.activation == "linear":
             U = Z @ self.mixing.T
@@ -110,7 +110,7 @@ class InfiniteDepthAttention(Specification):
         return _softmax_output(Z, limiting_logs(self))
 
 
-def _softmax_output(Z: Any, logs: np.ndarray) -> Any:
+def _softmax_output(Z: Array, logs: np.ndarray) -> Array:
     """Return R(U^T U), U = Z B^T, from the logs of the eigenvalues b of B, on differences and on the mean of tokens.
 
     With c the mean of the tokens and d_i = z_i - c, u_i.u_j = b_0^2 d_i.d_j + b_0 b_1 c.d_j + (a term equal for all j

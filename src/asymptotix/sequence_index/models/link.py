@@ -15,6 +15,7 @@ import numpy as np
 
 from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
 from ...numerics import checks
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
 from ...numerics.programs.snapshot import Snapshot, snapshot
 from .link_trial import check_kind, try_link
@@ -54,7 +55,7 @@ class SequenceIndex(Specification):
         object.__setattr__(self, "tokens", checks.integer("tokens", self.tokens, 1))
         _clean(self)
 
-    def evaluate(self, Z: Any) -> Any:
+    def evaluate(self, Z: Array) -> Any:
         """Return the output without noise of one index matrix Z (P, M), in the link's own shape."""
         return self.function("link")(Z)
 
@@ -100,7 +101,7 @@ class MultiIndex(Specification):
         """Number of tokens per sample: one."""
         return 1
 
-    def evaluate(self, Z: Any) -> Any:
+    def evaluate(self, Z: Array) -> Any:
         """Return the output without noise of one index matrix Z (P, 1), in the link's own shape."""
         return self.function("link")(Z[:, 0])
 

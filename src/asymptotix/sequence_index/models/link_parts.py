@@ -8,7 +8,7 @@ part. Rows on which no output depends are never learned; the other rows are lear
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,7 @@ def _restricted(
     """Return the model of some rows and of the ``kept`` outputs, which do not depend on the ``others``."""
     places = np.array(rows)
 
-    def link(Z: Any) -> Any:
+    def link(Z: jax.Array) -> jax.Array:
         whole = jnp.asarray(others, Z.dtype).at[places].set(Z)
         return jnp.ravel(jnp.asarray(model.evaluate(whole)))[kept]
 

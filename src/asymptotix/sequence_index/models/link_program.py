@@ -14,7 +14,7 @@ Three properties are read off the list of operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from ...numerics.arrays import Array
 from ...numerics.precision import double_precision
 from .scaled_volume import scaled_log_volume
 
@@ -38,7 +39,7 @@ _ANALYTIC = _MOVES | {
 #: Functions with custom derivatives that are analytic, although they are computed with operations that are not.
 _ANALYTIC_FUNCTIONS = {"logaddexp", "logsumexp", "_softmax", "softmax", "log_softmax"}
 #: Operations with branches, and the numbers that identify the branch taken, as a function of arguments and result.
-_BRANCHES: dict[str, Callable[[list[Any], Any, Any], Any]] = {
+_BRANCHES: dict[str, Callable[[list[Any], jax.Array, dict[str, Any]], jax.Array]] = {
     "abs": lambda given, made, _: given[0] > 0,
     "argmax": lambda given, made, _: made,
     "argmin": lambda given, made, _: made,
@@ -66,7 +67,7 @@ _PLACES = {
 _LOGIC = {"and", "not", "or", "xor", "stop_gradient"}
 
 #: log|f'(x)| of strictly monotone functions f of one number, finite also where f' itself underflows.
-_LOG_SLOPES: dict[str, Callable[[Any], Any]] = {
+_LOG_SLOPES: dict[str, Callable[[Array], Array]] = {
     "neg": jnp.zeros_like,
     "copy": jnp.zeros_like,
     "asinh": lambda x: -0.5 * jnp.log1p(x**2),
@@ -90,8 +91,8 @@ _LOG_SLOPES: dict[str, Callable[[Any], Any]] = {
 class Step(NamedTuple):
     """One reversible operation f on a number: f and log|f'|."""
 
-    apply: Callable[[Any], Any]
-    log_slope: Callable[[Any], Any]
+    apply: Callable[[Array], Array]
+    log_slope: Callable[[Array], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,7 @@ class LinkProgram:
         Whether numbers of the output and numbers of the leaves correspond one to one, so that volumes factorise.
     """
 
-    jaxpr: Any
+    jaxpr: core.ClosedJaxpr
     leaves: tuple[Leaf, ...]
     analytic: bool
     branching: bool
@@ -130,7 +131,7 @@ class LinkProgram:
 
     @classmethod
     @double_precision()
-    def of(cls, link: Callable[[Any], Any], size: int) -> LinkProgram:
+    def of(cls, link: Callable[[jax.Array], jax.Array], size: int) -> LinkProgram:
         """Trace a link of ``size`` indices and return its program."""
         traced = jax.make_jaxpr(link)(jax.ShapeDtypeStruct((size,), jnp.float64))
         flat = jax.make_jaxpr(lambda z: _evaluated(traced, [z]))(jax.ShapeDtypeStruct((size,), jnp.float64))
@@ -144,18 +145,18 @@ class LinkProgram:
         plain = len(leaves) == len(found) and sum(_size(leaf.variable) for leaf in leaves) == outputs
         return cls(flat, leaves, _is_analytic(flat.jaxpr), _is_analytic(flat.jaxpr, branching=True), same, plain)
 
-    def branches(self, z: Any) -> Any:
+    def branches(self, z: jax.Array) -> jax.Array:
         """Return numbers (b,) that identify the branches taken at indices z (n,)."""
-        taken: list[Any] = []
+        taken: list[jax.Array] = []
         _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z}, taken)
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(one).astype(float) for one in taken)])
 
-    def shown(self, z: Any) -> Any:
+    def shown(self, z: jax.Array) -> jax.Array:
         """Return the leaves at indices z (n,), as one vector (m,)."""
         values = _environment(self.jaxpr, {self.jaxpr.jaxpr.invars[0]: z})
         return jnp.concatenate([jnp.ravel(values[leaf.variable]).astype(z.dtype) for leaf in self.leaves])
 
-    def log_volume(self, shown: Any, frame: Any = None) -> Any:
+    def log_volume(self, shown: Array, frame: Any = None) -> jax.Array:
         """Return log sqrt(det F^T H^T H F) with H = dy/du, the differential of the outputs with respect to leaves u.
 
         Parameters
@@ -175,7 +176,7 @@ class LinkProgram:
         H = jax.jacfwd(lambda u: self._joined(inner, self._values(u)))(shown)
         return scaled_log_volume(log_slopes, jnp.where(which[:, None] >= 0, (H @ frame)[which], 0.0))
 
-    def _log_slopes(self, shown: Any) -> Any:
+    def _log_slopes(self, shown: Array) -> jax.Array:
         """Return log|dy/du| (m,) of outputs that are functions of one number of the leaves each."""
         found = []
         for leaf, x in zip(self.leaves, self._parts(shown), strict=True):
@@ -186,7 +187,7 @@ class LinkProgram:
             found.append(jnp.ravel(total))
         return jnp.concatenate(found)
 
-    def _parts(self, shown: Any) -> list[Any]:
+    def _parts(self, shown: Array) -> list[jax.Array]:
         """Split the vector of leaves into arrays, each in its own shape."""
         ends = np.cumsum([_size(leaf.variable) for leaf in self.leaves])
         return [
@@ -194,7 +195,7 @@ class LinkProgram:
             for part, leaf in zip(jnp.split(shown, ends[:-1]), self.leaves, strict=True)
         ]
 
-    def _values(self, shown: Any) -> dict[Any, Any]:
+    def _values(self, shown: Array) -> dict[core.Var, Array]:
         """Return all variables that the leaves (m,) determine."""
         known = {leaf.variable: part for leaf, part in zip(self.leaves, self._parts(shown), strict=True)}
         known |= {variable: known[first] for variable, first in self.same.items() if first in known}
@@ -207,16 +208,16 @@ class LinkProgram:
         found = [leaf.variable for one in self.jaxpr.jaxpr.outvars for leaf in _leaves(one, trace)]
         return list(dict.fromkeys(found))
 
-    def _joined(self, inner: list[core.Var], values: dict[Any, Any]) -> Any:
+    def _joined(self, inner: list[core.Var], values: dict[core.Var, Array]) -> jax.Array:
         """Return the numbers (K,) of the ``inner`` variables."""
         return jnp.concatenate([jnp.ravel(values[variable]).astype(float) for variable in inner])
 
-    def _ends(self, inner: list[core.Var], values: dict[Any, Any]) -> tuple[Any, Any]:
+    def _ends(self, inner: list[core.Var], values: dict[core.Var, Array]) -> tuple[jax.Array, jax.Array]:
         """Return, per output (k,), which number of ``inner`` it is a function of (-1: none), and the log-slope."""
         depends = _dependent(self.jaxpr.jaxpr)
         starts = dict(zip(inner, np.cumsum([0, *(_size(variable) for variable in inner)]), strict=False))
 
-        def back(variable: Any) -> tuple[Any, Any]:
+        def back(variable: Any) -> tuple[jax.Array, jax.Array]:
             shape = variable.aval.shape
             if isinstance(variable, core.Literal) or variable not in depends:
                 return jnp.full(shape, -1), jnp.zeros(shape)
@@ -242,18 +243,20 @@ class LinkProgram:
 
 
 class _Trace(NamedTuple):
-    jaxpr: Any
+    jaxpr: core.ClosedJaxpr
     same: dict[core.Var, core.Var]
     depends: set[core.Var]
 
 
-def _evaluated(closed: Any, given: Sequence[Any], taken: list[Any] | None = None) -> list[Any]:
+def _evaluated(closed: core.ClosedJaxpr, given: Sequence[Any], taken: list[jax.Array] | None = None) -> list[Any]:
     """Evaluate a traced function, with all calls inlined."""
     values = _environment(closed, dict(zip(closed.jaxpr.invars, given, strict=True)), taken)
     return [_value(values, variable) for variable in closed.jaxpr.outvars]
 
 
-def _environment(closed: Any, values: dict[Any, Any], taken: list[Any] | None = None) -> dict[Any, Any]:
+def _environment(
+    closed: core.ClosedJaxpr, values: Mapping[core.Var, Array], taken: list[jax.Array] | None = None
+) -> dict[core.Var, Array]:
     """Return the given values and all variables that they determine; ``taken`` collects the branches."""
     values = {**dict(zip(closed.jaxpr.constvars, closed.consts, strict=True)), **values}
     for equation in closed.jaxpr.eqns:
@@ -276,11 +279,11 @@ def _environment(closed: Any, values: dict[Any, Any], taken: list[Any] | None = 
     return values
 
 
-def _value(values: dict[Any, Any], variable: Any) -> Any:
+def _value(values: dict[core.Var, Array], variable: core.Var | core.Literal) -> Any:
     return variable.val if isinstance(variable, core.Literal) else values[variable]
 
 
-def _dependent(jaxpr: Any) -> set[core.Var]:
+def _dependent(jaxpr: core.Jaxpr) -> set[core.Var]:
     """Return the variables that depend on the indices."""
     found = set(jaxpr.invars)
     for equation in jaxpr.eqns:
@@ -289,9 +292,9 @@ def _dependent(jaxpr: Any) -> set[core.Var]:
     return found
 
 
-def _same_values(closed: Any) -> dict[core.Var, core.Var]:
+def _same_values(closed: core.ClosedJaxpr) -> dict[core.Var, core.Var]:
     """Map every repeated variable to the first variable with the same computation."""
-    first: dict[Any, list[core.Var]] = {}
+    first: dict[object, list[core.Var]] = {}
     same: dict[core.Var, core.Var] = {}
     for equation in closed.jaxpr.eqns:
         inputs = tuple(
@@ -307,7 +310,7 @@ def _same_values(closed: Any) -> dict[core.Var, core.Var]:
     return same
 
 
-def _leaves(variable: Any, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[Leaf]:
+def _leaves(variable: core.Var | core.Literal, trace: _Trace, steps: tuple[Step, ...] = ()) -> list[Leaf]:
     """Return the leaves of an output: what remains when the reversible operations at its end are removed."""
     if isinstance(variable, core.Literal) or variable not in trace.depends:
         return []
@@ -337,7 +340,7 @@ def _keeps_numbers(equation: Any) -> bool:
     return bool(jnp.issubdtype(new, jnp.floating)) and np.dtype(new).itemsize >= min(8, np.dtype(old).itemsize)
 
 
-def _reversible(equation: Any, moving: list[Any], closed: Any) -> Step | None:
+def _reversible(equation: core.JaxprEqn, moving: list[Any], closed: core.ClosedJaxpr) -> Step | None:
     """Return the operation as a step if it is an elementwise, strictly monotone function; else None."""
     if len(moving) != 1 or len(equation.outvars) != 1 or not jnp.issubdtype(moving[0].aval.dtype, jnp.floating):
         return None
@@ -382,7 +385,7 @@ def _with_constant(name: str, c: np.ndarray, first: bool) -> Step | None:
     return None
 
 
-def _step(apply: Callable[[Any], Any], log_slope: Callable[[Any], Any], constant: np.ndarray) -> Step:
+def _step(apply: Callable[[Array], Array], log_slope: Callable[[Array], Array], constant: np.ndarray) -> Step:
     apply.shaped = constant.ndim > 0  # type: ignore[attr-defined]
     return Step(apply, log_slope)
 
@@ -391,7 +394,7 @@ def _size(variable: Any) -> int:
     return math.prod(variable.aval.shape)
 
 
-def _needed(closed: Any, leaves: list[core.Var], same: dict[core.Var, core.Var]) -> set[core.Var]:
+def _needed(closed: core.ClosedJaxpr, leaves: list[core.Var], same: Mapping[core.Var, core.Var]) -> set[core.Var]:
     """Return the leaves that are no functions of other leaves; repeated variables count as the first of them."""
     kept = list(leaves)
     constants = {same.get(x, x) for x in _environment(closed, {})}
@@ -405,7 +408,7 @@ def _needed(closed: Any, leaves: list[core.Var], same: dict[core.Var, core.Var])
     return set(kept)
 
 
-def _is_analytic(jaxpr: Any, branching: bool = False) -> bool:
+def _is_analytic(jaxpr: core.Jaxpr, branching: bool = False) -> bool:
     """Whether all operations that depend on the indices are analytic; with ``branching``, on every branch."""
     depends = _dependent(jaxpr)
     return all(

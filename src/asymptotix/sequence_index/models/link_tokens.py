@@ -7,7 +7,8 @@ the model with one token: its alpha is M times as large.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +58,10 @@ def _shown_tokens(model: LinkModel) -> tuple[np.ndarray, np.ndarray]:
     return changed_outputs(model, streams.LINK_TOKENS, axis=2)
 
 
-def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray) -> Any:
+def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray) -> Callable[[jax.Array], jax.Array]:
     """Return a token's outputs as a function of its indices (P, 1); the values of other tokens do not matter."""
 
-    def link(Z: Any) -> Any:
+    def link(Z: jax.Array) -> jax.Array:
         whole = jnp.asarray(others, Z.dtype).at[:, token].set(Z[:, 0])
         return jnp.ravel(jnp.asarray(model.evaluate(whole)))[outputs]
 
@@ -68,7 +69,7 @@ def _alone(model: LinkModel, token: int, outputs: np.ndarray, others: np.ndarray
 
 
 @double_precision()
-def _same_functions(links: list[Any], model: LinkModel) -> bool:
+def _same_functions(links: list[Callable[[jax.Array], jax.Array]], model: LinkModel) -> bool:
     """Whether links (P, 1) -> (k,) agree up to rounding at _PLACES index matrices."""
     rng = np.random.default_rng(streams.LINK_TOKENS)
     Z = rng.standard_normal((_PLACES, model.indices, 1))

@@ -41,10 +41,10 @@ def try_link(link: Snapshot, indices: int, tokens: int, shape: tuple[int, ...]) 
     if (known := (link, indices, tokens)) in _passed:
         return
 
-    def flat(z: Any, function: Callable[[Any], Any] = link) -> Any:
+    def flat(z: jax.Array, function: Callable[..., Any] = link) -> jax.Array:
         return jnp.ravel(jnp.asarray(function(z)))
 
-    def flat_anew(z: Any) -> Any:
+    def flat_anew(z: jax.Array) -> jax.Array:
         return flat(z, link.function)
 
     def refused(found: str) -> ValueError:
@@ -89,7 +89,7 @@ def refuse_large(indices: int, tokens: int, outputs: int) -> None:
     refuse_beyond_memory(needed, what, "fewer indices, tokens or outputs")
 
 
-def check_kind(link: Any) -> None:
+def check_kind(link: object) -> None:
     """Raise a TypeError if the link is not a function, or not hashable, as caches need it."""
     if isinstance(link, type):
         raise TypeError(f"link must be a function of the indices, got the class {link.__name__}; give an instance")
@@ -104,7 +104,7 @@ def check_kind(link: Any) -> None:
         ) from error
 
 
-def _refuse_without_derivative(link: Snapshot, flat: Callable[[Any], Any], place: np.ndarray) -> None:
+def _refuse_without_derivative(link: Snapshot, flat: Callable[[jax.Array], jax.Array], place: np.ndarray) -> None:
     """Raise a ValueError if JAX cannot differentiate a link in forward mode, as all channels do."""
     with double_precision():
         z = jnp.asarray(place)
@@ -135,7 +135,7 @@ def _index_out_of_range(link: Snapshot, shape: tuple[int, ...]) -> str:
     return (error.get() or "").strip().rstrip(".")
 
 
-def _untraceable(link: Any, shape: tuple[int, ...], error: Exception) -> ValueError:
+def _untraceable(link: Snapshot, shape: tuple[int, ...], error: Exception) -> ValueError:
     return ValueError(
         f"link must be a function that JAX can trace, of an array of shape {shape}, returning a number or an "
         f"array; got {link!r}, which raised {type(error).__name__}: {_remedy(error) or error}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,16 +69,16 @@ class ObservedLink:
     def __repr__(self) -> str:
         return repr(self.own)
 
-    def evaluate(self, Z: Any) -> Any:
+    def evaluate(self, Z: jax.Array) -> jax.Array:
         """Return the observed output (m,) of one index matrix Z (P, M), without noise."""
         return (self._shown(jnp.ravel(Z)) - self._origin) / self._unit
 
     @functools.cached_property
-    def _values_program(self) -> Any:
+    def _values_program(self) -> Callable[..., jax.Array]:
         return compiled(jax.vmap(functools.partial(flat_link, self)))
 
     @functools.cached_property
-    def _differentials_program(self) -> Any:
+    def _differentials_program(self) -> Callable[..., jax.Array]:
         return compiled(jax.vmap(jax.jacfwd(functools.partial(flat_link, self))))
 
     @double_precision()
@@ -105,17 +104,17 @@ class ObservedLink:
         return in_blocks(self._branches, z)
 
     @property
-    def branch(self) -> Callable[[Any], Any] | None:
+    def branch(self) -> Callable[[jax.Array], jax.Array] | None:
         """Function that identifies the branch of the link at indices z (n,) by numbers (b,), for traced programs.
 
         None if the link has only one branch, or if its operations do not show the branch.
         """
         return None if self.analytic or self._branches is None else self._program.branches
 
-    def _shown(self, z: Any) -> Any:
+    def _shown(self, z: jax.Array) -> jax.Array:
         return flat_link(self.own, z) if self.own.noise > 0 else self._program.shown(z)
 
-    def log_volume(self, y: Any, frame: Any = None) -> Any:
+    def log_volume(self, y: jax.Array, frame: jax.Array | None = None) -> jax.Array:
         """Return the log of the user's output volume per observed output volume, at one observed output.
 
         Parameters
@@ -162,7 +161,7 @@ class ObservedLink:
         return float(deviation) ** 2
 
 
-def flat_link(model: Any, z: Any) -> Any:
+def flat_link(model: LinkModel | ObservedLink, z: jax.Array) -> jax.Array:
     """Evaluate the link as a function R^n -> R^k of the vector z of all indices, in the precision of z."""
     y = model.evaluate(z.reshape(model.indices, model.tokens))
     return jnp.ravel(jnp.asarray(y)).astype(z.dtype)

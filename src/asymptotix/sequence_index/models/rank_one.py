@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...numerics.arrays import OneKind
 from ...numerics.precision import double_precision
 
 #: Rotation of two tokens with the rows minus = (1,-1)/sqrt2 and plus = (1,1)/sqrt2: x_rotated = ROTATION @ x.
@@ -26,12 +28,12 @@ ROTATION = np.array([[1.0, -1.0], [1.0, 1.0]]) / np.sqrt(2.0)
 _FEW_TOKENS = 8
 
 
-def array_namespace(x: Any) -> Any:
+def array_namespace(x: object) -> ModuleType:
     """Return jax.numpy for JAX arrays, else numpy."""
     return jnp if isinstance(x, jax.Array) else np
 
 
-def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
+def activate(logits: OneKind, activation: str | Callable[..., jax.Array]) -> Any:
     """Apply the activation to logits (..., M, M): row-wise softmax, the identity for "linear", or a JAX function."""
     if activation == "linear":
         return logits
@@ -45,12 +47,12 @@ def activate(logits: Any, activation: str | Callable[..., Any]) -> Any:
     return weights / _along_rows(xp.add, weights)
 
 
-def _along_rows(combined: Any, entries: Any) -> Any:
+def _along_rows(combined: Callable[[OneKind, OneKind], OneKind], entries: OneKind) -> OneKind:
     """Combine all entries of a row, (..., 1), one token after the other, because NumPy is slow on short axes."""
     return reduce(combined, [entries[..., k : k + 1] for k in range(entries.shape[-1])])
 
 
-def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
+def last_preactivation(Z: OneKind, skip: float, activation: str) -> Any:
     """Return u_L = B_{L-1} z_L for index rows Z (..., L, M), in the token basis."""
     B, u, skipped = None, Z[..., 0, :], skip * array_namespace(Z).eye(Z.shape[-1], dtype=Z.dtype)
     for layer in range(1, Z.shape[-2]):
@@ -60,24 +62,24 @@ def last_preactivation(Z: Any, skip: float, activation: str) -> Any:
     return u
 
 
-def _product(A: Any, B: Any) -> Any:
+def _product(A: OneKind, B: OneKind) -> OneKind:
     """Return A @ B; for a small number of tokens in NumPy, sum over one token after the other."""
     if array_namespace(A) is jnp or A.shape[-1] > _FEW_TOKENS:
         return A @ B
     return reduce(np.add, [A[..., k : k + 1] * B[..., k : k + 1, :] for k in range(A.shape[-1])])
 
 
-def output(Z: Any, skip: float, activation: str) -> Any:
+def output(Z: OneKind, skip: float, activation: str) -> OneKind:
     """Return the observed attention matrix y (..., M, M)."""
     return attention(last_preactivation(Z, skip, activation), activation)
 
 
-def attention(u: Any, activation: str) -> Any:
+def attention(u: OneKind, activation: str) -> OneKind:
     """Return the attention matrix R(u u^T), (..., M, M), for pre-activations u (..., M)."""
     return activate(u[..., :, None] * u[..., None, :], activation)
 
 
-def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
+def rotated_preactivation(Z: OneKind, skip: float, activation: str) -> OneKind:
     """Return u_2 of two layers and two tokens, with everything in the rotated basis (minus, plus).
 
     For softmax, with (m, p) = z_1 and b = cosh(m^2) + cosh(m p): tau = sinh(m^2)/b, kappa = sinh(m p)/b,
@@ -96,7 +98,7 @@ def rotated_preactivation(Z: Any, skip: float, activation: str) -> Any:
     return _entries((skip + tau) * zm, (skip + 1) * zp + kappa * zm)
 
 
-def rotated_attention(u: Any, activation: str) -> Any:
+def rotated_attention(u: OneKind, activation: str) -> OneKind:
     """Return the attention matrix R(u u^T), (..., 2, 2) in the token basis, for rotated pre-activations u (..., 2).
 
     The rounding error of its entries is absolute (relative to one), so that small entries lose relative accuracy.
@@ -110,24 +112,24 @@ def rotated_attention(u: Any, activation: str) -> Any:
     return xp.moveaxis(xp.stack([xp.stack([1 - first, first]), xp.stack([second, 1 - second])]), (0, 1), (-2, -1))
 
 
-def _entries(*columns: Any) -> Any:
+def _entries(*columns: OneKind) -> OneKind:
     """Return vectors (..., M) with the given entries; each entry stays contiguous in memory."""
     xp = array_namespace(columns[0])
     return xp.moveaxis(xp.stack(columns), 0, -1)
 
 
-def unrotated(u: Any) -> Any:
+def unrotated(u: OneKind) -> OneKind:
     """Transform vectors (..., 2) from the rotated basis to the token basis."""
     minus, plus = u[..., 0], u[..., 1]
     return _entries(0.5**0.5 * (plus + minus), 0.5**0.5 * (plus - minus))
 
 
-def canonical_sign(u: Any) -> Any:
+def canonical_sign(u: OneKind) -> OneKind:
     """Return u or -u, which give the same output: the one whose first entry is not negative."""
     return array_namespace(u).where(u[..., :1] < 0, -u, u)
 
 
-def log_output_volume(u: Any, activation: str) -> Any:
+def log_output_volume(u: OneKind, activation: str) -> OneKind:
     """Return log |dy/du|, two tokens, rotated u; y is (y12, y21) for softmax, (y11, y12) or (y22, y12) for linear.
 
     Softmax: Troiani et al., arXiv:2502.00901, eq. (174); their (173) has an extra factor 1/2. log Z_out as a density of

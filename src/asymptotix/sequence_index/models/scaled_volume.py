@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 
-def scaled_log_volume(log_scales: Any, W: Any) -> Any:
+def scaled_log_volume(log_scales: jax.Array, W: jax.Array) -> jax.Array:
     """Return log sqrt(det A^T A) with A = diag(exp(log_scales)) W; -inf if the columns of W are linearly dependent.
 
     The columns are combined so that the r largest rows S become a unit matrix. Then A_S gives the scale of the volume,

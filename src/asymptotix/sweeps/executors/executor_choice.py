@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...numerics import checks
 from ...numerics.threads import available_cores
 from .on_dask import OnDask, client_of
@@ -11,7 +9,7 @@ from .pool import Pool
 from .submitting import Executor, InProcess, Submitting
 
 
-def as_executor(given: Any) -> Executor:
+def as_executor(given: object) -> Executor:
     """Return the executor for None, a number of processes, an address of Dask, or an object with ``submit``."""
     if given is None:
         return InProcess()

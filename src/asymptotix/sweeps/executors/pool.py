@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from ...numerics import interrupts
 from ...numerics.threads import available_cores
@@ -21,6 +22,9 @@ from ..chunk_work import FAILED, given_up
 from ..leases import Watch, let_go
 from ..sweep_store import SweepStore
 from .submitting import Ended, Given, Line, Submitting
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
 
 #: Number of worker deaths at one chunk after which the chunk counts as failed.
 MOST_DEATHS = 3
@@ -116,7 +120,7 @@ def shares_of_cores(workers: int) -> list[tuple[int, ...]]:
     return [tuple(cores[first:last]) for first, last in itertools.pairwise(edges)]
 
 
-def _begin(shares: Any) -> None:
+def _begin(shares: SimpleQueue[tuple[int, ...]]) -> None:
     """Prepare a new worker: it ignores Ctrl-C, which the driver obeys, and ends at once on SIGTERM or SIGHUP.
 
     Ending at once loses nothing that is stored. A signal that waited for the end of a chunk would be forgotten by then,
@@ -132,7 +136,7 @@ def _begin(shares: Any) -> None:
     threading.Thread(target=_end_with_driver, daemon=True).start()
 
 
-def _end_at_once(number: int, _: Any) -> None:
+def _end_at_once(number: int, _: FrameType | None) -> None:
     let_go()
     os._exit(128 + number)
 

@@ -8,7 +8,6 @@ sets are needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ...numerics import checks
 
@@ -84,13 +83,13 @@ class StoredSet:
     citation: str
     instead: tuple[StoredFile, ...] = ()
 
-    def file(self, name: Any) -> StoredFile:
+    def file(self, name: str) -> StoredFile:
         """Return the file of a name; the error for an unknown name lists the known ones."""
         known = {file.name: file for file in (*self.files, *self.instead)}
         return known[checks.one_of("name", name, tuple(known))]
 
 
-def stored_set(name: Any) -> StoredSet:
+def stored_set(name: str) -> StoredSet:
     """Return the data set of a name; the error for an unknown name lists the known ones."""
     return DATA_SETS[checks.one_of("data_set", name, tuple(DATA_SETS))]
 

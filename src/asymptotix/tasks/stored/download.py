@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from ...core.progress import Progress
 from .catalogue import StoredFile, StoredSet
@@ -155,7 +155,7 @@ def _in_words(error: Exception) -> str:
     return str(error)
 
 
-def _pooch() -> Any:
+def _pooch() -> ModuleType:
     try:
         import pooch
     except ImportError as error:

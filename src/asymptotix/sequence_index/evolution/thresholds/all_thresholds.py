@@ -6,7 +6,7 @@ Equation si-second of docs/theory/sequence_index.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .exact_recovery import exact_recovery
 from .separate import FoundThresholds, joined
 from .staircase import first_step, staircase, visible_rows
 from .threshold import NEVER, StaircaseStep, Threshold
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: Statuses by severity. A result with several thresholds has the first of these that occurs.
 _BY_WEIGHT = (Status.NOT_CONVERGED, Status.AT_BOUND, Status.INACCURATE)
@@ -95,7 +98,7 @@ def _searched(evolution: StateEvolution, asked: Sequence[str], tolerance: float,
 def _outcome(everything: FoundThresholds, asked: Sequence[str], labels: Sequence[str]) -> Outcome:
     """Return the thresholds as the outcome that the verb reports."""
     (steps, weak, exact, informed), found, words = everything, {}, ""
-    values: dict[str, Any] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
+    values: dict[str, ArrayLike] = {"exact_recovery_informed": informed, "exact_recovery_informed_err": 0.0}
     if steps:
         names = [index_name(labels, index) for index in range(len(weak))]
         found |= {f"weak recovery of {name}": one for name, one in zip(names, weak, strict=True)}
