@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asymptotix.core.describing.fingerprints import condensed, fixed_points
 from asymptotix.core.specification import (
     Specification,
     build,
-    condensed,
     describe,
     differences,
     differing,
-    fixed_points,
     numeric_fields,
     value_at,
     with_fields,

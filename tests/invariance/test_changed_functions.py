@@ -18,7 +18,8 @@ import pytest
 
 import asymptotix as asx
 from asymptotix.attention_index.loss.own_functions import penalty_functions, unit_of_loss
-from asymptotix.core.specification import describe, differences, differing, program_digest
+from asymptotix.core.describing.fingerprints import program_digest
+from asymptotix.core.specification import describe, differences, differing
 from asymptotix.numerics.programs.snapshot import Snapshot, snapshot
 from asymptotix.sequence_index.channels.choose import channel_of
 

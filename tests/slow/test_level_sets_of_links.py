@@ -9,7 +9,6 @@ import pytest
 from asymptotix import MultiIndex
 from asymptotix.numerics.linear_algebra import psd_sqrt
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.links.level_sets.quick import quick_posterior
 from asymptotix.sequence_index.channels.protocol import Accuracy
 
 #: See the fast tests of the same; without noise level sets bend within the distance of lines next to critical values.
@@ -40,7 +39,7 @@ def test_posteriors_are_those_of_the_channel(name, variances):
     omega = Q @ Z + psd_sqrt(Q @ V, scale=1.0) @ noise
     y = np.asarray(channel.observe(Z, rng.standard_normal((SAMPLES, channel.noises))))
     _, shift, covariance = (np.asarray(x, float) for x in channel.posterior(y, omega, V, Accuracy())[:3])
-    found = quick_posterior(channel)(y, omega, V, Accuracy())
+    found = channel.quick_posterior(y, omega, V, Accuracy())
     spread = np.sqrt(np.einsum("npmpm->n", covariance))
     away = np.sqrt(((found.shift - shift) ** 2).sum((1, 2))) / spread
     assert np.median(away) < median, away

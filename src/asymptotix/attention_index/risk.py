@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..core.definitions.observable import Observable
+from ..core.describing.fingerprints import SAMPLE_LENGTH, condensed, far_points, fixed_points, program_digest
 from ..core.gradient import Derivative
 from ..core.problem import Outcome, Problem
 from ..core.progress import Say, quietly
-from ..core.specification import (
-    SAMPLE_LENGTH,
-    condensed,
-    far_points,
-    fixed_points,
-    numeric_fields,
-    program_digest,
-    with_fields,
-)
+from ..core.specification import numeric_fields, with_fields
 from ..numerics import checks
 from ..numerics.iteration import continuation_steps
 from ..numerics.precision import double_precision

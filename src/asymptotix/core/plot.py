@@ -15,18 +15,29 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from .dataset.labels import entry_labels, is_grid
-from .definitions.common_names import COMMON
-from .definitions.observable import definition, label_of
+from .drawing.drawable import HasBothSides, HasDataset
+from .drawing.house_style import (
+    MARKERS,
+    PALETTE,
+    SIGNED_COLOURS,
+    STYLE,
+    axes_or_new,
+    axis_label,
+    describe_axes,
+    next_colour,
+    style,
+    with_legend,
+    with_spaces,
+)
 from .drawing.kinks import with_kinks
-from .drawing.series import LINESTYLES, Series, begin, free_colours, given_colours, titles
+from .drawing.series import LINESTYLES, Series, begin, given_colours, titles
 from .drawing.threshold_labels import add_label
 from .specification import Specification, differing
 from .status import Status
@@ -35,71 +46,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.typing import ColorType
 
-# The colours of Okabe and Ito, distinct for all common kinds of colour blindness; without yellow, too pale on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: Colour map for matrices with signed entries, such as order parameters: red is positive, blue negative, zero white.
-SIGNED_COLOURS = "RdBu_r"
-MARKERS = ("o", "s", "^", "D", "v", "P")
-
-STYLE: dict[str, Any] = {
-    "font.size": 11,
-    "axes.labelsize": 12,
-    "axes.titlesize": 12,
-    "legend.fontsize": 9.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "figure.figsize": (5.6, 3.8),
-    "figure.dpi": 110,
-    "figure.constrained_layout.use": True,
-}
-
-
-class HasIndexLabels(Protocol):
-    """The part of a problem that plots use: the labels of the entries of ``index``."""
-
-    def index_labels(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class HasDataset(Protocol):
-    """The part of a result that plots use: a dataset, its kind ("theory", "experiment", "thresholds"), its problem."""
-
-    @property
-    def ds(self) -> xr.Dataset: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def problem(self) -> HasIndexLabels: ...
-
-    def __getitem__(self, name: str, /) -> xr.DataArray: ...
-
-
-class HasBothSides(Protocol):
-    """The part of a comparison that plots use: theory, experiment and the dataset of their scores."""
-
-    @property
-    def ds(self) -> xr.Dataset: ...
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    @property
-    def theory(self) -> HasDataset: ...
-
-    @property
-    def experiment(self) -> HasDataset: ...
-
-    @property
-    def by(self) -> str | None: ...
+__all__ = [
+    "PALETTE", "SIGNED_COLOURS", "STYLE", "HasBothSides", "HasDataset", "axes_or_new", "axis_label", "mark_thresholds",
+    "next_colour", "plot_comparison", "plot_curve", "style", "with_legend",
+]  # fmt: skip
 
 
 def plot_curve(
@@ -191,7 +141,7 @@ def mark_thresholds(
         for name in names:
             for entry, value in _entries(result, result[name]):
                 if np.isfinite(value) and value > 0:
-                    words = _words(name) + (f", {entry}" if entry else "")
+                    words = with_spaces(name) + (f", {entry}" if entry else "")
                     places.setdefault(float(value), []).append(_joined(label or "", words))
         options = {"linestyle": ":", "linewidth": 1.2, "zorder": 1} | _line_options(line)
         for value, words in places.items():
@@ -239,51 +189,8 @@ def plot_comparison(
         else:
             _draw_lines(ax, result, ds[f"{name}_theory"].rename(name).assign_attrs(mean.attrs), control, look)
         _draw_points(ax, result, mean.rename(name), ds[f"{name}_sem"], control, look)
-        _describe_axes(ax, mean[control].values, control)
+        describe_axes(ax, mean[control].values, control)
         return with_legend(ax)
-
-
-def style() -> AbstractContextManager[None]:
-    """Return a context in which matplotlib uses the style of these plots."""
-    import matplotlib
-
-    return matplotlib.rc_context(rc=dict(STYLE))  # pyright: ignore[reportArgumentType]
-
-
-def axes_or_new(ax: Axes | None) -> Axes:
-    """Return the given axes, or the axes of a new figure."""
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots()[1]
-
-
-def next_colour(ax: Axes) -> str:
-    """Return the first colour of the palette that nothing on the axes has."""
-    return free_colours(ax, PALETTE)[0]
-
-
-def with_legend(ax: Axes) -> Axes:
-    """Return the axes, with a legend if they have more than one labelled entry."""
-    _, labels = ax.get_legend_handles_labels()
-    if len(labels) > 1:
-        ax.legend()
-    return ax
-
-
-def axis_label(of: str | xr.DataArray) -> str:
-    """Return the long name of a control or an observable, with its symbol where it has one.
-
-    A variable of a result has the long name that its problem defines. A bare name has the one that all problems share,
-    or else itself.
-    """
-    if isinstance(of, xr.DataArray):
-        if "long_name" in of.attrs:
-            return label_of(of.attrs["long_name"], of.attrs.get("symbol", ""))
-        of = str(of.name)
-    known = definition(of, COMMON)
-    return _words(of) if known is None else known.label
 
 
 @dataclass(frozen=True)
@@ -323,7 +230,7 @@ class _Look:
     def words(self, ax: Axes, entry: str, kind: str, name: str) -> str:
         """Return the text of an entry in the legend."""
         if self.label is None:
-            kind = f"{_words(name)}, {kind}" if len(titles(ax)) > 1 else kind
+            kind = f"{with_spaces(name)}, {kind}" if len(titles(ax)) > 1 else kind
         else:
             kind = f"{self.label}, {kind}" if self.say_kind else self.label
         return _joined(entry, kind)
@@ -357,7 +264,7 @@ def _draw(ax: Axes, result: HasDataset, name: str, look: _Look) -> None:
     else:
         _draw_lines(ax, result, values, control, look, result.ds.get(f"{name}_err"))
         _cross_out(ax, result, values, control)
-    _describe_axes(ax, result[control].values, control)
+    describe_axes(ax, result[control].values, control)
 
 
 def _draw_lines(
@@ -394,7 +301,7 @@ def _draw_levels(
     ax: Axes, heights: Sequence[float], colours: Mapping[str, ColorType], label: str | None, control: str
 ) -> None:
     """Draw the values at an infinite control as horizontal lines; a single line if all entries agree."""
-    words = _joined(label or "", f"{_words(control)} = ∞")
+    words = _joined(label or "", f"{with_spaces(control)} = ∞")
     if len(heights) > 1 and np.ptp(heights) <= 1e-9 * abs(heights[0]):
         ax.axhline(heights[0], color="0.35", linestyle=":", label=words)
         return
@@ -528,26 +435,6 @@ def _positions(values: xr.DataArray, control: str) -> np.ndarray:
     if control in values.coords:
         return np.asarray(values[control].values, dtype=float)
     return np.arange(1, values.sizes[control] + 1, dtype=float)
-
-
-def _describe_axes(ax: Axes, x: np.ndarray, control: str) -> None:
-    ax.set_xlabel(axis_label(control))
-    ax.set_ylabel(" / ".join(titles(ax)))
-    if _is_geometric(x):
-        ax.set_xscale("log")
-
-
-def _is_geometric(x: np.ndarray) -> bool:
-    """Return whether a grid spans more than a factor of 20 and its ratios vary less than its differences."""
-    x = np.sort(np.asarray(x, dtype=float)[np.isfinite(x)])
-    if len(x) < 3 or x[0] <= 0 or x[-1] < 20 * x[0]:
-        return False
-    steps, ratios = np.diff(x), np.diff(np.log(x))
-    return bool(ratios.std() / ratios.mean() < steps.std() / steps.mean())
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _joined(label: str, kind: str) -> str:

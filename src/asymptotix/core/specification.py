@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
-import hashlib
 import importlib
-import math
-import numbers
 import reprlib
-import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..numerics.programs.program_listing import program_listing
+from .describing.declared_types import alternatives, as_declared, declared_fields, declares_number, is_number, item_type
+from .describing.fingerprints import FINGERPRINT_LENGTH, SAMPLE_LENGTH
 from .markup.description import description_html
 
 _REGISTRY: dict[str, type[Specification]] = {}
-#: Number of values of a function that a file keeps: those in files of all versions, and those that newer files add.
-#: With fewer values, functions that differ only in rare places would count as the same.
-FINGERPRINT_LENGTH, SAMPLE_LENGTH = 32, 512
 #: Tolerances within which the values of two functions count as equal. Another machine or another JAX rounds elementary
 #: functions differently (1e-15, which the function may amplify); single precision inside a function leaves 1e-7.
 SAME_VALUES_RTOL, SAME_VALUES_ATOL = 1e-6, 1e-9
-#: Version of the listing of programs for :func:`program_digest`. Digests of different versions are not compared.
-_LISTING = 2
 
 
 class Specification:
@@ -129,7 +120,7 @@ def _encode_specification(
     obj: Specification, path: str, arrays: MutableMapping[str, np.ndarray] | None, keep_functions: bool
 ) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(obj).__name__}
-    for name in _fields(obj):
+    for name in declared_fields(obj):
         value = getattr(obj, name)
         if keep_functions and callable(value):
             value = obj.function(name)
@@ -176,31 +167,6 @@ def encode(
     )
 
 
-def fixed_points(*shape: int) -> np.ndarray:
-    """Return numbers that look like independent N(0, 1) and are equal on every machine and in every NumPy version."""
-    k = np.arange(1, math.prod(shape) + 1, dtype=float)
-    uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
-    return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
-
-
-def far_points(*shape: int) -> np.ndarray:
-    """Return :func:`fixed_points` with every second row doubled, to probe a function at larger arguments too."""
-    points = fixed_points(*shape)
-    points[1::2] *= 2
-    return points
-
-
-def condensed(values: ArrayLike, length: int = FINGERPRINT_LENGTH) -> np.ndarray:
-    """Condense values (points, ...) of a function to at most ``length`` numbers.
-
-    Values with more entries than fit are projected on fixed directions, so that every entry contributes.
-    """
-    rows = np.asarray(values, float)
-    rows = rows.reshape(len(rows), -1)[:length]
-    room = length // len(rows)
-    return (rows if rows.shape[1] <= room else rows @ fixed_points(rows.shape[1], room)).ravel()
-
-
 def _fingerprint(obj: Specification, field: str) -> dict[str, Any]:
     """Return ``{"values": [...], ...}``; an empty mapping where the function cannot be evaluated at these points."""
     try:
@@ -231,17 +197,6 @@ def _close_look(obj: Specification, field: str) -> dict[str, Any]:
     if code is not None:
         found["code"] = code
     return found
-
-
-def program_digest(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
-    """Return ``version of JAX:digest`` of a function's program on arrays of these shapes, constants included.
-
-    The caller sets JAX to double precision.
-    """
-    import jax
-
-    digest = hashlib.sha256("\n".join(program_listing(function, *shapes)).encode())
-    return f"{jax.__version__} listing {_LISTING}:{digest.hexdigest()}"
 
 
 def weakly_known(described: object, path: str = "") -> list[str]:
@@ -276,7 +231,7 @@ def build(described: Mapping[str, Any], *, arrays: Mapping[str, np.ndarray] | No
     if not isinstance(described, Mapping) or "type" not in described:
         raise ValueError(f"a description needs the key 'type', got {_shortened(described)}")
     cls = _find_class(described["type"])
-    accepted = _fields(cls)
+    accepted = declared_fields(cls)
     given = {name: value for name, value in described.items() if name != "type"}
     for name in given:
         if name not in accepted:
@@ -308,10 +263,10 @@ def decode(value: object, *, declared: object = None, arrays: Mapping[str, np.nd
             return {key: decode(item, arrays=arrays) for key, item in value["mapping"].items()}
         return build(value, arrays=arrays)
     if isinstance(value, tuple | list):
-        members = _members(declared)
+        members = alternatives(declared)
         if not {tuple, list} & set(members) and ("Array" in str(declared) or "ndarray" in str(declared)):
             return np.asarray(value)
-        items = [decode(item, declared=_item_type(declared), arrays=arrays) for item in value]
+        items = [decode(item, declared=item_type(declared), arrays=arrays) for item in value]
         return items if members == (list,) else tuple(items)
     return value
 
@@ -325,7 +280,7 @@ def numeric_fields(obj: Specification) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for path, owner in _walk(obj):
         value = getattr(owner, path[-1])
-        if _is_number(value) or (value is None and _declares_number(_fields(owner)[path[-1]])):
+        if is_number(value) or (value is None and declares_number(declared_fields(owner)[path[-1]])):
             found.setdefault(path[-1], value)
     return found
 
@@ -342,7 +297,7 @@ def with_fields(obj: S, **values: object) -> S:
     declared: dict[tuple[str, ...], object] = {}
     for path, owner in _walk(obj):
         places.setdefault(path[-1], []).append(path)
-        declared[path] = _fields(owner)[path[-1]]
+        declared[path] = declared_fields(owner)[path[-1]]
     changes: dict[tuple[str, ...], object] = {}
     for name, value in values.items():
         paths = places.get(name, [])
@@ -353,7 +308,7 @@ def with_fields(obj: S, **values: object) -> S:
         if len(paths) > 1:
             both = " and ".join(".".join((type(obj).__name__, *path)) for path in paths)
             raise ValueError(f"{name!r} is ambiguous: it names {both}; change the description itself")
-        changes[paths[0]] = _as_declared(name, value, declared[paths[0]])
+        changes[paths[0]] = as_declared(name, value, declared[paths[0]])
     return _replaced(obj, changes)
 
 
@@ -440,28 +395,12 @@ def _walk(obj: Specification) -> list[tuple[tuple[str, ...], Specification]]:
     while level:
         deeper = []
         for prefix, owner in level:
-            for name in _fields(owner):
+            for name in declared_fields(owner):
                 found.append(((*prefix, name), owner))
                 if isinstance(value := getattr(owner, name), Specification):
                     deeper.append(((*prefix, name), value))
         level = deeper
     return found
-
-
-def _fields(obj: object) -> dict[str, object]:
-    """Return name -> annotation for every field that the constructor takes."""
-    return _fields_of(obj if isinstance(obj, type) else type(obj))
-
-
-@functools.cache
-def _fields_of(cls: type) -> dict[str, object]:
-    if not dataclasses.is_dataclass(cls):
-        raise TypeError(f"{cls.__name__} must be a dataclass: decorate it with @dataclasses.dataclass(frozen=True)")
-    try:
-        hints = typing.get_type_hints(cls)
-    except (NameError, TypeError):  # a name that only a type checker sees: use the annotations as written
-        hints = {}
-    return {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls) if f.init}
 
 
 def _find_class(name: object) -> type[Specification]:
@@ -479,43 +418,6 @@ def _find_class(name: object) -> type[Specification]:
             "If another package or script defines it, import that first"
         )
     return _REGISTRY[name]
-
-
-def _item_type(declared: object) -> object:
-    """Return the item type of a tuple or list annotation: tuple[np.ndarray, ...] | None gives np.ndarray."""
-    for part in (declared, *typing.get_args(declared)):
-        if typing.get_origin(part) in (tuple, list):
-            return typing.get_args(part)[0]
-    return None
-
-
-def _members(declared: object) -> tuple[object, ...]:
-    """Return the alternatives of an annotation, without parameters: int | tuple[int, ...] gives (int, tuple)."""
-    if isinstance(declared, str):
-        named: dict[str, type] = {"int": int, "float": float, "bool": bool, "list": list, "tuple": tuple}
-        return tuple(named.get(part.split("[")[0].strip(), part.strip()) for part in declared.split("|"))
-    is_union = typing.get_origin(declared) is typing.Union or type(declared).__name__ == "UnionType"
-    alternatives = typing.get_args(declared) if is_union else (declared,)
-    return tuple(typing.get_origin(part) or part for part in alternatives)
-
-
-def _declares_number(declared: object) -> bool:
-    return any(part in (int, float) for part in _members(declared))
-
-
-def _as_declared(name: str, value: object, declared: object) -> object:
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        value = value.item()
-    members = _members(declared)
-    if int in members and float not in members and isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError(f"{name} must be an integer, got {value}")
-        return int(value)
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
 def _qualified_name(function: Callable) -> str:

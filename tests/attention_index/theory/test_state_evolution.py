@@ -7,8 +7,8 @@ import pytest
 
 import asymptotix as asx
 from asymptotix.attention_index.loss.quadrature_nodes import LossNodes
-from asymptotix.attention_index.theory.state_evolution import OrderParameters
 from asymptotix.attention_index.theory.training_observables import observables
+from asymptotix.attention_index.theory.training_states import OrderParameters
 from reference_numbers import reference
 
 REFERENCE = reference("attention_index")

@@ -13,8 +13,8 @@ import asymptotix as asx
 from asymptotix.attention_index.loss.proximal import TwoTokenMap
 from asymptotix.attention_index.streams import NODE_SCRAMBLINGS
 from asymptotix.attention_index.theory import training_equations, training_theory
-from asymptotix.attention_index.theory.state_evolution import OrderParameters
 from asymptotix.attention_index.theory.training_observables import doubted, judged, training_outcome
+from asymptotix.attention_index.theory.training_states import OrderParameters
 from asymptotix.core.problem import Outcome
 from asymptotix.core.status import Status
 from asymptotix.numerics.iteration import QuasiNewton

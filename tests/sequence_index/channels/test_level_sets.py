@@ -9,7 +9,6 @@ import pytest
 from asymptotix import MultiIndex, SequenceIndex
 from asymptotix.numerics.linear_algebra import psd_sqrt
 from asymptotix.sequence_index.channels.choose import channel_of
-from asymptotix.sequence_index.channels.links.level_sets.quick import quick_posterior
 from asymptotix.sequence_index.channels.protocol import Accuracy
 from link_brute_force import outputs_of
 
@@ -60,7 +59,7 @@ def by_brute_force(model, y: float, omega: np.ndarray, V: np.ndarray) -> tuple[n
 )
 def test_posteriors_are_those_of_a_fine_grid(model, V, bounds):
     observation, omega, y = drawn(model, V, 10 if omega_size(model) == 3 else 32)
-    found, n = quick_posterior(channel_of(model))(observation, omega, V, Accuracy()), omega_size(model)
+    found, n = channel_of(model).quick_posterior(observation, omega, V, Accuracy()), omega_size(model)
     moments = [by_brute_force(model, *one, V) for one in zip(y[:, 0], omega, strict=True)]
     expected, covariance = (np.array(part) for part in zip(*moments, strict=True))
     spread = np.sqrt(np.einsum("nii->n", covariance))
@@ -84,7 +83,7 @@ def test_sizes_do_not_compile():
         return z[0] * z[1] + jnp.tanh(z[0])
 
     model = MultiIndex(link, 2, 0.1)
-    posterior, V = quick_posterior(channel_of(model)), 0.5 * np.eye(2)
+    posterior, V = channel_of(model).quick_posterior, 0.5 * np.eye(2)
     y, omega, _ = drawn(model, V, 64)
     for count in (64, 1):  # programs of two sizes, for many points and for few
         posterior(y[:count], omega[:count], V, Accuracy())
@@ -98,7 +97,7 @@ def test_an_output_far_from_all_that_was_expected_has_a_posterior():
     channel = channel_of(MultiIndex(lambda z: z[0] * z[1], 2, 0.01))
     y = np.array([[30.0], [-12.0]])
     observation = channel.observe(np.array([[[5.0], [6.0]], [[3.0], [-4.0]]]), np.zeros((2, 1)))
-    found = quick_posterior(channel)(observation, np.zeros((2, 2, 1)), np.eye(2), Accuracy())
+    found = channel.quick_posterior(observation, np.zeros((2, 2, 1)), np.eye(2), Accuracy())
     assert np.isfinite(found.log_evidence).all()
     square = found.covariance[:, 0, 0, 0, 0] + found.shift[:, 0, 0] ** 2
     assert np.allclose(square, abs(y[:, 0]), rtol=0.1)  # at |z_1| = |z_2| = sqrt(|y|), to 1/|y|
@@ -107,4 +106,4 @@ def test_an_output_far_from_all_that_was_expected_has_a_posterior():
 def test_channels_that_are_fast_keep_their_own():
     for model in (MultiIndex(lambda z: jnp.sign(z[0] * z[1]), 2), MultiIndex(lambda z: z[0], 1, 0.1)):
         channel = channel_of(model)
-        assert quick_posterior(channel) == channel.posterior
+        assert channel.quick_posterior == channel.posterior

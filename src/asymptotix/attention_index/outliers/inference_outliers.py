@@ -12,11 +12,11 @@ Equations out-windows, out-explicit of docs/theory/outliers.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import xarray as xr
-from scipy.optimize import OptimizeResult, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from ...core.problem import Outcome, Problem
 from ..theory.bayes import AttentionIndexTheory
@@ -63,7 +63,7 @@ class AttentionIndexInference(AttentionIndexTheory):
         # At the maximum of alpha(qhat) the field jumps from a smaller value beyond F(theta).
         ends = float(grid[max(k - 1, 0)]), float(grid[k + 1])
         options = {"xatol": 1e-8}
-        found: OptimizeResult = minimize_scalar(
+        found: Any = minimize_scalar(
             lambda x: -self._samples(x), bounds=ends, method="bounded", options=options
         )
         return Change(float(-found.fun), _ROUNDING * float(-found.fun))

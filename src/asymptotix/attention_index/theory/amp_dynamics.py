@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .state_evolution import OrderParameters, TrainingEvolution
+from .state_evolution import TrainingEvolution
+from .training_states import OrderParameters
 
 #: Initial response V of regularised training: so large that the first proximal points are close to the target's.
 FIRST_RESPONSE = 20.0

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from scipy.optimize import OptimizeResult, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from ...core.definitions.observable import Observable
 from ...core.problem import Outcome
@@ -238,7 +238,7 @@ def _turning_point(function: Callable[[float], float], first: float, last: float
     """Return the point in an interval where ``sign`` times the function is lowest; None if it is positive there."""
     low, high = sorted((first, last))
     options = {"xatol": 1e-5}
-    found: OptimizeResult = minimize_scalar(
+    found: Any = minimize_scalar(
         lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options
     )
     return float(found.x) if found.fun <= 0 else None

@@ -23,8 +23,9 @@ from ...core.gradient import Derivative
 from ...core.problem import Outcome
 from ...core.progress import Say, quietly
 from ...core.status import Status
-from .state_evolution import TrainingEvolution, TrainingSolution
+from .state_evolution import TrainingEvolution
 from .training_observables import OBSERVABLES, doubted, mean_and_error, nothing_learned_values, observable_of
+from .training_states import TrainingSolution
 from .training_theory import Branch, TrainingTheory
 
 #: Step of the differences, absolute in the variables and relative in theta, and a longer step over which the proximal

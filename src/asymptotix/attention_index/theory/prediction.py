@@ -9,10 +9,10 @@ Equation sc-optimum of docs/theory/scaling.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import OptimizeResult, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from ...numerics import checks
 from ..loss.loss_average import LossAverage, SquaredSoftmax
@@ -125,7 +125,7 @@ def best_multiple(loss: LossAverage, model: AttentionIndex, near: float | None =
         return model.beta_ratio, error(1.0)
     middle = 1.0 if near is None else near / model.beta_ratio
     bracket = middle - _NEARBY, middle, middle + _NEARBY
-    found: OptimizeResult
+    found: Any
     if near is not None and error(middle) < min(error(bracket[0]), error(bracket[2])):
         found = minimize_scalar(error, bracket=bracket, method="brent", options={"xtol": _MULTIPLE_ERROR})
     else:

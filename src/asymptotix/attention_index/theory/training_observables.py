@@ -17,8 +17,9 @@ from ...core.status import Status
 from ..loss.own_functions import unit_of_loss
 from ..streams import NODE_SCRAMBLINGS
 from .prediction import ROUNDING, error_of_scramblings
-from .state_evolution import JUMPS, TrainingEvolution, TrainingSolution
+from .state_evolution import JUMPS, TrainingEvolution
 from .training_equations import Training
+from .training_states import TrainingSolution
 from .two_equations import squared_distance
 
 OBSERVABLES = (

@@ -21,9 +21,10 @@ from ...numerics import checks
 from ...numerics.iteration import QuasiNewton
 from ..loss.quadrature_nodes import LossNodes
 from .amp_dynamics import message_passing_trace
-from .state_evolution import JUMPS, Iterate, OrderParameters, TrainingEvolution, TrainingSolution
+from .state_evolution import JUMPS, TrainingEvolution
 from .training_equations import Training, TrainingEquations, decay_of_matrix
 from .training_observables import beyond, doubted, nothing_learned, training_outcome
+from .training_states import Iterate, OrderParameters, TrainingSolution
 from .two_equations import two_equations
 from .vanishing_weight_decay import (
     NEARLY_ZERO,

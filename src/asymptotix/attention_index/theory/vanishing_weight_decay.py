@@ -14,9 +14,9 @@ from ...core.problem import Outcome
 from ...core.status import Status
 from .interpolation_and_recovery import exact_recovery, exact_recovery_full, interpolation
 from .prediction import excess_error, prediction_error
-from .state_evolution import OrderParameters
 from .training_equations import Training, decay_of_matrix, is_factorized, relative_decay
 from .training_observables import judged, narrow_remark, with_rounding
+from .training_states import OrderParameters
 from .two_equations import LearnedLaw, least_norm, squared_distance, two_equations
 
 #: Largest weight decay of S, in natural units of the problem, that counts as zero, and the largest one at which the

@@ -20,7 +20,6 @@ import numpy as np
 
 from ...numerics.arrays import Array
 from ...numerics.linear_algebra import psd_project
-from ..channels.links.level_sets.quick import quick_posterior
 from ..channels.protocol import Channel, Posterior
 from ..evolution.averages import POSTERIOR_ACCURACY
 from ..models.rank_one import array_namespace
@@ -81,7 +80,7 @@ def posterior_in_runs(
     """
     accuracy = POSTERIOR_ACCURACY if numbers is None else replace(POSTERIOR_ACCURACY, numbers=numbers)
     V = np.asarray(V, np.float32)
-    return quick_posterior(channel)(observation, omega, V, accuracy)
+    return channel.quick_posterior(observation, omega, V, accuracy)
 
 
 def posterior_at(

@@ -20,7 +20,6 @@ import numpy as np
 
 from ...core.progress import Say, quietly
 from .. import streams
-from ..channels.links.level_sets.quick import quick_posterior
 from ..channels.protocol import Averager, Channel
 from ..evolution.averages import QuasiRandomAverager
 from ..evolution.dynamics import NO_OVERLAP
@@ -107,7 +106,7 @@ class PlanNodes:
     def __init__(self, evolution: StateEvolution, count: int) -> None:
         self.evolution = evolution
         channel = evolution.channel.in_single_precision()
-        quick = quick_posterior(channel) != channel.posterior
+        quick = channel.quick_posterior != channel.posterior
         spectral = _SPECTRAL_NODES if quick else evolution.nodes.affordable(_SPECTRAL_NODES)
         self.spectral = SpectralNodes(channel, spectral)
         self.averages = evolution.nodes.for_plan(count)
@@ -154,7 +153,7 @@ class SpectralNodes:
         return self._at(np.eye(self.channel.indices))
 
     def _at(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        Z, weights, _, posterior = self._nodes.samples(V, quick_posterior(self.channel))
+        Z, weights, _, posterior = self._nodes.samples(V, self.channel.quick_posterior)
         return Z, weights, posterior.covariance
 
     def theory(self, V: np.ndarray, frame: np.ndarray, alpha: float) -> SpectralTheory:

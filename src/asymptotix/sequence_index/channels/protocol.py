@@ -296,6 +296,11 @@ class Channel(abc.ABC):
         return (groups[:, None] == groups).astype(float)
 
     @property
+    def quick_posterior(self) -> Callable[..., Posterior]:
+        """The fastest posterior that is accurate enough for message passing, called like :meth:`posterior`."""
+        return self.posterior
+
+    @property
     def careful_enough(self) -> float | None:
         """``Accuracy.enough`` where the bias of few draws counts; None if the channel has too few draws for that."""
         return MANY_EFFECTIVE_SAMPLES if self.stochastic and self.draws >= 4 * MANY_EFFECTIVE_SAMPLES else None

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
+from ...core.describing.fingerprints import SAMPLE_LENGTH, condensed, far_points, fixed_points, program_digest
+from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.precision import double_precision
 from ...numerics.programs.snapshot import Snapshot, snapshot

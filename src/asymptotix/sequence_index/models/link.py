@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.specification import SAMPLE_LENGTH, Specification, condensed, far_points, fixed_points, program_digest
+from ...core.describing.fingerprints import SAMPLE_LENGTH, condensed, far_points, fixed_points, program_digest
+from ...core.specification import Specification
 from ...numerics import checks
 from ...numerics.arrays import Array
 from ...numerics.precision import double_precision

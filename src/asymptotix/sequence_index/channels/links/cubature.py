@@ -39,6 +39,8 @@ class CubatureChannel(LinkChannel):
     that are too coarse after the last level; a batch in which this share is typically large is refused.
     """
 
+    slow_posterior = True
+
     def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
         super().__init__(model, 0.0)
         self.noises = kind.outputs

@@ -45,6 +45,7 @@ class CurveChannel(LinkChannel):
     """
 
     finest, fields = _FINEST, 8
+    slow_posterior = True
 
     def __init__(self, model: ObservedLink, kind: LinkKind) -> None:
         super().__init__(model, 1)

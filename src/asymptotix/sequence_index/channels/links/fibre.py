@@ -67,6 +67,7 @@ class FibreChannel(LinkChannel):
 
     draws = 256
     stochastic = True
+    slow_posterior = True
 
     def __init__(self, model: ObservedLink, rank: int, affine: tuple[bool, ...] = ()) -> None:
         """``affine`` tells, for a link of one output, in which coordinates the link is affine."""

@@ -19,10 +19,12 @@ from ... import streams
 from ...models.observed_link import ObservedLink, flat_link
 from ...models.rank_one import array_namespace
 from ..mapped import MappedChannel
-from ..protocol import DEFAULT_ACCURACY, Accuracy, Averager, Averages, PreparedPosterior
+from ..protocol import DEFAULT_ACCURACY, Accuracy, Averager, Averages, Posterior, PreparedPosterior
 from ..row_symmetry import RowSymmetry, same_outputs
 from ..supported import SupportedPosterior
 from ..tools.recovery_rates import last_recovered
+from .level_sets.level_sets import LevelSets
+from .level_sets.quick import PosteriorByLevelSets, suited
 
 #: Pairs of a bound and a factor: a posterior that holds more numbers costs milliseconds, and averages take fewer nodes.
 _EXPENSIVE = ((4096, 8), (65536, 16))
@@ -57,6 +59,9 @@ class LinkChannel(MappedChannel):
 
     #: Smallest standard deviation of a prior for which :meth:`support` is good; None where there is none.
     finest: float | None = None
+
+    #: Whether the posterior of one sample takes milliseconds.
+    slow_posterior: bool = False
 
     def __init__(self, model: ObservedLink, outputs: float) -> None:
         super().__init__(model.indices, model.tokens, outputs)
@@ -98,6 +103,16 @@ class LinkChannel(MappedChannel):
     def _exact_averager(self) -> Averager | None:
         found = self.exact()
         return None if found is None else InOwnUnits(found, self)
+
+    @functools.cached_property
+    def _by_level_sets(self) -> PosteriorByLevelSets | None:
+        if not (self.slow_posterior and suited(self)):
+            return None
+        return PosteriorByLevelSets(LevelSets(self.link, self.size, self.model.noise), self.posterior)
+
+    @property
+    def quick_posterior(self) -> Callable[..., Posterior]:
+        return self._by_level_sets or self.posterior
 
     def support(self, y: jax.Array, z: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return points (lists, J, n) of the fibre of one observation, and log-weights (lists, J), -inf for none.

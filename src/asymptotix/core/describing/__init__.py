@@ -1,0 +1,1 @@
+"""What files know of functions, and of the types that fields declare."""
