@@ -90,7 +90,7 @@ def test_an_optimum_inside_and_at_the_bounds():
         (lambda: gradient(alpha=[1.0, 2.0]), "alpha must be one number"),
         (lambda: gradient(alpha="much"), "alpha must be"),
         (lambda: gradient(alpha=np.inf), "alpha must be finite"),
-        (lambda: gradient(beta=1.0), "gradient needs the controls alpha, got alpha, beta"),
+        (lambda: gradient(beta=1.0), "give the controls alpha, got alpha, beta"),
         (lambda: gradient(tolerance=np.inf), "tolerance must be .*finite, got inf"),
         (lambda: gradient(tolerance=-1.0), "tolerance must be positive, got -1"),
         (lambda: optimum(bounds=None), "bounds must be a pair of positive numbers.*got None"),

@@ -26,3 +26,12 @@ def test_converged_must_agree_with_the_status():
 
 def test_whatever_is_not_well_says_what_to_do():
     assert all(bool(status.advice) == (not status.converged) for status in Status)
+
+
+def test_advice_is_for_the_kind_of_work():
+    theory, experiment = (Status.NOT_CONVERGED.advice_for(kind) for kind in ("theory", "experiment"))
+    assert "start=" in theory
+    assert "dim" not in theory
+    assert "dim" in experiment
+    assert "start=" not in experiment
+    assert Status.AT_BOUND.advice_for("theory") == Status.AT_BOUND.advice

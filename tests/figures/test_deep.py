@@ -16,7 +16,7 @@ def test_thresholds_against_the_skip(tmp_path):
     first, second = (float(found[f"{name} threshold at skip 1"]["found"].split()[0]) for name in ("first", "second"))
     assert first == pytest.approx(0.1854779, abs=2e-7)  # quadrature of another kind
     assert second == pytest.approx(0.7194, abs=0.04)  # known to 0.0003, here to the tolerance
-    assert record["verdict"] == "wrong in 2 of 3 claims"
+    assert record["verdict"] == "1 of 3 published claims confirmed, 2 not confirmed"
     assert (tmp_path / "fig1-right.png").stat().st_size > 10_000
 
 

@@ -64,7 +64,7 @@ def test_the_whole_way_on_stand_ins(tmp_path, monkeypatch):
     made.save(tmp_path, 1.0)
     record = json.loads((tmp_path / "record.json").read_text())
     assert set(record["files"]) >= {"fig3-right.png", "released.nc", "printed.nc"}
-    assert record["verdict"] == "undecided in all 8 claims"  # two runs decide none
+    assert record["verdict"] == "0 of 8 published claims confirmed, 8 not decided"  # two runs decide none
     assert made.datasets["released"]["step"].values.tolist() == list(range(7))  # 48 questions: three batches
     assert any("2 epochs instead of 40" in remark for remark in record["remarks"])
     assert (tmp_path / "fig3-right.png").stat().st_size > 10_000

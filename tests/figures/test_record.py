@@ -22,11 +22,12 @@ def test_verdicts():
     assert Claim("a", "1", "text", "1", np.bool_(False)).holds is False  # pyright: ignore[reportArgumentType]
     right, wrong = Claim("a", "1", "text", "1", True), Claim("b", "2", "text", "3", False)
     assert Findings().verdict == "new: nothing was published"
-    assert Findings(claims=[right]).verdict == "agrees"
-    assert Findings(claims=[right, wrong, wrong]).verdict == "wrong in 2 of 3 claims"
+    assert Findings(claims=[right]).verdict == "1 of 1 published claims confirmed"
+    assert Findings(claims=[right, wrong, wrong]).verdict == "1 of 3 published claims confirmed, 2 not confirmed"
     unknown = Claim("c", "3", "text", "3 ± 2", None)
-    assert Findings(claims=[right, unknown]).verdict == "agrees, 1 not decided"
-    assert Findings(claims=[wrong, unknown]).verdict == "wrong in 1 of 2 claims, 1 not decided"
+    assert Findings(claims=[right, unknown]).verdict == "1 of 2 published claims confirmed, 1 not decided"
+    neither = Findings(claims=[wrong, unknown]).verdict
+    assert neither == "0 of 2 published claims confirmed, 1 not confirmed, 1 not decided"
 
 
 def test_agreement_counts_points_with_errors_and_knows_the_trend():

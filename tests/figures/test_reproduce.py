@@ -57,7 +57,7 @@ def test_a_figure_is_a_picture_its_data_and_a_record(toys):
     assert (folder / "toy.png").read_bytes().startswith(b"\x89PNG")
     with xr.open_dataset(folder / "theory.nc", engine="h5netcdf") as plain:
         np.testing.assert_allclose(plain["overlap"][:, 0, 0], [0.2 / 1.5, 0.4 / 1.5])
-    assert record["verdict"] == "wrong in 1 of 1 claims"
+    assert record["verdict"] == "0 of 1 published claims confirmed, 1 not confirmed"
     assert record["claims"][0]["published"] == "0.4"
     assert record["claims"][0]["found"].startswith("0.26666")
     assert record["agreements"][0]["points"] == 2
@@ -138,7 +138,7 @@ def test_all_goes_on_where_it_was_stopped(toys, monkeypatch):
     assert "needs the data set omniglot" in page
     assert any(line.startswith("paths/fig3 needs the data set omniglot: `asymptotix data get") for line in said)
     verdicts = (out / "verdicts.md").read_text()
-    assert verdicts.index("### deep/toy: wrong in 1 of 1 claims") < verdicts.index("### training/toy: wrong in 1 of 1")
+    assert verdicts.index("### deep/toy: 0 of 1 published") < verdicts.index("### training/toy: 0 of 1 published")
     assert "| overlap at 0.4 | 0.4 (Section 1) | 0.2666" in verdicts
 
 
@@ -241,7 +241,8 @@ def test_where_the_data_set_is_the_figure_is_made_and_stays_when_it_goes(drawn_f
     reproduce.reproduce_all(out=out, say=said.append)
     assert (out / "paths" / "toy" / "record.json").exists()
     (place / "omniglot" / "omniglot_105.npz").unlink()
-    assert reproduce.reproduce("paths/toy", out=out, say=said.append)["verdict"] == "wrong in 1 of 1 claims"
+    verdict = reproduce.reproduce("paths/toy", out=out, say=said.append)["verdict"]
+    assert verdict == "0 of 1 published claims confirmed, 1 not confirmed"
     assert said[-1] == "paths/toy: there already"
 
 

@@ -341,9 +341,7 @@ def _check_names(problem: Problem, observable: str, field: str, controls: Mappin
             raise TypeError(f"{name} must be a name, such as 'test_error' or 'weight_decay', got {value!r}")
     missing = [name for name in problem.controls if name not in controls]
     if missing or set(controls) - set(problem.controls):
-        raise TypeError(
-            f"gradient needs the controls {', '.join(problem.controls)}, got {', '.join(controls) or 'none'}"
-        )
+        raise TypeError(f"give the controls {', '.join(problem.controls)}, got {', '.join(controls) or 'none'}")
 
 
 def _checked_control(problem: Problem, name: str, given: ArrayLike) -> np.ndarray:

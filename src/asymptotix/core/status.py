@@ -43,6 +43,16 @@ class Status(enum.Enum):
         """
         return _ADVICE.get(self, "")
 
+    def advice_for(self, kind: str) -> str:
+        """Advice for a result of this kind: "theory", "thresholds" or "experiment".
+
+        >>> Status.NOT_CONVERGED.advice_for("experiment")
+        'more iterations, epochs or steps, or a larger dim'
+        """
+        if self is Status.NOT_CONVERGED:
+            return _MORE_WORK if kind == "experiment" else _ANOTHER_START
+        return self.advice
+
     @property
     def code(self) -> str:
         """The name stored in files: lower case, such as "not_converged"."""
@@ -76,15 +86,16 @@ class Status(enum.Enum):
         return max(begun, key=lambda status: len(status.sentence), default=cls.NOT_CONVERGED)
 
 
+_MORE_WORK = "more iterations, epochs or steps, or a larger dim"
+_ANOTHER_START = "another alpha, a start nearby (start=) or a larger tolerance"
 _ADVICE = {
     Status.INACCURATE: "the number is right to its <name>_err: use that, or accept it with a larger tolerance",
-    Status.NOT_CONVERGED: "an experiment needs more iterations, epochs or steps, or a larger dim; a theory another "
-    "alpha, a start nearby (start=) or a larger tolerance",
+    Status.NOT_CONVERGED: f"in an experiment {_MORE_WORK}; in a theory {_ANOTHER_START}",
     Status.AT_BOUND: "what is sought lies beyond: widen the bounds",
     Status.NOT_VALID: "take the number for a conjecture, and check it by an experiment",
     Status.WEAK_SAMPLE: "run more draws or chains (seeds)",
-    Status.FAILED: "the sentence says why; all other points stand",
-    Status.INTERRUPTED: "the same call with resume=result goes on",
-    Status.NOT_REACHED: "the same call with resume=result does it",
+    Status.FAILED: "remove the reason in the status, then repeat the call with resume=result",
+    Status.INTERRUPTED: "repeat the call with resume=result to continue",
+    Status.NOT_REACHED: "repeat the call with resume=result to compute it",
     Status.NO_RESULT: "a method must yield an outcome for every point it is given",
 }

@@ -63,9 +63,7 @@ class AttentionIndexInference(AttentionIndexTheory):
         # At the maximum of alpha(qhat) the field jumps from a smaller value beyond F(theta).
         ends = float(grid[max(k - 1, 0)]), float(grid[k + 1])
         options = {"xatol": 1e-8}
-        found: Any = minimize_scalar(
-            lambda x: -self._samples(x), bounds=ends, method="bounded", options=options
-        )
+        found: Any = minimize_scalar(lambda x: -self._samples(x), bounds=ends, method="bounded", options=options)
         return Change(float(-found.fun), _ROUNDING * float(-found.fun))
 
     def _samples(self, log_qhat: float) -> float:

@@ -238,7 +238,5 @@ def _turning_point(function: Callable[[float], float], first: float, last: float
     """Return the point in an interval where ``sign`` times the function is lowest; None if it is positive there."""
     low, high = sorted((first, last))
     options = {"xatol": 1e-5}
-    found: Any = minimize_scalar(
-        lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options
-    )
+    found: Any = minimize_scalar(lambda x: sign * function(x), bounds=(low, high), method="bounded", options=options)
     return float(found.x) if found.fun <= 0 else None

@@ -231,7 +231,7 @@ class _Table:
         if failed:
             count, first = f"{len(failed)} of {len(self.outcomes)} points", failed[0]
             said = f"{count} did not converge (see .status); the first: {first.sentence}"
-            yield f"{said}. What to do: {first.how.advice}", ConvergenceWarning
+            yield f"{said}. What to do: {first.how.advice_for(self.work.kind)}", ConvergenceWarning
         if self.file is not None and self.file.trouble:
             yield f"what was finished could not be written: {self.file.trouble}", RuntimeWarning
 

@@ -85,7 +85,6 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
         why = f"needs the data set {', '.join(figure.needs)}" if figure.needs else "not made yet"
         return f"<article><div><h3>{name}</h3><p>{shows}</p>{_badge(why, 'missing')}</div></article>"
     folder, title = figure.name, figure.name.rpartition("/")[2]
-    verdict = record["verdict"]
     files = [file for file in record["files"] if file.endswith((".pdf", ".md", ".nc"))]
     links = " · ".join(f'<a href="{escape(f"{folder}/{file}")}">{escape(file)}</a>' for file in files)
     wrong = [f"<li>{_claim(claim)}</li>" for claim in record["claims"] if claim["holds"] is False]
@@ -94,10 +93,20 @@ def _card(figure: Reproducible, record: Mapping[str, Any] | None) -> str:
     picture = escape(f"{folder}/{title}.png")
     return (
         f'<article><a href="{picture}"><img src="{picture}" alt="{shows}" loading="lazy"></a>'
-        f"<div><h3>{name}</h3><p>{shows}</p>{_badge(verdict, verdict.partition(' ')[0].strip(':,'))}"
+        f"<div><h3>{name}</h3><p>{shows}</p>{_badge(record['verdict'], _colour(record['claims']))}"
         f"<ul>{''.join(wrong)}</ul>{_folded('other claims', others)}{_folded('experiment against theory', curves)}"
         f'<p class="soft">{links}</p></div></article>'
     )
+
+
+def _colour(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Return the class of a figure's badge."""
+    answers = {claim["holds"] for claim in claims}
+    if not answers:
+        return "new"
+    if answers == {None}:
+        return "undecided"
+    return "wrong" if False in answers else "agrees"
 
 
 def _folded(words: str, entries: Sequence[str]) -> str:

@@ -144,13 +144,12 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """The verdict in a few words."""
-        wrong, undecided = (sum(claim.holds is kind for claim in self.claims) for kind in (False, None))
+        """The verdict in a few words: how many of the published claims are confirmed."""
         if not self.claims:
             return "new: nothing was published"
-        if undecided == len(self.claims):
-            return f"undecided in all {undecided} claims"
-        words = f"wrong in {wrong} of {len(self.claims)} claims" if wrong else "agrees"
+        confirmed, wrong, undecided = (sum(c.holds is kind for c in self.claims) for kind in (True, False, None))
+        words = f"{confirmed} of {len(self.claims)} published claims confirmed"
+        words += f", {wrong} not confirmed" if wrong else ""
         return words + (f", {undecided} not decided" if undecided else "")
 
     def as_json(self) -> dict[str, Any]:
