@@ -2,8 +2,7 @@
 
 Published: arXiv:2509.24914v1, Section 4 and eq. (68): |S - S_0|^2 = Q_0 (1 - 2 alpha), so that recovery is exact from
 alpha = 1/2 on. The softmax of two tokens shows two differences of pre-activations per sample, which are linear in S.
-Without noise the limit of vanishing weight decay is the S of least norm that solves these equations; here it is
-computed by least squares.
+Without noise the limit of vanishing weight decay is their solution of least norm, computed here by least squares.
 """
 
 import numpy as np

@@ -44,7 +44,7 @@ dim = 1000
 seeds = 4
 
 [thresholds]
-# without this line all of them, which takes longer
+# without this line all thresholds are computed, which takes longer
 which = ["weak_recovery"]
 # any number of the problem may be a grid, in the other sections too
 skip = [0.5, 1.0, 2.0]
