@@ -13,7 +13,7 @@ from asymptotix import MultiIndex
 from asymptotix.numerics.precision import double_precision
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
 from asymptotix.sequence_index.channels.choose import channel_of, channel_of_link
-from asymptotix.sequence_index.channels.links.one_index.scalar_averager import ScalarAverager
+from asymptotix.sequence_index.channels.links.one_index.scalar_averager import ScalarAverager, _Roots
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 
 
@@ -104,6 +104,19 @@ def test_where_slopes_are_small_or_change_fast(link, v):
     found = averager(link)
     moment = found(np.array([[v]])).second_moment[0, 0, 0]
     np.testing.assert_allclose(moment, by_equidistant_nodes(link, v), rtol=found.accuracy)
+
+
+def test_a_link_too_rough_for_a_quadrature_ends_the_halving():
+    """Slopes that change between any two nodes: intervals would double thirty times."""
+    moving = _Roots(
+        np.array([[-7.0, 0.0], [0.0, 7.0]]), np.zeros(2, bool), lambda z: (abs(z), 1 + 0.5 * np.sin(1e9 * z))
+    )
+    z, _ = moving.nodes(np.array([[-7.0, -3.0], [-3.0, 3.0], [3.0, 7.0]]))
+    assert len(z) < 10**6
+    smooth = _Roots(np.array([[-7.0, 0.0], [0.0, 7.0]]), np.zeros(2, bool), lambda z: (z**2, 2 * z))
+    smooth.nodes(np.array([[-7.0, 0.0], [0.0, 7.0]]))
+    assert smooth.resolved
+    assert not moving.resolved
 
 
 def half_known(v: float) -> float:

@@ -1,1 +1,1 @@
-"""What files know of functions, and of the types that fields declare."""
+"""Descriptions of functions by fingerprints, and of fields by their declared types."""

@@ -1,4 +1,4 @@
-"""What the annotation of a field says of its value."""
+"""Types of values, read from the annotations of fields."""
 
 from __future__ import annotations
 

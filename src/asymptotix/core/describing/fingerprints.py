@@ -1,4 +1,4 @@
-"""Numbers by which a file tells one function from another: its values at fixed points, and a digest of its program."""
+"""Fingerprints with which a file identifies a function: its values at fixed points, and a digest of its program."""
 
 from __future__ import annotations
 

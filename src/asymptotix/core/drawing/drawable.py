@@ -1,4 +1,4 @@
-"""What plots ask of results and comparisons."""
+"""Protocols of results and comparisons that can be plotted."""
 
 from __future__ import annotations
 

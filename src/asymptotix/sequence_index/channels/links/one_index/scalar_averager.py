@@ -35,6 +35,8 @@ _AROUND = np.array([sign * d for d in (0.004, 0.02, 0.08, 0.3) for sign in (-1, 
 _TRIED, _TRIED_NOISES, _EVIDENCE = (1.0, 0.7, 0.3, 0.1, 1e-2, 1e-3, 1e-5), 24, 0.3
 #: Largest difference between an interval and its halves, as a share of the whole average, and the most halvings.
 _AGREES, _HALVINGS = 3e-7, 30
+#: Most intervals that still disagree. Beyond it the link is too rough for a quadrature, and is sampled.
+_MOST_INTERVALS = 2**12
 _BISECTIONS = 60
 #: Largest relative difference of values that are equal up to rounding.
 _SAME = 2e-15
@@ -74,8 +76,8 @@ class ScalarAverager(Averager):
         self._roots, self._log_weights = self._roots[good], self._log_weights[good]
         self._z = np.concatenate([z[good], z_flat])
         self._weights = np.concatenate([weights[good], on_flat])
-        #: Whether the nodes cover the whole prior; False where the link overflows.
-        self.whole = bool(self._weights.sum() > 1 - 1e-9)
+        #: Whether the nodes cover the whole prior and resolve the link; False where it overflows or is too rough.
+        self.whole = moving.resolved and bool(self._weights.sum() > 1 - 1e-9)
         self._noise, self._noise_weights = _noise(_NOISES)
 
     def __call__(self, V: np.ndarray) -> Averages:
@@ -180,6 +182,8 @@ class _Roots:
 
     def __init__(self, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate) -> None:
         self._ends, self._saturated, self._evaluate = ends, saturated, evaluate
+        #: Whether halving intervals came to an end.
+        self.resolved = True
 
     def of(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return, per node z (m,), roots (m, K) in the intervals and log(1/|slope|) at them; -inf without a root."""
@@ -226,7 +230,8 @@ class _Roots:
             found.append(intervals[agree])
             rest = np.repeat(~agree, 2)
             intervals, parts = halves[rest], of_halves[rest]
-            if not len(intervals):
+            self.resolved = len(intervals) <= _MOST_INTERVALS
+            if not (len(intervals) and self.resolved):
                 break
         z, mass = (part.ravel() for part in _rule(np.concatenate([*found, intervals])))
         kept = mass > 1e-13
