@@ -150,3 +150,20 @@ def test_discrete_outputs_against_random_nodes(v):
         rows = getattr(sampled, name).reshape(8, -1)[:, 0]
         error = rows.std(ddof=1) / np.sqrt(8)
         assert abs(rows.mean() - getattr(found, name).ravel()[0]) < 6 * error, name  # as above
+
+
+def test_the_evidence_of_outputs_that_round_to_one_number_beside_an_extremum():
+    """With its last operation hidden, the link is 1 up to rounding where |z| < 1e-4: there roots are vague."""
+
+    def link(z: jax.Array) -> jax.Array:
+        return jnp.exp(-0.513 * jnp.where(jnp.abs(z) > 2.08, z, z**2) ** 2)
+
+    plain = channel_of_link(MultiIndex(lambda z: link(z[0]), 1))
+    exact, hidden = plain.exact_averager(), channel_of_link(MultiIndex(lambda z: link(z)[jnp.array([0])], 1)).exact()
+    assert exact is not None
+    assert isinstance(hidden, ScalarAverager)
+    unit = channel_of_link(MultiIndex(lambda z: link(z)[jnp.array([0])], 1)).mean_log_volume.value
+    V = np.array([[0.869]])
+    # The mean volume is an average over draws. |z| < 1e-4 has probability 8e-5, and vague roots up to twice the weight.
+    tolerance = 3 * plain.volume_error + 6e-5
+    np.testing.assert_allclose(hidden(V).log_evidence - unit, exact(V).log_evidence, atol=tolerance)

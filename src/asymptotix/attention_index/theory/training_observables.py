@@ -33,6 +33,10 @@ POWERS = {
 }  # fmt: skip
 #: Observables whose errors are compared with the tolerance.
 PROMISED = ("test_error", "train_error", "train_loss", "estimation_error", "rank")
+#: Averages over the same nodes: their relative errors are similar. Four scramblings may agree by chance, so that no
+#: observable counts as known to less than this share of the median. Shares of eigenvalues or of nodes are exempt.
+_ON_NODES = ("test_error", "train_error", "train_loss", "estimation_error", "m", "q", "Sigma")
+_LEAST_SPREAD, _COUNTED = 0.5, {"rank", "jump_weight"}
 #: Relative error of numbers that are computed without quadrature nodes for the loss.
 _ROUNDING = 1e-9
 #: Estimated ratio of the relative errors of the observables to the residual of the fixed point.
@@ -161,7 +165,12 @@ def _error_of_rule(
 
 def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
     found = {name: mean_and_error([row[name] for row in rows]) for name in rows[0]}
-    return {name: value for name, (value, _) in found.items()}, {name: error for name, (_, error) in found.items()}
+    values, errors = ({name: pair[k] for name, pair in found.items()} for k in (0, 1))
+    if len(rows) == len(NODE_SCRAMBLINGS):
+        least = _LEAST_SPREAD * np.median([errors[name] / abs(values[name]) for name in _ON_NODES if values[name]])
+        for name in errors.keys() - _COUNTED:
+            errors[name] = max(errors[name], least * abs(values[name]))
+    return values, errors
 
 
 def mean_and_error(column: Sequence[float]) -> tuple[float, float]:

@@ -40,6 +40,8 @@ _MOST_INTERVALS = 2**12
 _BISECTIONS = 60
 #: Largest relative difference of values that are equal up to rounding.
 _SAME = 2e-15
+#: A root is vague if the output rises by less than this share of itself from the extremum beside the root.
+_VAGUE = 1e-13
 #: Most intervals: memory grows with the cube of their number.
 MOST = 32
 
@@ -182,6 +184,8 @@ class _Roots:
 
     def __init__(self, ends: np.ndarray, saturated: np.ndarray, evaluate: Evaluate) -> None:
         self._ends, self._saturated, self._evaluate = ends, saturated, evaluate
+        self._values = np.stack([evaluate(ends[:, side])[0] for side in (0, 1)])
+        self._rising = self._values[1] > self._values[0]
         #: Whether halving intervals came to an end.
         self.resolved = True
 
@@ -189,10 +193,18 @@ class _Roots:
         """Return, per node z (m,), roots (m, K) in the intervals and log(1/|slope|) at them; -inf without a root."""
         if not len(z):
             return np.zeros((0, 1)), np.zeros((0, 1))
-        roots, exists = self.with_output(self._evaluate(z)[0])
+        y = self._evaluate(z)[0]
+        roots, exists = self.with_output(y)
         own = _within(z, self._ends)
         roots = np.where(own, z[:, None], roots)
-        slope = np.abs(self._evaluate(roots.ravel())[1]).reshape(roots.shape)
+        slope = self._steepness(roots)
+        # Beside an extremum the output rounds to one number at many places. The middle one stands for all of them.
+        beside = np.minimum(abs(roots - self._ends[:, 0]), abs(roots - self._ends[:, 1]))
+        vague = exists & ~own & (slope * beside <= _VAGUE * abs(y[:, None]))
+        if (rows := vague.any(1)).any():
+            first, last = self._crossings(y[rows], np.greater_equal), self._crossings(y[rows], np.greater)
+            roots[rows] = np.where(vague[rows], 0.5 * (first + last), roots[rows])
+            slope[rows] = self._steepness(roots[rows])
         with np.errstate(divide="ignore"):
             log_weights = np.where((exists | own) & (slope > 0), -np.log(slope), -np.inf)
         # Where the node's slope rounds to zero the node has more weight than all other roots.
@@ -206,15 +218,21 @@ class _Roots:
 
     def with_output(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the places (m, K), one per interval, where the link is y (m,), and which of them exist."""
+        exists = (y[:, None] >= self._values.min(0)) & (y[:, None] <= self._values.max(0))
+        return self._crossings(y, np.greater), exists
+
+    def _crossings(self, y: np.ndarray, over: np.ufunc) -> np.ndarray:
+        """Return the places (m, K), one per interval, where the comparison ``over`` of the link with y (m,) changes."""
         a, b = (np.broadcast_to(self._ends[:, side], (len(y), len(self._ends))).copy() for side in (0, 1))
-        low, high = (self._evaluate(self._ends[:, side])[0] for side in (0, 1))
-        rising = high > low
-        exists = (y[:, None] >= np.minimum(low, high)) & (y[:, None] <= np.maximum(low, high))
         for _ in range(_BISECTIONS):
             middle = 0.5 * (a + b)
-            above = (self._evaluate(middle.ravel())[0].reshape(middle.shape) > y[:, None]) == rising
+            above = over(self._evaluate(middle.ravel())[0].reshape(middle.shape), y[:, None]) == self._rising
             a, b = np.where(above, a, middle), np.where(above, middle, b)
-        return 0.5 * (a + b), exists
+        return 0.5 * (a + b)
+
+    def _steepness(self, places: np.ndarray) -> np.ndarray:
+        """Return the absolute slopes of the link at places (m, K)."""
+        return np.abs(self._evaluate(places.ravel())[1]).reshape(places.shape)
 
     def nodes(self, intervals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return nodes z and weights under N(0, 1) in intervals (n, 2), which are halved until averages agree."""
