@@ -40,6 +40,12 @@ def test_cross_entropy_never_jumps_and_obeys_the_identities():
     assert float(found.train_error) < float(found.test_error)
 
 
+def test_cross_entropy_of_a_learner_that_stays_at_zero():
+    found = solve(asx.RiskMinimization(TASK, loss="cross_entropy", weight_decay=3.0), alpha=0.1)
+    assert found.status.item().startswith("converged: the penalty keeps S at zero")
+    assert float(found.test_error) == pytest.approx(2 * np.log(2), abs=3 * float(found.test_error_err))  # two rows
+
+
 @pytest.mark.slow
 def test_own_penalty_equals_the_built_in_ones():
     for parameterization, penalty in (("factorized", lambda t: t), ("full", lambda t: t**2)):

@@ -167,7 +167,8 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
     found = {name: mean_and_error([row[name] for row in rows]) for name in rows[0]}
     values, errors = ({name: pair[k] for name, pair in found.items()} for k in (0, 1))
     if len(rows) == len(NODE_SCRAMBLINGS):
-        least = _LEAST_SPREAD * np.median([errors[name] / abs(values[name]) for name in _ON_NODES if values[name]])
+        shares = [errors[name] / abs(values[name]) for name in _ON_NODES if values.get(name)]
+        least = _LEAST_SPREAD * float(np.median(shares)) if shares else 0.0
         for name in errors.keys() - _COUNTED:
             errors[name] = max(errors[name], least * abs(values[name]))
     return values, errors
