@@ -339,6 +339,20 @@ def test_a_bent_function_of_one_index_knows_no_tokens():
     assert 0.1 < one.overlap.item() < 0.9
 
 
+@pytest.mark.full
+def test_rotated_indices_of_a_link_whose_second_index_shows_in_one_sample_of_a_hundred():
+    """At alpha 1.14 one direction is known and nothing else is learned: the other one has its threshold near 2."""
+    (c, s), R = (0.338579044219006, 0.940937952691751), np.array([[-1.0, 0.0], [0.0, 1.0]])
+    R = R @ np.array([[c, s], [-s, c]])
+
+    def link(z):
+        u = R @ z
+        return jnp.where(jnp.abs(u[0]) > 2.61, 1.0, 0.0) + jnp.exp(-1.25 * (u[1] + 0.31) ** 2)
+
+    found = asx.solve(asx.BayesOptimal(asx.MultiIndex(link, 2)), alpha=1.14, progress=False)
+    np.testing.assert_allclose(R @ found.overlap.values @ R.T, np.diag([0.0, 1.0]), atol=2e-5)
+
+
 @SLOW
 def test_a_clipped_output_has_no_units():
     def clipped(Z):

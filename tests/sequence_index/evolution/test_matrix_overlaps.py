@@ -252,3 +252,18 @@ def test_a_known_direction_is_aimed_so_that_it_shows_nothing_of_another():
     assert found.v[0] < 1.1e-6
     assert abs(found.Q[0, 1]) < 1e-5
     assert abs(found.q[1] - p * alpha) < LIMIT * found.error[1] < 0.2 * p * alpha
+
+
+def test_a_known_direction_is_turned_also_beyond_the_learned_subspace():
+    """The direction of a rotated link was 7e-5 off when the other one was lost; another 1.6 % then seemed learned."""
+    true, off = np.array([0.6, 0.8]), np.array([0.6 - 7e-5 * 0.8, 0.8 + 7e-5 * 0.6])
+    known = Coordinates(np.zeros((2, 0)), False, known=off[:, None])
+    turned, _ = known.aimed(np.zeros(0), 1e6 * np.outer(true, true))
+    np.testing.assert_allclose(abs(turned.certain[:, 0] @ true), 1, atol=1e-15)
+    frame = np.array([[0.0], [0.0], [1.0]])
+    both = Coordinates(frame, False, known=np.append(off, 0.0)[:, None])
+    hat = np.diag([0.0, 0.0, 2.0]) + 1e6 * np.outer(np.append(true, 0.01), np.append(true, 0.01))
+    turned, x = both.aimed(np.array([0.3]), hat)
+    np.testing.assert_allclose(turned.certain.T @ turned.frame, 0, atol=1e-15)
+    np.testing.assert_allclose(turned.frame.T @ frame, 1, atol=1e-4)  # cos(0.01)
+    np.testing.assert_allclose(x, 0.3)

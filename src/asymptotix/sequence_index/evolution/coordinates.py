@@ -221,12 +221,13 @@ class Coordinates:
     def aimed(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
         """Return coordinates whose known directions are the leading eigenvectors of a precision matrix (P, P).
 
-        The eigenvectors are those within the span of learned and known directions.
+        The learned subspace moves as little as possible: it stays orthogonal to the known directions.
         """
-        both, known = np.concatenate([self.frame, self.certain], 1), self.certain.shape[1]
-        axes = both @ np.linalg.eigh(both.T @ hat @ both)[1]
-        space, x = self.turned(x, axes[:, : self.rank])
-        return replace(space, known=axes[:, len(axes[0]) - known :]), x
+        free = np.eye(len(hat))[:, _not_held(len(hat), self.held) > 0]
+        known = free @ np.linalg.eigh(free.T @ hat @ free)[1][:, free.shape[1] - self.certain.shape[1] :]
+        frame = np.linalg.svd(self.frame - known @ (known.T @ self.frame), full_matrices=False)[0]
+        space, x = self.turned(x, frame)
+        return replace(space, known=known), x
 
 
 def _not_held(P: int, held: Mapping[int, float] | None) -> np.ndarray:

@@ -138,7 +138,8 @@ class Dynamics(OverlapMap):
         """Return the point with its known directions turned to leading eigenvectors of E[g g^T] on coarse nodes.
 
         The iteration no longer moves a known direction. When it becomes known it is wrong by an angle of the order of
-        sqrt(1-q). Without the turn, samples that show only this direction would also seem to show the others.
+        sqrt(1-q), or by that of the subspace that was left when another direction was lost. Without the turn, samples
+        that show only this direction would also seem to show the others.
         """
         if self.channel.diagonal:
             return point
