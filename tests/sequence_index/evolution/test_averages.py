@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from asymptotix.numerics.linear_algebra import symmetric_basis
 from asymptotix.numerics.quadrature import sobol_uniforms
 from asymptotix.sequence_index.channels.attention.sign import SignAverager, SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel
@@ -175,10 +176,13 @@ def test_corrected_averages_with_rough_posteriors_are_those_with_better_ones(act
     assert abs((better.log_evidence - rough.log_evidence).mean() - shift) < LIMIT * error + 1e-6
 
 
-def test_long_products_are_cut_into_pieces_between_which_signals_are_obeyed(monkeypatch):
-    rows, matrix = np.random.default_rng(0).normal(size=(100, 30)), np.ones((30, 7))
-    looks = []
-    monkeypatch.setattr(averages, "_PRODUCTS_BETWEEN_LOOKS", 11 * matrix.size)
+def test_operators_in_parts_between_which_signals_are_obeyed(monkeypatch):
+    rng, basis, looks = np.random.default_rng(0), symmetric_basis(3), []
+    G, H = rng.normal(size=(2, 100, 9, 4))  # two tokens
+    monkeypatch.setattr(averages, "_PRODUCTS_AT_ONCE", 11 * 81)
     monkeypatch.setattr(averages.interrupts, "check", lambda: looks.append(1))
-    np.testing.assert_allclose(averages._in_pieces(rows, matrix), rows @ matrix, atol=1e-13)  # rounding of 30 terms
+    found = averages._forms(G, H, basis)
+    pairs = (array.reshape(100, 3, 3, 4) for array in (G, H))
+    expected = np.einsum("aij,nikt,bkl,njlt->nba", basis, next(pairs), basis, next(pairs))
+    np.testing.assert_allclose(found, expected, atol=1e-12)  # rounding of 324 terms
     assert len(looks) == 10

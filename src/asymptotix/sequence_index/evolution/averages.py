@@ -10,7 +10,7 @@ At overlap Q the student's field and the true index are jointly Gaussian per tok
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -37,8 +37,8 @@ from ..channels.protocol import (
 from ..channels.row_symmetry import RowSymmetry
 from .followed_moments import FollowedMoments
 
-#: Multiplications between two checks for interrupts, a fraction of a second on one core. If larger, Ctrl-C waits.
-_PRODUCTS_BETWEEN_LOOKS = 2**33
+#: Products of two Jacobians that are computed at once: two megabytes, which stay in a core's cache.
+_PRODUCTS_AT_ONCE = 2**18
 #: Accuracy of the posterior inside an average. Its errors of about 1e-3 per sample have random signs: cells that are
 #: four times finer change the averages by less than 1e-4.
 POSTERIOR_ACCURACY = Accuracy(fineness=2.0, cut=9.0)
@@ -241,7 +241,8 @@ class QuasiRandomAverager(Averager):
     def moments_and_operators(
         self, V: np.ndarray, frame: np.ndarray, basis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        squares, operators = squares_and_operators(self._all_posteriors(V), V, frame, basis)
+        posteriors = self._all_posteriors(V)
+        squares, operators = squares_and_operators([(posteriors[0], posteriors[-1])], V, frame, basis)
         Q = np.eye(len(V)) - V
         moments, operators = (self._mean(values, Q) for values in (squares, operators))
         moments, operators = symmetric_growth(self.channel.symmetry.of(V), frame, moments, operators)
@@ -300,32 +301,33 @@ def _score_of_row(posterior: Posterior, row: int, v: float) -> tuple[np.ndarray,
 
 
 def squares_and_operators(
-    posteriors: list[Posterior], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
+    pairs: Sequence[tuple[Posterior, Posterior]], V: np.ndarray, frame: np.ndarray, basis: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return squares g g^T (n, d, d) and operators <B_a, G B_b G^T> (n, b, b) of every sample.
+    """Return squares g h^T (n, d, d) and operators <B_a, G B_b H^T> (n, b, b) of every sample, summed over pairs.
 
-    See :meth:`QuasiRandomAverager.moments_and_operators`. Two posteriors from independent lists give one factor each.
+    See :meth:`QuasiRandomAverager.moments_and_operators`. A pair gives one factor each: the same posterior twice, or
+    two posteriors from independent lists.
     """
-    g, h = (frame.T @ score(posteriors[k], V) for k in (0, -1))
-    G, H = (_pairs(score_jacobian(posteriors[k], V), frame) for k in (0, -1))
-    d = frame.shape[1]
-    # tr(B_a G B_b H^T) is linear in the products G_ik H_jl, summed over tokens.
-    products = (G @ np.swapaxes(H, 1, 2)).reshape(len(G), d**4)
-    forms = np.einsum("aij,bkl->ikjlab", basis, basis).reshape(d**4, len(basis) ** 2)
-    operators = _in_pieces(products, forms).reshape(len(G), len(basis), len(basis))
-    return _symmetric(g @ np.swapaxes(h, 1, 2)), _symmetric(operators)
+    g, h = (np.concatenate([frame.T @ score(pair[side], V) for pair in pairs], 2) for side in (0, 1))
+    G, H = (np.concatenate([_pairs(score_jacobian(pair[side], V), frame) for pair in pairs], 2) for side in (0, 1))
+    return _symmetric(g @ np.swapaxes(h, 1, 2)), _symmetric(_forms(G, H, basis))
 
 
-def _in_pieces(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return ``rows @ matrix``, computed in pieces of less than a second with a check for interrupts between them.
+def _forms(G: np.ndarray, H: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Return tr(B_a G B_b H^T), an array (n, b, b) with a and b in either order, from :func:`_pairs`.
 
-    For eight indices the whole product takes ten seconds.
+    Products G_ik H_jl, summed over tokens, are contracted with B_a over i, j, then with B_b over k, l. Parts of the
+    samples whose products stay in the cache are computed one after the other, with a check for interrupts in between.
     """
-    found = np.empty((len(rows), matrix.shape[1]), np.result_type(rows, matrix))
-    each = max(1, _PRODUCTS_BETWEEN_LOOKS // matrix.size)
-    for start in range(0, len(rows), each):
+    b, d = basis.shape[:2]
+    found, flat = np.empty((len(G), b, b)), basis.reshape(b, d * d)
+    each = max(1, _PRODUCTS_AT_ONCE // d**4)
+    for start in range(0, len(G), each):
         interrupts.check()
-        np.matmul(rows[start : start + each], matrix, out=found[start : start + each])
+        part = slice(start, start + each)
+        products = (G[part] @ np.swapaxes(H[part], 1, 2)).reshape(-1, d, d, d, d)
+        half = products.transpose(0, 2, 4, 1, 3).reshape(-1, d * d) @ flat.T
+        np.matmul(flat, half.reshape(-1, d * d, b), out=found[part])
     return found
 
 

@@ -125,7 +125,7 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     lost = ~np.isfinite(found.log_evidence)
     if lost.any():
         raise FloatingPointError(f"the channel lost {lost.sum()} outputs at zero overlap")
-    tables = squares_and_operators([found], np.eye(P), np.eye(P), symmetric_basis(P))
+    tables = squares_and_operators([(found, found)], np.eye(P), np.eye(P), symmetric_basis(P))
     # Probabilities of the values are Z_out; if these do not sum to one, the frequencies of the draws are used.
     share = np.exp(found.log_evidence)[None]
     if abs(share.sum() - 1) > _WHOLE:

@@ -53,7 +53,13 @@ class Table(NamedTuple):
     def at(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return both conditional means at outputs (m,)."""
         columns = np.concatenate([self.first, self.second.reshape(len(self.y), -1)], 1)
-        values = np.stack([np.interp(y, self.y, column) for column in columns.T], 1)
+        if len(self.y) == 1:
+            values = np.repeat(columns, len(y), axis=0)
+        else:
+            left = np.clip(np.searchsorted(self.y, y) - 1, 0, len(self.y) - 2)
+            gap = np.maximum(self.y[left + 1] - self.y[left], np.finfo(float).tiny)
+            share = np.clip((y - self.y[left]) / gap, 0.0, 1.0)[:, None]
+            values = (1 - share) * columns[left] + share * columns[left + 1]
         n = self.first.shape[1]
         return values[:, :n], values[:, n:].reshape(-1, n, n)
 
@@ -99,11 +105,7 @@ def _randomisation(channel: Channel, number: int) -> ControlledMeans:
     # Products take longest. The second and third term are computed as one, the product of G_a and z z^T - I - G_b.
     beyond = own[0] - b[0], own[1] - b[1] + np.eye(P * M)
     own, a, b, beyond = (_as_posterior(*moments, P, M, unseen) for moments in (own, a, b, beyond))
-    parts = (
-        squares_and_operators([left, right], np.eye(P), np.eye(P), symmetric_basis(P))
-        for left, right in ((own, b), (a, beyond))
-    )
-    squares, operators = (np.add(*both) for both in zip(*parts, strict=True))
+    squares, operators = squares_and_operators([(own, b), (a, beyond)], np.eye(P), np.eye(P), symmetric_basis(P))
     values = np.concatenate([squares.reshape(len(z), -1), operators.reshape(len(z), -1)], 1)
     return ControlledMeans.of(values, hermite_polynomials(z, _MOST_CONTROLS))
 
@@ -140,6 +142,7 @@ def _table(z: np.ndarray, y: np.ndarray) -> Table:
     return Table(y, first, second.reshape(len(y), z.shape[1], -1))
 
 
+@lru_cache(maxsize=8)
 def window_edges(count: int, smallest: int, largest: int, share: int) -> np.ndarray:
     """Return the edges of windows of sorted draws: equal ones in the bulk, ever narrower ones towards both ends.
 
@@ -147,6 +150,6 @@ def window_edges(count: int, smallest: int, largest: int, share: int) -> np.ndar
     """
     edges = [0]
     while edges[-1] < count // 2:
-        edges.append(edges[-1] + int(np.clip(edges[-1] // share, smallest, largest)))
+        edges.append(edges[-1] + min(max(edges[-1] // share, smallest), largest))
     left = np.array([edge for edge in edges if edge <= count // 2 - smallest])
     return np.unique(np.concatenate([left, [count // 2], count - left]))
