@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from time import perf_counter
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...core.progress import Say
 from .. import streams
 from ..channels.protocol import Averager, Averages, Channel, Correction
 from ..channels.row_symmetry import RowSymmetry
@@ -27,6 +29,48 @@ RANDOMISATIONS, RANDOMISATIONS_DRAWN = 8, 16
 MOST_BLOCKS, CORRECTING = 32, (2**8, 2**10)
 #: Largest number of blocks for one number of a threshold, without and with posteriors from draws.
 MOST_BLOCKS_OF_THRESHOLD, MOST_BLOCKS_DRAWN = 16, 4
+
+Seen = TypeVar("Seen")
+Found = TypeVar("Found")
+
+
+class Judged(NamedTuple, Generic[Found]):
+    """A result from some blocks of nodes, its error, and whether further blocks are not needed."""
+
+    found: Found
+    error: float
+    enough: bool
+
+
+def with_blocks(
+    seen: list[Seen],
+    judged: Callable[[list[Seen]], Judged[Found]],
+    on_block: Callable[[Found, int], Iterable[Seen]],
+    most: int,
+    tolerance: float,
+    say: Say,
+) -> Judged[Found]:
+    """Add blocks of nodes until a result is accurate enough, or until there are ``most`` of them.
+
+    Parameters
+    ----------
+    seen : list
+        Evaluations on the first blocks; further ones are appended.
+    judged : callable
+        Returns the result of these evaluations.
+    on_block : callable
+        Evaluates the block with a given number, or several from this number on, near a result.
+    most : int
+    tolerance : float
+        For the text of the progress only.
+    say : callable
+    """
+    while True:
+        result = judged(seen)
+        if result.enough or len(seen) >= most:
+            return result
+        say(f"block {len(seen) + 1} of at most {most}, error {result.error:.1e}, tolerance {tolerance:.1e}")
+        seen.extend(on_block(result.found, len(seen)))
 
 
 class Nodes:

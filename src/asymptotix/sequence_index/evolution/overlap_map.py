@@ -160,12 +160,7 @@ class OverlapMap:
 
     def growth_of_nothing(self, tolerance: float, most: int, say: Say = quietly) -> Instability:
         """Return the instability of zero overlap, its rate to a relative ``tolerance``, on at most ``most`` blocks."""
-
-        def block(number: int) -> Averager:
-            say(f"block {number + 1} of at most {most}")
-            return self.nodes.block_at_zero(number)
-
-        return sampled_instability_at_zero(self.channel, block, tolerance, most)
+        return sampled_instability_at_zero(self.channel, self.nodes.block_at_zero, tolerance, most, say)
 
     def entered(self, point: Point, found: Instability) -> Point:
         """Return the point with the unstable directions added.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ...numerics.linear_algebra import to_logit
 from ...numerics.threads import in_threads
 from ..channels.protocol import HALF_WRONG, Averager, Averages, Correction
 from .coordinates import PRECISIONS
-from .nodes import MOST_BLOCKS, Nodes
+from .nodes import MOST_BLOCKS, Judged, Nodes, with_blocks
 from .overlap_map import OverlapMap
 from .point import Point
 
@@ -150,17 +150,20 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     systematic = systematic + abs(certain @ certain.T) / PRECISIONS[1]  # the smallest 1-q that is followed
     # More blocks reduce the scatter only: if the systematic error is too large, not all of them are used.
     aim = max(tolerance - float(systematic.max()), tolerance / 2)
-    while True:
-        end, errors = predictions.end(seen[-1].point), predictions.error(seen[-1].point)
-        error, blocks = float(errors.max()), len(seen)
-        if moving or (error <= aim and blocks in BLOCKS) or blocks == most:
-            break
-        say(f"block {blocks + 1} of at most {most}, error {error:.1e}, tolerance {tolerance:.1e}")
-        for there in _on_more_blocks(evolution, end, blocks_of, blocks, correction):
+
+    def judged(seen: list[_Evaluation]) -> Judged[Point]:
+        error = float(predictions.error(seen[-1].point).max())
+        enough = bool(moving) or (error <= aim and len(seen) in BLOCKS)
+        return Judged(predictions.end(seen[-1].point), error, enough)
+
+    def on_block(end: Point, number: int) -> Iterator[_Evaluation]:
+        for there in _on_more_blocks(evolution, end, blocks_of, number, correction):
             predictions.add(there, inverse)
-            seen.append(there)
+            yield there
+
+    end = with_blocks(seen, judged, on_block, most, tolerance, say).found
     pooled = _pooled(seen, end)
-    errors = errors + systematic + _errors_of_axes(end, pooled.second_moment)
+    errors = predictions.error(seen[-1].point) + systematic + _errors_of_axes(end, pooled.second_moment)
     error = float(errors.max())
     remarks = [_of_what_is_known(evolution, known)] if known else []
     averages = nodes.with_evidence(pooled, end.V)

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit, ndtri
 
+from ...core.progress import Say, quietly
 from ...numerics.linear_algebra import symmetric_basis
 from ...numerics.quadrature import Estimate, error_of_mean, sobol_uniforms
 from .. import streams
@@ -21,6 +22,7 @@ from ..channels.row_symmetry import probes, same_outputs
 from ..channels.sign_changes import refuse_seen_signs
 from .averages import QuasiRandomAverager, squares_and_operators
 from .instability import NO_MOMENT, Instability, analysed, instability, largest_rates
+from .nodes import Judged, with_blocks
 from .sorting.sorted_outputs import FEW_VALUES, instability_from_sorted_outputs, unseen_symmetry
 
 #: Nodes per randomisation of a sampled curvature, and number of randomisations.
@@ -37,32 +39,38 @@ _WHOLE = 1e-6
 
 
 def sampled_instability_at_zero(
-    channel: Channel, block: Callable[[int], Averager], tolerance: float, most: int = 8
+    channel: Channel, block: Callable[[int], Averager], tolerance: float, most: int = 8, say: Say = quietly
 ) -> Instability:
     """Return the instability of zero overlap, on as many blocks as a relative ``tolerance`` of the rate needs.
 
     No blocks are needed if the observation is one number. With few values there is one posterior for each, with many
     values draws are sorted.
     """
-    P, blocks = channel.indices, []
-    floor = least_moment(channel)
+    P, floor = channel.indices, least_moment(channel)
+    say(f"block 1 of at most {most}")
     if channel.exact_averager() is not None:
         exact = block(0)
         found = instability([exact], np.eye(P), np.eye(P), floor)
         return found._replace(error=exact.accuracy * found.rate)
     if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
         return _of_one_number(channel, tolerance)
-    while True:
-        one = block(len(blocks))
-        blocks.append(one.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P)))
+
+    def on(average: Averager) -> tuple[np.ndarray, np.ndarray]:
+        return average.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P))
+
+    first = block(0)
+    blocks = [on(first)]
+    bias = _bias_at_zero(first, P, blocks[0][1])
+
+    def judged(blocks: list[tuple[np.ndarray, np.ndarray]]) -> Judged[Instability]:
         moments, operators = (np.mean(part, axis=0) for part in zip(*blocks, strict=True))
         found = analysed(moments, operators, np.eye(P), floor, noisy=True)
-        if len(blocks) == 1:
-            bias = _bias_at_zero(one, P, operators)
         # If directions are learned at any alpha, the rate of the rest is computed later, with these learned.
-        enough = found.error <= max(tolerance, bias) * found.rate
-        if enough or found.starts_by_itself or len(blocks) >= most or found.rate == 0:
-            return found._replace(error=float(np.hypot(found.error, bias * found.rate)))
+        enough = found.error <= max(tolerance, bias) * found.rate or found.starts_by_itself or found.rate == 0
+        return Judged(found, found.error / max(found.rate, NO_MOMENT), enough)
+
+    found = with_blocks(blocks, judged, lambda _, number: [on(block(number))], most, tolerance, say).found
+    return found._replace(error=float(np.hypot(found.error, bias * found.rate)))
 
 
 def _bias_at_zero(block: Averager, P: int, operators: np.ndarray) -> float:

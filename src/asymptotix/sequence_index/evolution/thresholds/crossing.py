@@ -19,6 +19,7 @@ from ....core.progress import Say
 from ....numerics.linear_algebra import symmetric_basis
 from ...channels.protocol import HALF_WRONG, Averager, Averages
 from ..instability import Instability, analysed, largest_rates
+from ..nodes import Judged, with_blocks
 from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import NO_GROWTH, SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
@@ -63,6 +64,14 @@ class _CrossingRows(NamedTuple):
         return np.concatenate([self.residuals, growth[:, None]], 1)
 
 
+class _Predicted(NamedTuple):
+    """The unknowns (m + 1,) of the crossing, the last step of log alpha, and the operators (R, b, b) before it."""
+
+    unknowns: np.ndarray
+    move: float
+    operators: np.ndarray
+
+
 class _CrossingSearch:
     """Newton's method for one crossing, on blocks of nodes."""
 
@@ -99,21 +108,24 @@ def crossing(evolution: OverlapMap, at: Point, tolerance: float, say: Say) -> Cr
     here, slopes, settled = _approached(search, near, np.append(at.x, np.log(at.alpha)), tolerance)
     seen = [better := here if first is near else search.evaluated(first, here.unknowns)]
     bias = _systematic_error(search, first, seen[0], slopes)
-    while True:
+
+    def judged(seen: list[_CrossingRows]) -> Judged[_Predicted]:
         together = _CrossingRows(*(np.mean(parts, axis=0) for parts in zip(*seen, strict=True)))
         moves = -np.linalg.solve(slopes, together.equations.T).T
         of_blocks = np.stack([np.linalg.solve(slopes, rows.equations.T)[-1] for rows in seen])
         error = scatter_of_blocks(of_blocks, moves[:, -1])
-        end = together.unknowns + _bounded(moves.mean(0))
         enough = error <= SCATTER_SHARE * max(tolerance, bias) and fill_a_net(len(seen))
-        if not settled or enough or len(seen) == nodes.most_blocks:
-            break
-        say(f"block {len(seen) + 1} of at most {nodes.most_blocks}, error {error:.1e}, tolerance {tolerance:.1e}")
+        end = together.unknowns + _bounded(moves.mean(0))
+        return Judged(_Predicted(end, moves[:, -1].mean(), together.operators), error, enough or not settled)
+
+    def on_block(near: _Predicted, number: int) -> list[_CrossingRows]:
         # The improvement by a better block has little noise: the one of the first block is added to all others.
-        seen.append(search.evaluated(nodes.block(len(seen)), end).plus(better, here))
-    point, error = search.point(end), np.linalg.norm([error, bias, _CURVED * moves[:, -1].mean()])
-    moments = np.zeros((len(moves), *[search.frame.shape[1]] * 2))  # nothing starts by itself here
-    found = analysed(moments, together.operators, search.frame, np.inf, noisy=False)
+        return [search.evaluated(nodes.block(number), near.unknowns).plus(better, here)]
+
+    (end, move, operators), error, _ = with_blocks(seen, judged, on_block, nodes.most_blocks, tolerance, say)
+    point, error = search.point(end), np.linalg.norm([error, bias, _CURVED * move])
+    moments = np.zeros((len(operators), *[search.frame.shape[1]] * 2))  # nothing starts by itself here
+    found = analysed(moments, operators, search.frame, np.inf, noisy=False)
     threshold = Threshold(point.alpha, float(point.alpha * error)).checked(tolerance)
     return Crossing(threshold.unless("" if settled else "the crossing did not settle"), found, point)
 

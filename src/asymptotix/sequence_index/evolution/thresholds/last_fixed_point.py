@@ -14,16 +14,18 @@ w is a left null vector.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import fminbound
 
-from ....core.progress import Say
+from ....core.progress import Say, under
 from ....numerics.iteration import fixed_point
 from ...channels.protocol import HALF_WRONG, Averager
 from ..coordinates import KNOWN_LOGIT
 from ..dynamics import NEARLY_EXACT
+from ..nodes import Judged, with_blocks
 from ..overlap_map import OverlapMap
 from ..point import Point
 from .threshold import SCATTER_SHARE, Threshold, fill_a_net, scatter_of_blocks
@@ -198,17 +200,21 @@ def _on_more_nodes(evolution: OverlapMap, branch: _Branch, tolerance: float, say
     say("the largest alpha on more nodes")
     first = nodes.better_block(0)
     rows, bias = [log_alphas(first)], _systematic_error(branch, first, weights)
-    added = 0.0
-    while True:
+
+    @cache
+    def added() -> np.ndarray | float:
+        """Return the improvement by a better block, which has little noise."""
+        return 0.0 if first is nodes.block(0) else rows[0] - log_alphas(nodes.block(0))
+
+    def judged(rows: list[np.ndarray]) -> Judged[float]:
         scatter = scatter_of_blocks(np.stack(rows))
         enough = scatter <= SCATTER_SHARE * max(tolerance, bias) and fill_a_net(len(rows))
-        if enough or len(rows) == nodes.most_blocks:
-            break
-        say(f"the largest alpha on block {len(rows) + 1} of at most {nodes.most_blocks}, error {scatter:.1e}")
-        if len(rows) == 1 and first is not nodes.block(0):  # the improvement by a better block has little noise
-            added = rows[0] - log_alphas(nodes.block(0))
-        rows.append(log_alphas(nodes.block(len(rows))) + added)
-    alpha = float(np.exp(np.mean(rows)))
+        return Judged(float(np.exp(np.mean(rows))), scatter, enough)
+
+    def on_block(_: float, number: int) -> list[np.ndarray]:
+        return [log_alphas(nodes.block(number)) + added()]
+
+    alpha, scatter, _ = with_blocks(rows, judged, on_block, nodes.most_blocks, tolerance, under("largest alpha", say))
     return Threshold(alpha, float(alpha * np.hypot(scatter, bias))).checked(tolerance)
 
 

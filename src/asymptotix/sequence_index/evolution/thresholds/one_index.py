@@ -20,11 +20,13 @@ from ....core.progress import Say, quietly
 from ....numerics.linear_algebra import from_logit, to_logit
 from ....numerics.quadrature import error_of_mean
 from ..dynamics import NEARLY_EXACT
-from ..nodes import MOST_BLOCKS_DRAWN
+from ..nodes import MOST_BLOCKS_DRAWN, Judged, with_blocks
 from ..overlap_map import OverlapMap
 from ..refinement import BLOCKS
 from .threshold import NO_GROWTH, UNCORRECTED_SHARE, StaircaseStep, Threshold, along, not_below
 
+#: Largest number of steps on the first block.
+_APPROACHES = 8
 #: An index may come first on more nodes if its log growth exceeds minus this where another grows on coarse nodes.
 _CLOSE = 0.1
 
@@ -85,20 +87,28 @@ def _located(branch: OneIndexBranch, crossing: _Crossing, tolerance: float, say:
         move = -growth[:, index] / slope_growth
         return x + move, np.exp(log_alpha + slope_alpha * move)
 
-    ends: list[np.ndarray] = []
-    alpha, error = np.array([np.nan]), np.inf
-    for _ in range(most + 8):
-        known = f", error {error / alpha.mean():.1e}, tolerance {tolerance:.1e}" if ends else ""
-        say(f"block {len(ends) + 1} of at most {most}{known}")
-        x_r, end = predicted(x, len(ends))
-        if ends or abs((x_r.mean() - x) * slope_alpha) < 0.1:  # otherwise too far for a linear step
-            ends.append(end)
+    say(f"block 1 of at most {most}")
+    ends: list[tuple[float, np.ndarray]] = []
+    for _ in range(_APPROACHES):
+        before, (x_r, end) = x, predicted(x, 0)
         x = float(x_r.mean())
-        if ends:
-            alpha = np.mean(ends, axis=0)
-            error = float(error_of_mean(alpha))
-            if len(ends) == most or (len(ends) in BLOCKS and error < 0.75 * tolerance * alpha.mean()):
-                break
+        if abs((x - before) * slope_alpha) < 0.1:  # otherwise too far for a linear step
+            ends.append((x, end))
+            break
+    if not ends:
+        return Threshold(np.nan, np.inf).checked(tolerance)
+
+    def judged(ends: list[tuple[float, np.ndarray]]) -> Judged[np.ndarray]:
+        alpha = np.mean([alpha for _, alpha in ends], axis=0)
+        error = float(error_of_mean(alpha) / alpha.mean())
+        return Judged(alpha, error, len(ends) in BLOCKS and error < 0.75 * tolerance)
+
+    def on_block(_: np.ndarray, number: int) -> list[tuple[float, np.ndarray]]:
+        x_r, end = predicted(ends[-1][0], number)
+        return [(float(x_r.mean()), end)]
+
+    alpha, error, _ = with_blocks(ends, judged, on_block, most, tolerance, say)
+    x, error = ends[-1][0], error * alpha.mean()
     if branch.evolution.channel.careful_enough is not None:
         say("bias of few draws")
         bias = predicted(x, 0)[1] - predicted(x, 0, careful=True)[1]
