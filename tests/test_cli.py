@@ -1,3 +1,4 @@
+import csv
 import io
 import os
 import re
@@ -324,6 +325,8 @@ def test_a_table_is_written_where_the_suffix_asks_for_one(toml, tmp_path):
     header, *rows = (tmp_path / "curve.csv").read_text().splitlines()
     assert "alpha" in header
     assert len(rows) >= 4
+    cells = [cell for row in csv.reader([header, *rows]) for cell in row]
+    assert not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)  # a spreadsheet would compute them
     assert '"overlap[index 1, index 2]"' in header  # the column of a number has the name that the printed table has
     assert_one_sentence(run("solve", toml(), "--out", tmp_path / "curve.txt"), "must end in .nc", "curve.txt")
 

@@ -1,10 +1,13 @@
 """What a user has set for programs of his own changes nothing in ours: numbers, errors, random draws."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +101,50 @@ def test_settings_of_the_user_change_no_digit(names, expected):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_user_changes_no_digit(setting, expected):
     assert computed(SETTINGS[setting]) == expected
+
+
+THEORIES = """
+import json
+import jax.numpy as jnp
+import numpy as np
+import asymptotix as asx
+training = asx.RiskMinimization(asx.AttentionIndex(noise=0.5), weight_decay=0.1)
+square = asx.BayesOptimal(asx.MultiIndex(lambda z: z[0] ** 2, 1, 0.1))
+tokens = np.random.default_rng(0).normal(size=(6, 3, 4))
+network = asx.AttentionPaths(query_key=(np.ones((2, 4, 4)),), readout=0)
+paths = asx.PathPosterior(network, tokens, np.sign(tokens[:, 0, 0]), temperature=0.3)
+WORKS = [
+    lambda: asx.solve(training, alpha=[0.5, 1.0], progress=False).test_error,
+    lambda: asx.solve(square, alpha=0.9, progress=False).overlap,
+    lambda: asx.solve(paths, width=5.0, progress=False).order_parameter,
+    lambda: asx.simulate(square, asx.GAMP(iterations=3), alpha=1.0, dim=30, seeds=1, progress=False).overlap,
+]
+def computed(work):
+    return np.asarray(work()).ravel().tolist()
+"""
+
+
+@pytest.mark.slow
+def test_works_in_several_threads_at_once_give_the_numbers_of_one_after_the_other():
+    names: dict[str, Any] = {}
+    exec(THEORIES, names)
+    works, computed = names["WORKS"], names["computed"]
+    alone = [computed(work) for work in works]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(computed, 2 * works)) == 2 * alone
+
+
+@pytest.mark.slow
+def test_kernels_that_numba_does_not_compile_give_the_same_numbers():
+    """Loops in Python: only training, whose spectra take few of them, ends within seconds."""
+    names: dict[str, Any] = {}
+    exec(THEORIES, names)
+    command = [sys.executable, "-c", f"{THEORIES}\nprint(json.dumps(computed(WORKS[0])))"]
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    # Compiled kernels may fuse a multiplication and an addition, which rounds differently.
+    np.testing.assert_allclose(json.loads(finished.stdout), names["computed"](names["WORKS"][0]), rtol=1e-12)
 
 
 def rank_and_type() -> tuple[object, ...]:
