@@ -173,10 +173,11 @@ def test_drivers_killed_at_random_moments(laboratory, monkeypatch, seed):
     """Twenty in all, with other numbers of workers and the other way round: together they do it once."""
     lab, rng = laboratory(seconds=0.05, points=30), random.Random(seed)
     for turn in range(10):
-        executor = rng.choice([None, None, 1, 2])
+        executor, begun = rng.choice([None, None, 1, 2]), len(lab.begun_by())
         with lab.driver(executor, reverse=bool(turn % 2)) as process:
-            # A moment between its first step and some chunks; a pool has its workers to start before.
-            time.sleep(rng.uniform(0.0, 0.5 if executor is None else 3.0))
+            if turn % 3:  # at work, however long a loaded machine takes until then; else maybe before its first chunk
+                wait_until(lambda n=begun: len(lab.begun_by()) > n or process.poll() is not None, "it begins or ends")
+            time.sleep(rng.uniform(0.0, 0.15 if turn % 3 else 0.5))
             process.kill()
             process.wait()
             wait_until(lambda group=process.pid: not living(group), "the workers of a killed driver end")
