@@ -10,6 +10,7 @@ import xarray as xr
 
 import asymptotix as asx
 from asymptotix.figures import deep_trec
+from asymptotix.figures.making.claims import PublishedFigure
 from asymptotix.figures.making.registry import FIGURES
 from fake_trec import write_trec
 
@@ -45,7 +46,7 @@ def history(first, second, seeds=8):
 )
 def test_verdicts_follow_from_the_curves(first, second, seeds, holds):
     runs = {name: history(first, second, seeds) for name in ("released", "printed")}
-    findings = deep_trec._findings(runs, epochs=40)
+    findings = deep_trec._findings(PublishedFigure("deep/fig3-right"), runs, epochs=40)
     assert [claim.holds for claim in findings.claims] == [holds[0], holds[0], holds[1], holds[1]] * 2
     assert f"and in {seeds if first[1] < second[1] else 0} of {seeds} runs" in findings.claims[2].found
     assert not any("instead of 40" in remark for remark in findings.remarks)

@@ -18,7 +18,9 @@ from asymptotix.attention_paths.training.trainable import drawn_start
 from asymptotix.figures import images
 from asymptotix.figures.image_parts import at_widths, collected, image_claims, pruned, trained_heads, without_heads
 from asymptotix.figures.making import reproduce
+from asymptotix.figures.making.claims import PublishedFigure, beyond
 from asymptotix.figures.making.parts import Parts
+from asymptotix.figures.making.record import Claim
 from data_stand_ins import write_stand_in
 
 HEADS = (3, 2)
@@ -145,7 +147,7 @@ def test_errors_over_networks_are_those_of_few():
 
 
 def test_what_one_network_does_not_show_is_not_decided():
-    claim = image_claims.Claim("it gains", "yes", "here", "-3.0 ± 0.1", False)
+    claim = Claim("it gains", "yes", "here", "-3.0 ± 0.1", False)
     assert image_claims.of_networks(claim, 1).holds is None
     assert image_claims.of_networks(claim, 3).holds is False
 
@@ -260,15 +262,16 @@ def test_renaming_heads_finds_a_matrix_again():
 
 @pytest.mark.parametrize(("value", "holds"), [(1.0, True), (-1.0, False), (0.3, None)])
 def test_a_difference_within_two_errors_decides_nothing(value, holds):
-    assert image_claims.beyond(value, 0.2) is holds
+    assert beyond(value, 0.2, errors=image_claims.ERRORS) is holds
 
 
 def test_where_the_network_is_not_the_published_one_nothing_is_decided():
-    claim = image_claims.base_claim(90.0, 1.0)
+    said = PublishedFigure("paths/fig3")
+    claim = image_claims.base_claim(said, 90.0, 1.0)
     assert claim.holds is True
-    assert image_claims.base_claim(80.0, 1.0).holds is False
-    assert images._judged([claim], images._scale(**images.FULL))[0].holds is True
-    assert images._judged([claim], images._scale(**images.QUICK))[0].holds is None
+    assert image_claims.base_claim(said, 80.0, 1.0).holds is False
+    assert images._judged(said, [claim], images._scale(**images.fig3.settings_of("paper")))[0].holds is True
+    assert images._judged(said, [claim], images._scale(**images.fig3.settings_of("quick")))[0].holds is None
 
 
 # ---------------------------------------------------------------------------------------------- networks

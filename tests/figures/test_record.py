@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 
 from asymptotix import compare, simulate, solve
-from asymptotix.figures.making.record import Agreement, Claim, Findings, agreement, number_claim
+from asymptotix.figures.making.record import Agreement, Claim, Findings, agreement
 from toy import ToyLearning, ToyRegression, ToyRun
-
-
-@pytest.mark.parametrize(
-    ("published", "found", "error", "rounding", "holds"),
-    [(0.14, 0.1436, 0.0, 0.005, True), (0.14, 0.1855, 1e-7, 0.005, False), (0.14, 0.16, 0.006, 0.005, True)],
-)
-def test_a_number_holds_within_its_rounding_and_three_errors(published, found, error, rounding, holds):
-    assert number_claim("x", published, "text", found, error, rounding=rounding).holds is holds
 
 
 def test_verdicts():

@@ -10,9 +10,10 @@ import pytest
 import xarray as xr
 
 from asymptotix.figures.making import gallery, registry, reproduce
+from asymptotix.figures.making.claims import PublishedClaim
 from asymptotix.figures.making.drawing import panels
 from asymptotix.figures.making.parts import Parts
-from asymptotix.figures.making.record import Findings, agreement, number_claim
+from asymptotix.figures.making.record import Findings, agreement
 from asymptotix.figures.making.registry import Size, figure
 from toy import ToyLearning, ToyRegression, ToyRun
 
@@ -28,8 +29,8 @@ def toy_figure(parts: Parts, *, seeds: int):
     picture, (axis,) = panels(size=(3, 2))
     axis.plot(grid["square"])
     close = agreement("overlap", parts.compare(theory, runs), "overlap", index=0, index_other=0)
-    claim = number_claim("overlap at 0.4", 0.4, "Section 1", float(theory.overlap[1, 0, 0]), 1e-6, rounding=0.005)
-    return picture, Findings([close], [claim], ["A remark."])
+    claim = PublishedClaim("overlap at 0.4", 0.4, "Section 1", "equals", rounding=0.005)
+    return picture, Findings([close], [claim.judged(float(theory.overlap[1, 0, 0]), error=1e-6)], ["A remark."])
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from asymptotix.numerics.iteration import QuasiNewton, continuation_steps, fixed_point
+from asymptotix.numerics.iteration import QuasiNewton, continuation_steps, fixed_point, increasing_root
 
 
 def test_plain_iteration_is_the_dynamics():
@@ -229,3 +229,20 @@ def test_chaos_and_drifts_are_no_cycles():
         found = fixed_point(step, [0.2], tolerance=1e-12, max_steps=200)
         assert not found.converged
         assert "cycles" not in found.status
+
+
+def test_increasing_roots_are_found_from_both_sides_of_a_pole() -> None:
+    """Functions 1/(1 - x) - c on brackets that end at the pole, where nothing is evaluated, and one that is zero."""
+    c = np.array([1e-3, 0.5, 2.0, 1e6])
+
+    def excess(x: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert (x < 1).all()
+        return 1 / (1 - x) - c[active], 1 / (1 - x) ** 2
+
+    found = increasing_root(excess, np.full(4, -2000.0), np.ones(4))
+    np.testing.assert_allclose(found, 1 - 1 / c, rtol=1e-13)
+    from_near = increasing_root(excess, np.full(4, -2000.0), np.ones(4), start=1 - 1.001 / c)
+    np.testing.assert_allclose(from_near, found, rtol=1e-13)
+    rough = increasing_root(excess, np.full(4, -2000.0), np.ones(4), close=1e-2)
+    assert (abs(rough - found) < 1e-2).all()
+    assert increasing_root(excess, np.zeros(0), np.zeros(0)).shape == (0,)

@@ -26,6 +26,8 @@ SINGLE = 1e-4
 CELLS = 1e-4
 #: Sixty steps of Adam divide by the root of a small mean square, which amplifies the rounding further.
 ADAM = 1e-3
+#: A cosine without the norm of the teacher, which is not reported any more.
+GONE = {"published_cosine", "published_cosine_trace"}
 #: What a run took is its own.
 CLOCK = ("cpu_seconds",)
 #: Averaged otherwise today, one index by quadrature and two layers by another cubature: the same within three of the
@@ -130,8 +132,8 @@ def test_saved_again_it_stays_the_same(name, tmp_path):
 def test_numbers_are_those_of_today(name):
     old, relative = read(name), SAVED[name][4]
     new = computed_anew(old)
-    assert set(new.ds.variables) >= set(old.ds.variables)
-    for variable in map(str, old.ds.data_vars):
+    assert set(new.ds.variables) >= set(old.ds.variables) - GONE
+    for variable in set(map(str, old.ds.data_vars)) - GONE:
         before, now = old[variable].values, new[variable].values
         if variable in RESERVED:
             continue  # what was called converged then need not have met its tolerance

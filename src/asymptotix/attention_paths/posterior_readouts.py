@@ -157,13 +157,11 @@ def _predictor(
     """Return the predictor of one point: from its draws if the result has draws, otherwise from U."""
     if not np.isfinite(U).all():
         return NoPrediction(problem.labels)
-    temperature, s_0 = problem.temperature, problem.prior_variances[0]
-    predictor = Predictor(xi, problem.labels, U, temperature, s_0)
+    predictor = Predictor(xi, problem.labels, U, problem.temperature, problem.prior_variances[0])
     draws = _draws(problem, result, "order_parameter_draws", position)
     if draws is None:
         return predictor
-    weights = _draws(problem, result, "path_weights_draws", position)
-    return DrawsPredictor(xi, predictor, draws, weights, temperature=temperature, prior_variance=s_0)
+    return DrawsPredictor(predictor, draws, _draws(problem, result, "path_weights_draws", position))
 
 
 def _draws(problem: LearnedPosterior, result: Result, name: str, position: Mapping[str, int]) -> np.ndarray | None:

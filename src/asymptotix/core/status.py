@@ -86,6 +86,17 @@ class Status(enum.Enum):
         return max(begun, key=lambda status: len(status.sentence), default=cls.NOT_CONVERGED)
 
 
+def of_movement(what: str, change: float, limit: float, period: str, advice: str) -> tuple[Status, str]:
+    """Return the status of a run that has converged if a ``change`` is at most the ``limit``, and the sentence.
+
+    >>> of_movement("S still moves by", 0.02, 0.001, "per iteration", "increase iterations")[1]
+    'not converged: S still moves by 0.02 per iteration (limit 0.001); increase iterations'
+    """
+    if change <= limit:
+        return Status.CONVERGED, Status.CONVERGED.sentence
+    return Status.NOT_CONVERGED, f"not converged: {what} {change:.2g} {period} (limit {limit:.2g}); {advice}"
+
+
 _MORE_WORK = "more iterations, epochs or steps, or a larger dim"
 _ANOTHER_START = "another alpha, a start nearby (start=) or a larger tolerance"
 _ADVICE = {

@@ -15,11 +15,6 @@ import xarray as xr
 import asymptotix as asx
 
 from .deep_claims import (
-    PAPER,
-    RELEASED_ERROR,
-    RELEASED_OVERLAP,
-    RELEASED_PASSAGES,
-    RELEASED_THRESHOLDS,
     descent_findings,
     diagonal_of,
     held_findings,
@@ -29,6 +24,7 @@ from .deep_claims import (
     two_layer_findings,
 )
 from .deep_trec import fig3_right as fig3_right
+from .making.claims import PublishedFigure
 from .making.drawing import (
     BLACK,
     BLUE,
@@ -45,7 +41,7 @@ from .making.drawing import (
 )
 from .making.parts import Parts
 from .making.record import Findings
-from .making.registry import Size, figure
+from .making.registry import figure_of_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,11 +51,6 @@ if TYPE_CHECKING:
 
 #: Colour, line and marker of layers 1, 2, 3.
 LAYERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
-#: Alphas of the state-evolution curve, denser where an overlap starts to grow.
-ALPHAS = (
-    0.05, 0.1, 0.15, 0.18, 0.19, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.715, 0.73, 0.75,
-    0.8, 0.85, 0.9, 0.95, 0.98, 1.02, 1.1, 1.2, 1.4,
-)  # fmt: skip
 #: Alphas at which state evolution is also started from full knowledge.
 INFORMED = (0.4, 0.6, 0.9)
 SIDE_INFORMATION = 0.05
@@ -74,38 +65,10 @@ def _attention(layers: int = 2, side_information: float = 0.0) -> asx.BayesOptim
 # -- two layers against the number of samples -------------------------------------------------------------------
 
 
-@figure(
-    "deep/fig1-left",
-    shows="Two layers: overlaps and errors against the number of samples",
-    source=f"{PAPER}, Fig. 1 left",
-    quick=Size(
-        minutes=3.5,
-        gib=1.0,
-        settings={
-            "alphas": ALPHAS,
-            "simulated": (0.1, 0.3, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95, 1.2, 1.4),
-            "dim": (250, 1000),
-            "seeds": 8,
-            "iterations": 60,
-            "tolerance": 1e-2,
-        },
-    ),
-    paper=Size(
-        minutes=40,
-        gib=2.0,
-        settings={
-            "alphas": tuple(float(alpha) for alpha in grid_with(ALPHAS, [0.05 * k for k in range(1, 29) if k != 20])),
-            "simulated": tuple(round(0.1 * k, 1) for k in range(1, 15) if k != 10),
-            "dim": (250, 500, 1000),
-            "seeds": 16,
-            "iterations": 60,
-            "tolerance": 2e-3,
-        },
-        gpu_minutes=10,
-    ),
-)
+@figure_of_paper("deep/fig1-left")
 def fig1_left(
     parts: Parts,
+    said: PublishedFigure,
     *,
     alphas: Sequence[float],
     simulated: Sequence[float],
@@ -121,22 +84,24 @@ def fig1_left(
     informed = parts.solve("informed", problem, alpha=INFORMED, tolerance=tolerance, start="informed")
     limits = parts.thresholds("thresholds", problem, tolerance=min(tolerance, 3e-3))
     runs = parts.simulate("gamp", problem, asx.GAMP(iterations=iterations), alpha=simulated, dim=dim, seeds=seeds)
+    (released,) = (row[1:] for row in said.released["thresholds"] if row[0] == 1.0)
     picture, (overlaps, errors, zoom) = panels(1, 3, size=(14.5, 5.6))
     for layer in (1, 2):
         color, style, marker = LAYERS[layer - 1]
         label = f"layer {layer}"
         theory_line(overlaps, theory, "overlap", label=label, color=color, style=style, **diagonal_of(layer))
         _both_sizes(overlaps, runs, "overlap", label="GAMP", color=color, marker=marker, **diagonal_of(layer))
-    _released_points(overlaps, RELEASED_OVERLAP, "layer 1, published theory")
+    _released_points(overlaps, said.released["overlap"], "layer 1, published theory")
     for axis in (errors, zoom):
         _draw_errors(axis, theory, held, runs)
-    _mark_two_layers(overlaps, limits, heights=(0.98, 0.6, 0.3))
-    _mark_two_layers(errors, limits, heights=(0.6, 0.98, 0.98))
+        _released_points(axis, said.released["error"], "published theory")
+    _mark_two_layers(overlaps, limits, released, heights=(0.98, 0.6, 0.3))
+    _mark_two_layers(errors, limits, released, heights=(0.6, 0.98, 0.98))
     overlaps.set(xlabel=SAMPLES, ylabel=r"overlap with the truth  $Q_{ll}$", ylim=(-0.03, 1.06))
     errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, 0.47))
     zoom.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", xlim=(0.66, 1.42), ylim=(0, 0.075))
     _legends_below(picture, {overlaps: 0.5, errors: 1.1})
-    return picture, two_layer_findings(parts.compare(theory, runs), held, informed, limits)
+    return picture, two_layer_findings(said, parts.compare(theory, runs), held, informed, limits)
 
 
 def _both_sizes(axis: Axes, runs: Result, name: str, *, label: str, color: str, marker: str, **entry: Any) -> None:
@@ -156,7 +121,6 @@ def _draw_errors(axis: Axes, theory: Result, held: Result, runs: Result) -> None
         theory_line(axis, theory, name, label=label, color=color)
         theory_line(axis, held, name, label=f"{label}, layer 1 held at zero", color=color, style="--")
         _both_sizes(axis, runs, name, label="GAMP", color=color, marker=marker)
-    _released_points(axis, RELEASED_ERROR, "published theory")
 
 
 def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
@@ -166,16 +130,15 @@ def _legends_below(picture: Figure, places: Mapping[Axes, float]) -> None:
         axis.legend(loc="upper center", bbox_to_anchor=(at, -0.17), ncols=2).set_in_layout(False)
 
 
-def _released_points(axis: Axes, points: Mapping[float, float], label: str) -> None:
+def _released_points(axis: Axes, points: Sequence[tuple[float, float]], label: str) -> None:
     """Draw published points one by one: a line between so few points would look like a curve."""
-    for k, (alpha, value) in enumerate(points.items()):
+    for k, (alpha, value) in enumerate(points):
         published(axis, [alpha], [value], "_" if k else label)
 
 
-def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, float]) -> None:
+def _mark_two_layers(axis: Axes, limits: Result, released: Sequence[float], heights: Sequence[float]) -> None:
     """Mark our thresholds, and the published ones in grey; where both are close the published label is lower."""
     first, second = float(limits.weak_recovery[1]), float(limits.weak_recovery[0])
-    released = RELEASED_THRESHOLDS[1.0]
     for at, layer, height, wrong in ((first, 2, heights[0], released[0]), (second, 1, heights[1], released[1])):
         mark(axis, at, f"layer {layer}", LAYERS[layer - 1][0], height=height)
         mark(axis, wrong, "published", PUBLISHED, height=height - (0.3 if layer == 2 else 0.0))
@@ -185,25 +148,10 @@ def _mark_two_layers(axis: Axes, limits: Result, heights: tuple[float, float, fl
 # -- thresholds against the skip --------------------------------------------------------------------------------
 
 
-@figure(
-    "deep/fig1-right",
-    shows="Two layers: both thresholds against the strength of the skip connection",
-    source=f"{PAPER}, Fig. 1 right",
-    quick=Size(
-        minutes=0.5,
-        gib=0.6,
-        settings={"skips": (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0), "tolerance": 5e-3},
-    ),
-    paper=Size(
-        minutes=8,
-        gib=0.6,
-        settings={
-            "skips": (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0),
-            "tolerance": 1e-3,
-        },
-    ),
-)
-def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig1-right")
+def fig1_right(
+    parts: Parts, said: PublishedFigure, *, skips: Sequence[float], tolerance: float
+) -> tuple[Figure, Findings]:
     """Both thresholds; at the second one layer 2 has the overlap that it has learned by then."""
     limits = parts.thresholds(
         "thresholds", _attention(), skip=grid_with(skips, [1.0]), which="weak_recovery", tolerance=tolerance
@@ -215,27 +163,23 @@ def fig1_right(parts: Parts, *, skips: Sequence[float], tolerance: float) -> tup
     axis.axhline(1 / 6, color=BLACK, linestyle=":", linewidth=1.3)
     axis.annotate(r"bound $1/M(M+1)=1/6$", (4.0, 1 / 6), xytext=(0, -4), textcoords="offset points",
                   ha="right", va="top", fontsize=9)  # fmt: skip
-    released = np.array(list(RELEASED_THRESHOLDS.values()))
+    at, *released = np.array(said.released["thresholds"]).T
     for k, layer in ((1, 1), (0, 2)):
-        published(axis, list(RELEASED_THRESHOLDS), released[:, k].tolist(), "published" if k else "_")
-        axis.annotate(f"layer {layer}", (1.5, RELEASED_THRESHOLDS[1.5][k]), xytext=(6, 5),
+        published(axis, at.tolist(), released[k].tolist(), "published" if k else "_")
+        axis.annotate(f"layer {layer}", (1.5, released[k][at == 1.5][0]), xytext=(6, 5),
                       textcoords="offset points", color=PUBLISHED, fontsize=9)  # fmt: skip
     axis.set(xlabel=r"strength of the skip connection  $c$", ylabel=rf"threshold, {SAMPLES}", ylim=(0, 0.95))
     axis.legend(loc="upper right", ncols=3)
-    return picture, skip_findings(limits)
+    return picture, skip_findings(said, limits)
 
 
 # -- one run, iteration by iteration ----------------------------------------------------------------------------
 
 
-@figure(
-    "deep/fig2-top",
-    shows="Two layers: cosines along message passing, layer 2 first",
-    source=f"{PAPER}, Fig. 2 top",
-    quick=Size(minutes=0.8, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 8, "iterations": 40}),
-    paper=Size(minutes=3, gib=1.0, settings={"alpha": 1.2, "dim": (250, 1000), "seeds": 16, "iterations": 60}),
-)
-def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig2-top")
+def fig2_top(
+    parts: Parts, said: PublishedFigure, *, alpha: float, dim: Sequence[int], seeds: int, iterations: int
+) -> tuple[Figure, Findings]:
     """Algorithm 1 as published; message passing from side information, compared with its state evolution."""
     side = _attention(side_information=SIDE_INFORMATION)
     theory = parts.solve("theory", side, alpha=alpha, tolerance=2e-2)
@@ -260,7 +204,7 @@ def fig2_top(parts: Parts, *, alpha: float, dim: Sequence[int], seeds: int, iter
     right.set(xlabel="iteration  $t$")
     for axis, height in ((left, 0.12), (right, 0.0)):  # above the runs that do not learn layer 1
         axis.legend(loc="lower right", bbox_to_anchor=(1.0, height), frameon=True, framealpha=0.9)
-    return picture, iteration_findings(cosines, comparison)
+    return picture, iteration_findings(said, cosines, comparison)
 
 
 def _cosines(runs: Result) -> xr.DataArray:
@@ -282,14 +226,10 @@ def _draw_iterations(axis: Axes, ds: xr.Dataset, layer: int) -> None:
                       markerfacecolor="white", lw=0.8, label=f"GAMP, $D={int(ds['dim'][k])}$")  # fmt: skip
 
 
-@figure(
-    "deep/fig2-bottom",
-    shows="Two layers: cosines along stochastic gradient descent, layer 2 first",
-    source=f"{PAPER}, Fig. 2 bottom",
-    quick=Size(minutes=1, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 100}),
-    paper=Size(minutes=15, gib=2.0, settings={"alpha": 15.0, "dim": 500, "seeds": 8, "epochs": 1700}, gpu_minutes=1),
-)
-def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig2-bottom")
+def fig2_bottom(
+    parts: Parts, said: PublishedFigure, *, alpha: float, dim: int, seeds: int, epochs: int
+) -> tuple[Figure, Findings]:
     """Stochastic gradient descent with batches of 200 in a fixed order, each used for three steps."""
     algorithm = asx.SGD(epochs=epochs)
     runs = parts.simulate("sgd", _attention(), algorithm, alpha=alpha, dim=dim, seeds=seeds)
@@ -303,7 +243,8 @@ def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int
         label = f"layer {layer}, mean of {seeds} runs"
         axis.plot(batches, traces.mean("seed"), style, color=color, lw=2.6, label=label)
     axis.axhline(0.5, color="0.6", linestyle=":", linewidth=1.0)
-    for layer, (low, high) in RELEASED_PASSAGES.items():
+    for layer in (2, 1):
+        low, high = said.claims[f"passage-{layer}"].limits
         axis.plot([low, high], [1.06, 1.06], "|-", color=PUBLISHED, ms=9, lw=1.4)
         axis.annotate(f"layer {layer} above 1/2, published", ((low * high) ** 0.5, 1.06), xytext=(0, 6), ha="center",
                       textcoords="offset points", color=PUBLISHED, fontsize=9)  # fmt: skip
@@ -312,35 +253,16 @@ def fig2_bottom(parts: Parts, *, alpha: float, dim: int, seeds: int, epochs: int
         ylim=(0, 1.16), title=rf"SGD, $D={dim}$, $\alpha={alpha:g}$",
     )  # fmt: skip
     axis.legend(loc="center left")
-    return picture, descent_findings(runs, algorithm)
+    return picture, descent_findings(said, runs, algorithm)
 
 
 # -- three layers -----------------------------------------------------------------------------------------------
 
 
-@figure(
-    "deep/fig3-left",
-    shows="Three layers: overlaps and errors against the number of samples",
-    source=f"{PAPER}, Fig. 3 left",
-    quick=Size(
-        minutes=8,
-        gib=1.5,
-        settings={"alphas": (0.15, 0.22, 0.3, 0.45, 0.6, 0.9, 1.05, 1.2, 1.4, 1.55), "tolerance": 2e-2},
-    ),
-    paper=Size(
-        minutes=60,
-        gib=2.0,
-        settings={
-            "alphas": (
-                0.15, 0.2, 0.22, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.45,
-                1.55, 1.8,
-            ),
-            "tolerance": 1e-2,
-        },
-        gpu_minutes=4,
-    ),
-)  # fmt: skip
-def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig3-left")
+def fig3_left(
+    parts: Parts, said: PublishedFigure, *, alphas: Sequence[float], tolerance: float
+) -> tuple[Figure, Findings]:
     """State evolution; also the errors with layers 1 and 2 held at zero overlap."""
     problem = _attention(layers=3)
     theory = parts.solve("theory", problem, alpha=alphas, tolerance=tolerance)
@@ -362,39 +284,16 @@ def fig3_left(parts: Parts, *, alphas: Sequence[float], tolerance: float) -> tup
     errors.set(xlabel=SAMPLES, ylabel=r"error on fresh data  $E|y-\hat y|^2$", ylim=(0, None))
     overlaps.legend(loc="lower center", bbox_to_anchor=(0.36, 0.06), frameon=True, framealpha=0.9)
     errors.legend(loc="upper right")
-    return picture, three_layer_findings(theory, held, limits)
+    return picture, three_layer_findings(said, theory, held, limits)
 
 
 # -- one layer against the other --------------------------------------------------------------------------------
 
 
-@figure(
-    "deep/fig5",
-    shows="Two layers: overlap of layer 1 against that at which layer 2 is held",
-    source=f"{PAPER}, Fig. 5",
-    quick=Size(
-        minutes=0.5,
-        gib=0.6,
-        settings={
-            "alpha": 1.0,
-            "held": (0.0, 0.3, 0.6, 0.8, 0.9, 0.94, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 0.998, 0.999, 0.9999),
-            "tolerance": 1e-2,
-        },
-    ),
-    paper=Size(
-        minutes=6,
-        gib=0.6,
-        settings={
-            "alpha": 1.0,
-            "held": (
-                0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.965, 0.97, 0.975,
-                0.98, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999,
-            ),
-            "tolerance": 2e-3,
-        },
-    ),
-)  # fmt: skip
-def fig5(parts: Parts, *, alpha: float, held: Sequence[float], tolerance: float) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig5")
+def fig5(
+    parts: Parts, said: PublishedFigure, *, alpha: float, held: Sequence[float], tolerance: float
+) -> tuple[Figure, Findings]:
     """State evolution of layer 1 alone, with the overlap of layer 2 held fixed."""
     settings = {"alpha": alpha, "held": list(held), "tolerance": tolerance}
     found = parts.dataset("held", settings, lambda: _overlaps_while_held(alpha, held, tolerance))
@@ -407,7 +306,7 @@ def fig5(parts: Parts, *, alpha: float, held: Sequence[float], tolerance: float)
     whole.set_ylim(-0.03, 1.03)
     near.set(xlabel=r"what layer 2 lacks  $1-Q_{22}$", xscale="log", xlim=(0.15, 7e-5))
     whole.annotate(rf"$\alpha={alpha:g}$, $c=1$", (0.06, 0.9), xycoords="axes fraction")
-    return picture, held_findings(found, free)
+    return picture, held_findings(said, found, free)
 
 
 def _overlaps_while_held(alpha: float, held: Sequence[float], tolerance: float) -> xr.Dataset:

@@ -16,11 +16,11 @@ import asymptotix as asx
 
 from ..core.words import format_number
 from ..sequence_index.classification.layer_convergence import AREA, HALF, layer_order
-from .deep_claims import PAPER
+from .making.claims import PublishedFigure
 from .making.drawing import BLACK, BLUE, GREEN, ORANGE, panels
 from .making.parts import Parts
-from .making.record import Claim, Findings
-from .making.registry import Size, figure
+from .making.record import Findings
+from .making.registry import figure_of_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,25 +45,12 @@ SIMILARITIES = {
 ABSOLUTE = ("0.9", "0.95", AREA)
 #: An order of the layers counts as found if the sign test gives it at most this probability by chance.
 CHANCE = 0.05
-PUBLISHED_EPOCHS = 40
-ORDER_QUOTE = (
-    "“the order in which the layers are learned in the TREC task is reversed, echoing the findings of Chen et al. "
-    "(2023) that shallower layers tend to converge faster over training”"
-)
-SEQUENCE_QUOTE = "“The curves reveal a marked sequential learning process”"
 
 
-@figure(
-    "deep/fig3-right",
-    shows="Two attention layers trained on TREC: similarity of the weights to the final ones",
-    source=f"{PAPER}, Fig. 3 right",
-    needs=("trec", "bert-vocab"),
-    quick=Size(minutes=3.5, gib=1.0, settings={"seeds": 6, "epochs": 16, "record_every": 7}),
-    paper=Size(
-        minutes=11, gib=2.5, settings={"seeds": 8, "epochs": PUBLISHED_EPOCHS, "record_every": 7}, gpu_minutes=2
-    ),
-)
-def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> tuple[Figure, Findings]:
+@figure_of_paper("deep/fig3-right")
+def fig3_right(
+    parts: Parts, said: PublishedFigure, *, seeds: int, epochs: int, record_every: int
+) -> tuple[Figure, Findings]:
     """Similarity of each layer to its own last iterate along training, for every run, in both settings."""
     sizes = {"seeds": seeds, "epochs": epochs, "record_every": record_every}
     runs = {setting: trained(parts, setting, **sizes) for setting in SETTINGS}
@@ -78,7 +65,7 @@ def fig3_right(parts: Parts, *, seeds: int, epochs: int, record_every: int) -> t
         _draw_leads(row[2], {setting: layer_order(ds[name]) for setting, ds in runs.items()})
     axes[0].legend(loc="lower right")
     axes[2].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
-    return picture, _findings(runs, epochs)
+    return picture, _findings(said, runs, epochs)
 
 
 def trained(parts: Parts, setting: str, **sizes: int) -> xr.Dataset:
@@ -138,26 +125,30 @@ def _draw_leads(axis: Axes, orders: Mapping[str, xr.Dataset]) -> None:
 # -- findings ---------------------------------------------------------------------------------------------------
 
 
-def _findings(runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
+def _findings(said: PublishedFigure, runs: Mapping[str, xr.Dataset], epochs: int) -> Findings:
     claims, (matrix, other) = [], (words for words, _ in SIMILARITIES.values())
     for setting, ds in runs.items():
         how = f"trained {SETTINGS[setting][1]}"
         order, score_order = layer_order(ds["similarity"]), layer_order(ds["score_similarity"])
         claims += [
-            _claim(f"layer 1 converges first, {how}, by {matrix}", ORDER_QUOTE, order, ABSOLUTE),
-            _claim(f"the same by {other}, which the scores depend on", ORDER_QUOTE, score_order, ABSOLUTE),
-            _claim(f"layer 1 is first to do half of its own way, {how}", SEQUENCE_QUOTE, order, (HALF,)),
-            _claim(f"the same by {other}", SEQUENCE_QUOTE, score_order, (HALF,)),
+            said("converges-first", *_order(order, ABSOLUTE), how=how, matrix=matrix),
+            said("converges-first-by-scores", *_order(score_order, ABSOLUTE), matrix=other),
+            said("half-way-first", *_order(order, (HALF,)), how=how),
+            said("half-way-first-by-scores", *_order(score_order, (HALF,)), matrix=other),
         ]
-    return Findings(claims=claims, remarks=_remarks(runs, epochs))
+    first, second = runs["released"]["similarity"].isel(step=0).mean("seed").values
+    ends, blindness = _range(runs["released"]["printed_end"]), _blindness(runs["printed"])
+    remarks = said.remarks(first=first, second=second, ends=ends, blindness=blindness, accuracies=_accuracies(runs))
+    if epochs != (published := said.released["epochs"]):
+        remarks.append(f"{epochs} epochs instead of {published}, so that last iterates are others.")
+    return Findings(claims=claims, remarks=remarks)
 
 
-def _claim(what: str, quote: str, order: xr.Dataset, statistics: Sequence[str]) -> Claim:
+def _order(order: xr.Dataset, statistics: Sequence[str]) -> tuple[bool | None, str]:
     """Judge whether layer 1 is first in more runs than chance explains, by the last of the statistics."""
     last = order.sel(statistic=statistics[-1])
     holds = 2 * int(last["earlier"]) > last.sizes["seed"] if last["p_value"] <= CHANCE else None
-    found = "; ".join(_lead_words(order.sel(statistic=name)) for name in statistics)
-    return Claim(what, quote, "Section 4", found, holds)
+    return holds, "; ".join(_lead_words(order.sel(statistic=name)) for name in statistics)
 
 
 def _lead_words(order: xr.Dataset) -> str:
@@ -166,28 +157,6 @@ def _lead_words(order: xr.Dataset) -> str:
     lead = format_number(float(order["mean_lead"]), float(order["mean_lead_err"]))
     runs = f"{int(order['earlier'])} of {order.sizes['seed']} runs"
     return f"{words}: layer 1 leads by {lead} steps, and in {runs} (p = {float(order['p_value']):.2g})"
-
-
-def _remarks(runs: Mapping[str, xr.Dataset], epochs: int) -> list[str]:
-    released = runs["released"]
-    start = released["similarity"].isel(step=0).mean("seed").values
-    remarks = [
-        "A layer that hardly moves counts as early by the published similarity: trained as in the released code, that "
-        f"of the random start to the last iterate is {start[0]:.3f} in layer 1 already, and {start[1]:.3f} in layer 2 "
-        "(means over runs). Half of a layer's own way, from its start to one, does not count so.",
-        _blindness(runs["printed"]),
-        "The printed denominator, the squares of the norms of the weights, does not give one for equal weights, but "
-        f"{_range(released['printed_end'])} at the last iterates of the released code's settings; that code divides by "
-        "the norms of the two matrices, and so do we.",
-        "Text: keys without bias, scores over D, start of size 10⁻⁴, AdamW of PyTorch (we take its weight decay of "
-        "0.01 and 10⁻⁸ in the denominator). Released code: bias, scores over √P, start of size 0.1, AdamW of "
-        "Transformers (no decay, 10⁻⁶). Of BERT only the tokens are used: embeddings start at random and are learned, "
-        "as in that code.",
-        _accuracies(runs),
-    ]
-    if epochs != PUBLISHED_EPOCHS:
-        remarks.append(f"{epochs} epochs instead of {PUBLISHED_EPOCHS}, so that last iterates are others.")
-    return remarks
 
 
 def _blindness(printed: xr.Dataset) -> str:

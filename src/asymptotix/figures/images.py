@@ -7,6 +7,7 @@ attention heads and scores which heads can be pruned. The three figures share th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,33 +18,15 @@ from .image_parts.at_widths import FASHION, MNIST, OMNIGLOT, Chosen, chosen, joi
 from .image_parts.collected import NARROW, ImageParts, Sampling, Scale
 from .image_parts.pruned import Pruned, pruned
 from .image_parts.trained_heads import Recipe
+from .making.claims import PublishedFigure
 from .making.drawing import panels
 from .making.parts import Parts
 from .making.record import Claim, Findings
-from .making.registry import Size, figure
+from .making.registry import figure_of_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-PAPER = "Tiberi et al., arXiv:2405.15926"
-NEEDS = ("omniglot", "mnist", "fashion-mnist")
-PUBLISHED_WIDTH, PUBLISHED_EXAMPLES = 512, 600
-TEMPERATURES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
-WIDTHS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-QUICK: dict[str, Any] = {
-    "width": 64, "steps": 2500, "batch": 128, "learning_rate": 1e-3,
-    "examples": 200, "draws": 3, "validation_examples": 500, "test_examples": 1000,
-    "widths": [10, 100, 1000], "temperatures": [0.05, 0.25, 1.0],
-    "sampled": [10], "chains": 2, "warmup": 100, "sampler_draws": 100, "networks": 1, "random_orders": 200,
-}  # fmt: skip
-#: Ten epochs of 527,878 pairs of classes are 41,240 batches.
-FULL: dict[str, Any] = {
-    "width": 512, "steps": 41_240, "batch": 128, "learning_rate": 3e-4,
-    "examples": 600, "draws": 3, "validation_examples": 2000, "test_examples": 4000,
-    "widths": list(WIDTHS), "temperatures": list(TEMPERATURES),
-    "sampled": [10, 100, 1000], "chains": 4, "warmup": 200, "sampler_draws": 300, "networks": 3, "random_orders": 400,
-}  # fmt: skip
 
 
 def _scale(**given: Any) -> Scale:
@@ -55,13 +38,14 @@ def _scale(**given: Any) -> Scale:
     return Scale(recipe, **plain, widths=widths, temperatures=temperatures, sampling=sampling)
 
 
-def _is_full(scale: Scale) -> bool:
+def _is_full(said: PublishedFigure, scale: Scale) -> bool:
     """Return whether network width and number of examples are the published ones, to which the claims refer."""
-    return scale.recipe.width == PUBLISHED_WIDTH and scale.examples == PUBLISHED_EXAMPLES
+    return scale.recipe.width == said.released["width"] and scale.examples == said.released["examples"]
 
 
-def _judged(found: Sequence[Claim], scale: Scale) -> list[Claim]:
-    return list(found) if _is_full(scale) else claims.undecided(found)
+def _judged(said: PublishedFigure, found: Sequence[Claim], scale: Scale) -> list[Claim]:
+    """Return the claims; none is decided by numbers from another network than the published one."""
+    return [claim if _is_full(said, scale) else replace(claim, holds=None) for claim in found]
 
 
 def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
@@ -79,15 +63,8 @@ def _training_remark(made: ImageParts, architectures: Sequence[str]) -> str:
     return f"Trained networks, N = {recipe.width}, learning rate {recipe.learning_rate:g}. {'; '.join(parts)}."
 
 
-@figure(
-    "paths/fig3",
-    shows="One-shot images: accuracy against width, order parameter, alignment, head scores and pruning",
-    source=f"{PAPER}, Fig. 3",
-    quick=Size(4.0, 1.5, QUICK),
-    paper=Size(400.0, 4.0, FULL, gpu_minutes=20.0),
-    needs=NEEDS,
-)
-def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+@figure_of_paper("paths/fig3")
+def fig3(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
     """Panels (b) to (f), two layers of four heads; also panels on temperature, squared error and training history."""
     made = ImageParts(parts, _scale(**settings))
     tables = made.all_temperatures("L2H4")
@@ -101,8 +78,8 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     picture, axes = panels(3, 4, size=(19.0, 13.5))
     draw.accuracy_panel(axes[0], numbers, OMNIGLOT, samples)
     draw.accuracy_panel(axes[1], numbers, FASHION, samples)
-    published = claims.TEMPERATURES if _is_full(made.scale) else {}
-    draw.temperature_panel(axes[2], numbers, published, made.scale.temperatures)
+    published = said.released if _is_full(said, made.scale) else {}
+    draw.temperature_panel(axes[2], numbers, dict(published.get("temperatures", ())), made.scale.temperatures)
     draw.alignment_panel(axes[3], numbers, NARROW)
     for axis, matrix, title in zip(
         axes[4:7],
@@ -112,27 +89,26 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
     ):
         draw.order_parameter_panel(axis, matrix, found.heads, title)
     base = made.base_accuracy("L2H4")
-    losses = [claims.BASE - value for value in claims.AFTER_ONE]
-    draw.heads_panel(axes[7], found, losses if _is_full(made.scale) else ())
+    draw.heads_panel(axes[7], found, _losses(published))
     _pruning_row(axes[8:11], networks)
-    draw.history_panel(axes[11], made.network("L2H4").history, claims.BASE if _is_full(made.scale) else None)
-    said = [
-        claims.base_claim(*base),
+    draw.history_panel(axes[11], made.network("L2H4").history, published.get("base"))
+    judged = [
+        claims.base_claim(said, *base),
         *(
-            claims.gain_claim(f"width {NARROW} beats the limit on {title} (%)", claims.HERE, numbers, name, NARROW)
+            claims.gain_claim(said, numbers, name, NARROW, data=title)
             for name, title in ((OMNIGLOT, "Omniglot"), (FASHION, "Fashion-MNIST"))
         ),
-        claims.alignment_claim(numbers, NARROW),
-        claims.off_diagonal_claim(U, claims.HERE, "L2H4"),
-        claims.block_claim(U, found.heads),
-        claims.likeness_claim(U, empirical, found.heads),
-        claims.sampling_claim(numbers.order_parameter.isel(draw=0).sel(width=NARROW).values, samples[NARROW]),
-        *claims.temperature_claims(joined_draws(tables), numbers),
-        *_pruning_claims(networks, claims.HERE, "L2H4"),
+        claims.alignment_claim(said, numbers, NARROW),
+        claims.off_diagonal_claim(said, U, "L2H4"),
+        claims.block_claim(said, U, found.heads),
+        claims.likeness_claim(said, U, empirical, found.heads),
+        claims.sampling_claim(said, numbers.order_parameter.isel(draw=0).sel(width=NARROW).values, samples[NARROW]),
+        *claims.temperature_claims(said, joined_draws(tables), numbers),
+        *_pruning_claims(said, networks, "L2H4"),
     ]
     remarks = [
         _training_remark(made, ["L2H4"]),
-        claims.single_remark(found, base[0], claims.AFTER_ONE),
+        claims.single_remark(found, base[0], said.released),
         claims.choice_remark(numbers),
         claims.order_remark(networks, "L2H4"),
         claims.rescaling_remark(found, "L2H4"),
@@ -140,71 +116,53 @@ def fig3(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
         *claims.COMMON_REMARKS,
     ]
     agreements = [claims.sampling_agreement(numbers, samples, name) for name in (OMNIGLOT, FASHION)]
-    return picture, Findings(agreements, _judged(said, made.scale), remarks)
+    return picture, Findings(agreements, _judged(said, judged, made.scale), remarks)
 
 
-@figure(
-    "paths/fig6",
-    shows="One-shot images: accuracy against width on three data sets, two and three layers",
-    source=f"{PAPER}, Fig. 6",
-    quick=Size(4.0, 1.5, QUICK),
-    paper=Size(700.0, 4.0, FULL, gpu_minutes=40.0),
-    needs=NEEDS,
-)
-def fig6(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+@figure_of_paper("paths/fig6")
+def fig6(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
     """Panels (a), two layers of four heads, and (b), three layers of three heads, in and out of distribution."""
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
-    said, remarks = [], [_training_remark(made, ["L2H4", "L3H3"])]
+    judged, remarks = [], [_training_remark(made, ["L2H4", "L3H3"])]
     for row, architecture in enumerate(("L2H4", "L3H3")):
         numbers = made.widths(architecture)
         U, heads = _narrow(numbers), made.network(architecture).network.heads
         for axis, name in zip(axes[4 * row :], (OMNIGLOT, MNIST, FASHION), strict=False):
             draw.accuracy_panel(axis, numbers, name, title=f"{architecture}: {draw.TITLES[name]}")
         draw.order_parameter_panel(axes[4 * row + 3], U, heads, f"{architecture}: $U$, theory, $N={NARROW}$")
-        what = f"width {NARROW} of {architecture} beats the limit on {{}} (%)"
-        said.append(claims.gain_claim(what.format("Omniglot"), claims.OTHER, numbers, OMNIGLOT, NARROW))
-        for name in (MNIST, FASHION):
-            title = draw.TITLES[name]
-            if claims.OUT_OF_DISTRIBUTION[architecture, name] == "preserved":
-                said.append(claims.gain_claim(what.format(title), claims.OTHER, numbers, name, NARROW))
-            else:
-                same = f"width {NARROW} of {architecture} and the limit are comparable on {title} (%)"
-                said.append(claims.comparable_claim(same, claims.OTHER, numbers, name, NARROW))
-        said.append(claims.off_diagonal_claim(U, claims.OTHER, architecture))
+        for name, title in ((OMNIGLOT, "Omniglot"), (MNIST, draw.TITLES[MNIST]), (FASHION, draw.TITLES[FASHION])):
+            comparable = name in said.released["comparable"][architecture]
+            claim = claims.comparable_claim if comparable else claims.gain_claim
+            judged.append(claim(said, numbers, name, NARROW, architecture=architecture, data=title))
+        judged.append(claims.off_diagonal_claim(said, U, architecture))
         remarks.append(f"{architecture}. {claims.choice_remark(numbers)}")
-    return picture, Findings((), _judged(said, made.scale), [*remarks, claims.COMMON_REMARKS[0]])
+    return picture, Findings((), _judged(said, judged, made.scale), [*remarks, claims.COMMON_REMARKS[0]])
 
 
-@figure(
-    "paths/fig7",
-    shows="One-shot images: head scores and pruning, four and eight heads per layer",
-    source=f"{PAPER}, Fig. 7",
-    quick=Size(4.0, 1.5, QUICK),
-    paper=Size(800.0, 4.0, FULL, gpu_minutes=40.0),
-    needs=NEEDS,
-)
-def fig7(parts: Parts, **settings: Any) -> tuple[Figure, Findings]:
+@figure_of_paper("paths/fig7")
+def fig7(parts: Parts, said: PublishedFigure, **settings: Any) -> tuple[Figure, Findings]:
     """Panels (a) to (d); also the squared error, the only observable that the published rescaling changes."""
     made = ImageParts(parts, _scale(**settings))
     picture, axes = panels(2, 4, size=(19.0, 9.2))
-    said, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
-    losses = [claims.BASE - value for value in claims.AFTER_ONE]
+    judged, remarks, found = [], [_training_remark(made, ["L2H4", "L2H8"])], {}
     for row, architecture in enumerate(("L2H4", "L2H8")):
         # Fig. 3 already has all widths of the smaller network; of the larger network this figure needs one width.
         numbers = made.widths(architecture, None if architecture == "L2H4" else [NARROW])
         own = found[architecture] = _pruned(made, architecture, numbers, settings)
-        draw.heads_panel(axes[4 * row], own[0], losses if row == 0 and _is_full(made.scale) else ())
+        draw.heads_panel(
+            axes[4 * row], own[0], _losses(said.released if row == 0 and _is_full(said, made.scale) else {})
+        )
         axes[4 * row].set_title(f"{architecture}: one head gone", fontsize=11)
         _pruning_row(axes[4 * row + 1 : 4 * row + 4], own, f"{architecture}: ")
-        said += _pruning_claims(own, claims.OTHER, architecture)
+        judged += _pruning_claims(said, own, architecture)
         remarks += [
-            claims.single_remark(own[0], made.base_accuracy(architecture)[0], claims.AFTER_ONE if row == 0 else ()),
+            claims.single_remark(own[0], made.base_accuracy(architecture)[0], {} if row else said.released),
             claims.order_remark(own, architecture),
         ]
-    said.append(claims.same_loss_claim(found["L2H4"], found["L2H8"]))
+    judged.append(claims.same_loss_claim(said, found["L2H4"], found["L2H8"]))
     remarks.append(claims.rescaling_remark(found["L2H8"][0], "L2H8"))
-    return picture, Findings((), _judged(said, made.scale), [*remarks, *claims.COMMON_REMARKS])
+    return picture, Findings((), _judged(said, judged, made.scale), [*remarks, *claims.COMMON_REMARKS])
 
 
 def _pruned(made: ImageParts, architecture: str, numbers: Chosen, settings: Mapping[str, Any]) -> list[Pruned]:
@@ -225,12 +183,17 @@ def _pruning_row(axes: Sequence[Axes], networks: Sequence[Pruned], before: str =
     draw.squared_error_panel(axes[2], networks, before)
 
 
-def _pruning_claims(networks: Sequence[Pruned], source: str, architecture: str) -> list[Claim]:
+def _pruning_claims(said: PublishedFigure, networks: Sequence[Pruned], architecture: str) -> list[Claim]:
     return [
-        claims.score_claim(networks, source, architecture),
-        claims.marginal_claim(networks, source, architecture),
-        claims.fashion_claim(networks, 2 if architecture == "L2H4" else 3, source, architecture),
+        claims.score_claim(said, networks, architecture),
+        claims.marginal_claim(said, networks, architecture),
+        claims.fashion_claim(said, networks, 2 if architecture == "L2H4" else 3, architecture),
     ]
+
+
+def _losses(published: Mapping[str, Any]) -> list[float]:
+    """Return the published losses of accuracy without one head, by rising score."""
+    return [published["base"] - value for value in published.get("after_one", ())]
 
 
 def _narrow(numbers: Chosen) -> np.ndarray:

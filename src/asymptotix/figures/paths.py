@@ -16,10 +16,11 @@ import xarray as xr
 import asymptotix as asx
 
 from ..core.plot import SIGNED_COLOURS
+from .making.claims import PublishedFigure
 from .making.drawing import BLUE, GREEN, ORANGE, PINK, panels
 from .making.parts import Parts
-from .making.record import Agreement, Claim, Findings, number_claim
-from .making.registry import Size, figure
+from .making.record import Agreement, Claim, Findings
+from .making.registry import figure_of_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from ..tasks.hidden_markov import HiddenMarkovTask
 
-PAPER = "Tiberi et al., arXiv:2405.15926"
 PATHS = ("good", "adversarial", "denoising", "adversarial'")
 GOOD, DENOISING = 0, 2
 #: Sub-networks whose Gaussian-process limit is shown, by name: the heads (layer, head) that are removed.
@@ -44,20 +44,11 @@ NARROW, WIDE = 10, 1000
 COMPONENTS = 30
 #: Temperature and number of training examples in the paper.
 TEMPERATURE, EXAMPLES = 0.01, 100
-QUICK_TASKS = {"tasks": 6, "test_examples": 1000, "sampled": [10, 100], "draws": 200}
-PAPER_TASKS = {"tasks": 16, "test_examples": 1000, "sampled": [10, 30, 100, 300, 1000], "draws": 1000}
-HERE, APPENDIX = "Section 4.1", "Appendix G.2"
 
 
-@figure(
-    "paths/fig2",
-    shows="Narrow networks choose their paths: accuracy against width, order parameter, kernel-task alignment",
-    source=f"{PAPER}, Fig. 2",
-    quick=Size(1.5, 1.0, QUICK_TASKS),
-    paper=Size(20.0, 2.0, PAPER_TASKS),
-)
+@figure_of_paper("paths/fig2")
 def fig2(
-    parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
+    parts: Parts, said: PublishedFigure, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
     """Panels (c), (d), (e), theory and exact sampling: all four paths, and two of the paths on noisier chains."""
     common = {"test_examples": test_examples, "sampled": list(sampled), "draws": draws}
@@ -72,20 +63,11 @@ def fig2(
     _order_parameter(axes[4], four.order_parameter.sel(width=WIDE), f"theory, $N={WIDE}$", PATHS)
     _accuracy(axes[5], two, (), r"good and denoising alone, $\sigma_\perp=5$")
     agreements = [
-        _paired("accuracy (%), four paths", four),
-        _paired("accuracy (%), two paths, perpendicular noise 5", two),
+        _of_accuracy("accuracy (%), four paths", four),
+        _of_accuracy("accuracy (%), two paths, perpendicular noise 5", two),
         _of_order_parameter(four),
     ]
-    return picture, Findings(agreements, _claims_of_fig2(four, two), _REMARKS)
-
-
-_REMARKS = (
-    "Means over draws of the task, with standard errors over them; the paper shows a single draw.",
-    "The error bars of the curves are those of the tasks, common to theory and sampling: their distance is that of "
-    "pairs.",
-    "Theory is the limit of large width at fixed ratio of examples to width; at width 10 the entries of U are off by 5 "
-    "to 10 %, the predictions hardly.",
-)
+    return picture, Findings(agreements, _claims_of_fig2(said, four, two), said.remarks())
 
 
 def _over_tasks(parts: Parts, name: str, tasks: int, common: Mapping[str, Any], **options: Any) -> xr.Dataset:
@@ -145,76 +127,66 @@ def _error(values: xr.DataArray) -> xr.DataArray:
 # ---------------------------------------------------------------------------------------------- findings
 
 
-def _paired(curve: str, numbers: xr.Dataset) -> Agreement:
+def _of_accuracy(curve: str, numbers: xr.Dataset) -> Agreement:
     """Compare sampling with theory task by task, so that the differences between tasks cancel."""
-    difference = 100 * (numbers.sampled_accuracy - numbers.accuracy.sel(width=numbers.sampled))
-    mean, error = difference.mean("task"), _error(difference)
-    z = (mean / error).values[error.values > 0]
-    by_width = {int(w): (float(m) / 100, float(e) / 100) for w, m, e in zip(mean.sampled, mean, error, strict=True)}
-    return Agreement(curve, len(z), float((z**2).sum()), float(abs(z).max(initial=0.0)), by_width)
+    return _paired(curve, 100 * (numbers.sampled_accuracy - numbers.accuracy.sel(width=numbers.sampled)), 100)
 
 
 def _of_order_parameter(numbers: xr.Dataset) -> Agreement:
     """Compare the order parameter's entry for the good path with sampling, by width."""
     at = {"path": GOOD, "path_other": GOOD}
     theory = numbers.order_parameter.sel(width=numbers.sampled).isel(at)
-    relative = numbers.sampled_order_parameter.isel(at) / theory - 1
-    mean, error = relative.mean("task"), _error(relative)
-    z = (mean / error).values
-    by_width = {int(w): (float(m), float(e)) for w, m, e in zip(mean.sampled, mean, error, strict=True)}
-    return Agreement("order parameter of the good path", len(z), float((z**2).sum()), float(abs(z).max()), by_width)
+    return _paired("order parameter of the good path", numbers.sampled_order_parameter.isel(at) / theory - 1, 1)
 
 
-def _claims_of_fig2(four: xr.Dataset, two: xr.Dataset) -> list[Claim]:
+def _paired(curve: str, difference: xr.DataArray, unit: float) -> Agreement:
+    mean, error = difference.mean("task"), _error(difference)
+    z = (mean / error).values[error.values > 0]
+    by_width = {int(w): (float(m) / unit, float(e) / unit) for w, m, e in zip(mean.sampled, mean, error, strict=True)}
+    return Agreement(curve, len(z), float((z**2).sum()), float(abs(z).max(initial=0.0)), by_width)
+
+
+def _claims_of_fig2(said: PublishedFigure, four: xr.Dataset, two: xr.Dataset) -> list[Claim]:
     limit = {name: 100 * four.limit_accuracy.sel(subnetwork=name) for name in SUBNETWORKS}
     narrow, both = 100 * four.accuracy.sel(width=NARROW), limit["good and denoising"]
     gain = 100 * (two.accuracy.sel(width=NARROW) - two.accuracy.sel(width=np.inf))
-    alone = [_of_one_draw(f"accuracy of the {name} path alone (%)", 50.0, limit[name], 5.0) for name in PATHS[1:]]
     return [
-        _of_one_draw("accuracy of the good path alone (%)", 94, limit["good"]),
-        *alone,
-        _larger(f"width {NARROW} beats the Gaussian-process limit (%)", HERE, narrow, limit["all paths"]),
-        _larger("good and denoising beat the good path, both in the limit (%)", HERE, both, limit["good"]),
-        _larger(f"width {NARROW} beats good and denoising in the limit (%)", HERE, narrow, both),
-        _larger("with perpendicular noise 5 the gain over the limit is larger (%)", HERE, gain, narrow - both),
-        *_claims_of_order_parameter(four.order_parameter),
+        _of_one_draw(said, "good-path", limit["good"]),
+        *(_of_one_draw(said, "chance-paths", limit[name], path=name) for name in PATHS[1:]),
+        said("narrow-beats-limit", *_larger(narrow, limit["all paths"])),
+        said("denoising-helps", *_larger(both, limit["good"])),
+        said("narrow-beats-both", *_larger(narrow, both)),
+        said("noise-adds", *_larger(gain, narrow - both)),
+        *_claims_of_order_parameter(said, four.order_parameter),
     ]
 
 
-def _claims_of_order_parameter(U: xr.DataArray) -> list[Claim]:
+def _claims_of_order_parameter(said: PublishedFigure, U: xr.DataArray) -> list[Claim]:
     narrow, wide = U.sel(width=NARROW), U.sel(width=WIDE)
     weights = [float(narrow.isel(path=k, path_other=k).mean()) for k in range(4)]
     cross = narrow.isel(path=GOOD, path_other=DENOISING)
     away = [float(abs(at.mean("task").values - np.eye(4)).max()) for at in (wide, narrow)]
+    listed = "weights " + ", ".join(f"{w:.2f}" for w in weights)
+    apart = f"largest distance {away[0]:.2f}, at width {NARROW} {away[1]:.1f}"
     return [
-        Claim(
-            f"adversarial paths are suppressed at width {NARROW}", "yes", HERE,
-            "weights " + ", ".join(f"{w:.2f}" for w in weights), max(weights[1], weights[3]) < 1 < weights[2],
-        ),
-        _larger("good and denoising paths anticorrelate: 0 against U", HERE, 0 * cross, cross),
-        Claim(
-            f"U at width {WIDE} is very close to the identity", "yes", HERE,
-            f"largest distance {away[0]:.2f}, at width {NARROW} {away[1]:.1f}", away[0] < 0.05 * away[1],
-        ),
-    ]  # fmt: skip
+        said("suppressed-paths", [max(weights[1], weights[3]), 1.0, weights[2]], listed),
+        said("anticorrelated-paths", *_larger(0 * cross, cross)),
+        said("wide-identity", away[0] / away[1], apart),
+    ]
 
 
-def _of_one_draw(what: str, published: float, values: xr.DataArray, rounding: float = 0.5) -> Claim:
-    """Judge a number published for one draw of the task: it may differ from the mean by the spread of the draws.
-
-    "About 50 %, chance" is taken to mean 45 to 55 %.
-    """
+def _of_one_draw(said: PublishedFigure, claim: str, values: xr.DataArray, **words: str) -> Claim:
+    """Judge a number published for one draw of the task: it may differ from the mean by the spread of the draws."""
     spread = float(values.std("task", ddof=1)) * np.sqrt(1 + 1 / values.sizes["task"])
-    claim = number_claim(what, published, HERE, float(values.mean()), spread, rounding=rounding)
-    return claim if claim.holds or values.sizes["task"] > 3 else replace(claim, holds=None)  # too few for a spread
+    judged = said(claim, float(values.mean()), error=spread, **words)
+    return judged if judged.holds or values.sizes["task"] > 3 else replace(judged, holds=None)  # too few for a spread
 
 
-def _larger(what: str, source: str, first: xr.DataArray, second: xr.DataArray) -> Claim:
-    """Judge the claim that the first number is larger than the second, by differences task by task."""
+def _larger(first: xr.DataArray, second: xr.DataArray) -> tuple[float, str, float]:
+    """Return by how much the first number is larger, task by task: the mean, words and the error of the mean."""
     difference = first - second
     gap, error = float(difference.mean()), float(_error(difference))
-    found = f"{float(first.mean()):.1f} against {float(second.mean()):.1f}: {gap:+.2f} ± {error:.2f}"
-    return Claim(what, "yes", source, found, gap > 0 if abs(gap) > 3 * error else None)
+    return gap, f"{float(first.mean()):.1f} against {float(second.mean()):.1f}: {gap:+.2f} ± {error:.2f}", error
 
 
 # ---------------------------------------------------------------------------------------------- drawing
@@ -280,15 +252,9 @@ def _entitle(axis: Axes, title: str) -> None:
 # ---------------------------------------------------------------------------------------------- kernels
 
 
-@figure(
-    "paths/fig5",
-    shows="Kernels of single paths, of all in the limit and at width 10; two paths with a uniform head",
-    source=f"{PAPER}, Fig. 5",
-    quick=Size(1.0, 1.0, QUICK_TASKS),
-    paper=Size(12.0, 2.0, PAPER_TASKS),
-)
+@figure_of_paper("paths/fig5")
 def fig5(
-    parts: Parts, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
+    parts: Parts, said: PublishedFigure, *, tasks: int, test_examples: int, sampled: Sequence[int], draws: int
 ) -> tuple[Figure, Findings]:
     """Panels (b), kernels between examples ordered by class, and (c), a uniform head in place of the random head."""
     kernels = parts.dataset("kernels", {"seed": 0, "width": NARROW}, _kernels)
@@ -301,12 +267,8 @@ def fig5(
     _accuracy(axes[6], uniform, (), r"uniform head, $\sigma_\perp=5$")
     _order_parameter(axes[7], uniform.order_parameter.sel(width=NARROW), f"uniform head, $N={NARROW}$", PATHS[::2])
     narrow, limit = (100 * uniform.accuracy.sel(width=width) for width in (NARROW, np.inf))
-    claims = [
-        _larger(f"with a uniform head too, width {NARROW} beats the limit (%)", APPENDIX, narrow, limit),
-        _alignment_claim(kernels),
-    ]
-    remarks = ["Kernels are those of one draw of the task (seed 0), less their mean."]
-    return picture, Findings([_paired("accuracy (%), uniform head", uniform)], claims, remarks)
+    claims = [said("uniform-head", *_larger(narrow, limit)), said("aligned-kernels", *_aligned(kernels))]
+    return picture, Findings([_of_accuracy("accuracy (%), uniform head", uniform)], claims, said.remarks())
 
 
 def _kernels() -> xr.Dataset:
@@ -336,7 +298,7 @@ def _kernel(axis: Axes, values: xr.DataArray, title: str) -> AxesImage:
     return image
 
 
-def _alignment_claim(kernels: xr.Dataset) -> Claim:
+def _aligned(kernels: xr.Dataset) -> tuple[bool, str]:
     """Judge how well the kernels separate the classes, by their centred alignment with the labels."""
     y = np.where(np.arange(EXAMPLES) < EXAMPLES // 2, 1.0, -1.0)
     centre = np.eye(EXAMPLES) - 1 / EXAMPLES
@@ -351,7 +313,4 @@ def _alignment_claim(kernels: xr.Dataset) -> Claim:
         and values[f"all paths, N = {NARROW}"] > values["all paths, limit"]
     )
     found = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
-    return Claim(
-        "the good path's kernel is aligned with the task, adversarial ones are not, and learning restores it",
-        "yes", APPENDIX, f"centred alignment: {found}", holds,
-    )  # fmt: skip
+    return holds, f"centred alignment: {found}"

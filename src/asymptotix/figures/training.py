@@ -19,14 +19,13 @@ import asymptotix as asx
 from ..core.compare import Comparison
 from . import training_spectra as spectra
 from . import training_thresholds as thresholds
+from .making.claims import PublishedFigure
 from .making.drawing import BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, mark, mosaic, panels, published
 from .making.parts import Parts
 from .making.record import Claim, Findings, agreement
-from .making.registry import Size, figure
+from .making.registry import figure_of_paper
 from .training_curves import (
     LOOKS,
-    PAPER,
-    PROTOCOL,
     SAMPLES,
     TEST_ERROR,
     TRAIN_LOSS,
@@ -46,38 +45,14 @@ from .training_curves import (
 from .training_variants import fig4, fig5, fig6
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-@figure(
-    "training/fig1",
-    shows="Spectra of the learned weights, test error for two widths, and rank, against the number of samples",
-    source=f"{PAPER}, Fig. 1",
-    quick=Size(
-        minutes=4,
-        gib=1.5,
-        settings={
-            "spectra_of": ((0.05, 100, 4), (0.5, 80, 4), (4.0, 60, 4), (40.0, 40, 3)),
-            "alphas": (0.05, 0.2, 0.5, 2.0),
-            "dims": (30, 60),
-            "seeds": 3,
-            "points": 16,
-        },
-    ),
-    paper=Size(
-        minutes=10000,
-        gib=8,
-        settings={
-            "spectra_of": ((0.05, 200, 64), (0.5, 200, 64), (4.0, 200, 64), (40.0, 200, 64)),
-            "alphas": (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 40.0),
-            "dims": (50, 100),
-            "seeds": 64,
-            "points": 40,
-        },
-    ),
-)
+@figure_of_paper("training/fig1")
 def fig1(
     parts: Parts,
+    said: PublishedFigure,
     *,
     spectra_of: Sequence[tuple[float, int, int]],
     alphas: Sequence[float],
@@ -101,20 +76,13 @@ def fig1(
     draw(axes[4], curves, "test_error", TEST_ERROR)
     axes[4].legend(title=f"lines: theory; points: {trials.words}", title_fontsize=9)
     ranks = _fig1_ranks(parts, axes[5], grid)
-    narrow = curves[1].theory
-    remarks = [
-        f"The learned rank at width 0.75 d is at most {float(narrow.ds['rank'].max()):.3f} d: theory holds there.",
-        "Zeros of Adam are singular values below the point under which the law has half a per cent of its non-zero "
-        "mass, for the density of the law starts at zero itself.",
-        PROTOCOL + " In the paper error bars are standard deviations.",
-        where_unproven(curves),
-    ]
-    claims = [*spectra.claims(found), *ranks, _monotone(curves[0])]
+    claims = [*spectra.claims(said, found), said("right-bulk", *ranks), _monotone(said, curves[0])]
+    remarks = said.remarks(rank=float(curves[1].theory.ds["rank"].max()), unproven=where_unproven(curves))
     return picture, Findings(list(agreements(parts, curves, "test_error", "train_loss")), claims, remarks)
 
 
 def _fig1_spectra(
-    parts: Parts, axes: Sequence, problem: asx.RiskMinimization, spectra_of: Sequence[tuple[float, int, int]]
+    parts: Parts, axes: Sequence[Axes], problem: asx.RiskMinimization, spectra_of: Sequence[tuple[float, int, int]]
 ) -> xr.Dataset:
     """Draw every spectrum, and return the measurements on them."""
     theory = parts.solve("spectra_theory", problem, alpha=[alpha for alpha, _, _ in spectra_of])
@@ -132,8 +100,8 @@ def _fig1_spectra(
     return found
 
 
-def _fig1_ranks(parts: Parts, axis, grid: np.ndarray) -> list[Claim]:
-    """Draw the rank of the learned weights and the mass of the right bulk, for three ranks of the target."""
+def _fig1_ranks(parts: Parts, axis: Axes, grid: np.ndarray) -> tuple[float, str]:
+    """Draw rank and right bulk for three ranks of the target; return their largest distance, and the finding."""
     worst, splits = 0.0, []
     for (color, style, _), rank in zip(LOOKS, (0.2, 0.5, 0.8), strict=False):
         theory = parts.solve(f"rank_{rank:g}_theory", asx.RiskMinimization(attention(rank)), alpha=grid)
@@ -145,48 +113,19 @@ def _fig1_ranks(parts: Parts, axis, grid: np.ndarray) -> list[Claim]:
         splits.append(f"{split[0]:.3g}" if len(split) else f"above {grid[-1]:g}")
     axis.set(xscale="log", xlabel=SAMPLES, ylabel="learned rank$/d$;  right bulk", ylim=(0, 1.0))
     axis.legend(title="learned rank; thin line with ticks: right bulk once split", title_fontsize=9, ncols=3)
-    found = f"differs from κ₀ by at most {worst:.1g}; two bulks from α = {', '.join(splits)} on the grid"
-    return [Claim("mass of the right bulk once the spectrum has split, κ₀ = 0.2, 0.5, 0.8", "κ₀", "caption", found,
-                  worst < 1e-6)]  # fmt: skip
+    return worst, f"differs from κ₀ by at most {worst:.1g}; two bulks from α = {', '.join(splits)} on the grid"
 
 
-def _monotone(*curves: Curve) -> Claim:
+def _monotone(said: PublishedFigure, *curves: Curve) -> Claim:
     steps = [float(curve.theory.ds["test_error"].diff("alpha").max()) for curve in curves]
     found = "decreasing along the whole grid" if max(steps) < 0 else f"increases by up to {max(steps):.2g}"
-    return Claim("test error at large weight decay", "monotone decreasing", "Section 4", found, max(steps) < 0)
+    return said("decreasing-error", max(steps), found)
 
 
-@figure(
-    "training/fig2",
-    shows="Test error and training loss through the interpolation peak, for decreasing weight decay",
-    source=f"{PAPER}, Fig. 2",
-    quick=Size(
-        minutes=4,
-        gib=1.5,
-        settings={
-            "decays": (0.1, 0.01, 1e-3, 1e-4),
-            "alphas": (0.1, 0.15, 0.2, 0.3, 0.5),
-            "dims": (30, 60),
-            "seeds": 3,
-            "steps": 1200,
-            "points": 20,
-        },
-    ),
-    paper=Size(
-        minutes=350,
-        gib=3,
-        settings={
-            "decays": (0.1, 0.01, 1e-3, 1e-4),
-            "alphas": (0.05, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
-            "dims": (50, 100),
-            "seeds": 16,
-            "steps": 3000,
-            "points": 60,
-        },
-    ),
-)
+@figure_of_paper("training/fig2")
 def fig2(
     parts: Parts,
+    said: PublishedFigure,
     *,
     decays: Sequence[float],
     alphas: Sequence[float],
@@ -217,14 +156,9 @@ def fig2(
     for axis in axes[:2]:
         mark(axis, at, "interpolation", height=0.3)
     axes[0].legend(title=f"lines: theory\npoints: {trials.words}", title_fontsize=8.5, fontsize=8.5)
-    claims = [*_peak_claims(curves[-1], curves[-2], at), _monotone(*curves[:2]), replicon_claim(curves)]
-    remarks = [
-        where_unproven(curves),
-        unfinished(curves),
-        "A gap in a line is where theory at vanishing weight decay does not settle, just above interpolation.",
-        "The caption has 16 runs, the text 32.",
-        PROTOCOL,
-    ]
+    claims = [*_peak_claims(said, curves[-1], curves[-2], at), _monotone(said, *curves[:2])]
+    claims.append(replicon_claim(said, curves))
+    remarks = said.remarks(unproven=where_unproven(curves), unfinished=unfinished(curves))
     return picture, Findings(list(agreements(parts, curves, "test_error", "train_loss")), claims, remarks)
 
 
@@ -233,7 +167,7 @@ def _power(decay: float) -> str:
     return "0^+" if decay == 0 else f"{decay:g}" if decay >= 1e-2 else f"10^{{{round(np.log10(decay))}}}"
 
 
-def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
+def _peak_claims(said: PublishedFigure, limit: Curve, least: Curve, at: float) -> list[Claim]:
     """Judge the claims on the loss at vanishing weight decay, and on the interpolation peak near the threshold."""
     ds = limit.theory.ds.dropna("alpha", subset=["test_error"])
     alpha, loss, error = (ds[name].values for name in ("alpha", "train_loss", "test_error"))
@@ -242,54 +176,19 @@ def _peak_claims(limit: Curve, least: Curve, at: float) -> list[Claim]:
     x, y = least.theory.ds["alpha"].values, least.theory.ds["test_error"].values
     dip = int((np.diff(y) > 0).argmax())  # the error falls at first
     top = float(x[dip + int(y[dip:].argmax())])
+    peak = f"λ → 0⁺ has {middle:.3f} at the threshold, {left:.3f} at 0.7 and {right:.3f} at 1.3 times it; at "
+    peak += f"{plain(least.label)} the top is at α = {top:.3g}, {top / at:.2f} times the threshold"
+    words = f"threshold {at:.4f}; at most {below:.1g} below it, at least {above:.2g} above"
     return [
-        Claim(
-            "training loss as λ → 0⁺",
-            "zero below the interpolation threshold, positive above",
-            "Corollary 1, caption",
-            f"threshold {at:.4f}; at most {below:.1g} below it, at least {above:.2g} above",
-            bool(below < 1e-9 < above),
-        ),
-        Claim(
-            "interpolation peak of the test error",
-            "around the threshold, not symmetric",
-            "Section 4, caption",
-            f"λ → 0⁺ has {middle:.3f} at the threshold, {left:.3f} at 0.7 and {right:.3f} at 1.3 times it; at "
-            f"{plain(least.label)} the top is at α = {top:.3g}, {top / at:.2f} times the threshold",
-            bool(middle > left and abs(right - left) > 0.2 * (middle - left)),
-        ),
+        said("zero-loss", [below, 1e-9, above], words),
+        said("peak-at-threshold", middle > left and abs(right - left) > 0.2 * (middle - left), peak),
     ]
 
 
-@figure(
-    "training/fig3-left",
-    shows="Factorised against full training at the best weight decay",
-    source=f"{PAPER}, Fig. 3 left",
-    quick=Size(
-        minutes=5.5,
-        gib=1.5,
-        settings={
-            "alphas": (0.1, 0.2, 0.4, 0.8),
-            "dims": (30, 60),
-            "seeds": 3,
-            "decays": (1e-3, 1e-2, 1e-1),
-            "points": 4,
-        },
-    ),
-    paper=Size(
-        minutes=150,
-        gib=3,
-        settings={
-            "alphas": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 0.8, 1.0),
-            "dims": (60, 100),
-            "seeds": 8,
-            "decays": (1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
-            "points": 24,
-        },
-    ),
-)
+@figure_of_paper("training/fig3-left")
 def fig3_left(
     parts: Parts,
+    said: PublishedFigure,
     *,
     alphas: Sequence[float],
     dims: Sequence[int],
@@ -320,25 +219,11 @@ def fig3_left(
     axes[0].legend(title=f"lines: theory\npoints: {trials.words}", title_fontsize=9, loc="upper right")
     axes[1].set(yscale="log", xlabel=SAMPLES, ylabel=r"best weight decay $\lambda$")
     ratio = (best["full_error"] / best["factorized_error"]).values
-    claims = [
-        Claim(
-            "factorised against full training at the best weight decay",
-            "much lower test error at all α",
-            "caption",
-            f"{ratio.min():.2f} to {ratio.max():.1f} times lower from α = {grid[0]:g} to {grid[-1]:g}; most at α = "
-            f"{grid[ratio.argmax()]:.2g}, least at {grid[ratio.argmin()]:.2g}",
-            bool((ratio > 1.2).all()),
-        )
-    ]
-    at_end = [f"{name}: α = {_numbers(grid[best[f'{name}_inside'].values == 0])}" for name, _ in _PARAMETERIZATIONS]
-    remarks = [
-        "Theory minimises over weight decays from 1e-6 to 0.1 by a root of the derivative; the best is an end of that "
-        f"range for {'; '.join(at_end)}.",
-        f"Adam has the weight decay of least test error among theory's best and {_numbers(np.asarray(decays))}.",
-        "The penalty of the full matrix is dλ‖S‖², without which factor d, eq. (20), it vanishes in the limit: its "
-        "weight decays are not on the scale of the paper's.",
-        PROTOCOL,
-    ]
+    lower = f"{ratio.min():.2f} to {ratio.max():.1f} times lower from α = {grid[0]:g} to {grid[-1]:g}; most at α = "
+    lower += f"{grid[ratio.argmax()]:.2g}, least at {grid[ratio.argmin()]:.2g}"
+    claims = [said("much-lower", ratio.min(), lower)]
+    ends = [f"{name}: α = {_numbers(grid[best[f'{name}_inside'].values == 0])}" for name, _ in _PARAMETERIZATIONS]
+    remarks = said.remarks(ends="; ".join(ends), decays=_numbers(np.asarray(decays)))
     return picture, Findings(found, claims, remarks)
 
 
@@ -392,14 +277,8 @@ def _best_of_grid(
     return values.isel(weight_decay=best), replace(last, ds=both.isel(weight_decay=best)), at
 
 
-@figure(
-    "training/fig3-right",
-    shows="How much data exact recovery and interpolation take, against the rank of the target",
-    source=f"{PAPER}, Fig. 3 right",
-    quick=Size(minutes=0.2, gib=0.5, settings={"points": 40}),
-    paper=Size(minutes=0.5, gib=0.5, settings={"points": 200}),
-)
-def fig3_right(parts: Parts, *, points: int) -> tuple[Figure, Findings]:
+@figure_of_paper("training/fig3-right")
+def fig3_right(parts: Parts, said: PublishedFigure, *, points: int) -> tuple[Figure, Findings]:
     """The four thresholds without noise, at vanishing weight decay, for two tokens."""
     ranks = np.linspace(0.01, 1.0, points)
     found = parts.dataset("thresholds", {"points": points}, lambda: thresholds.along_ranks(ranks))
@@ -412,17 +291,15 @@ def fig3_right(parts: Parts, *, points: int) -> tuple[Figure, Findings]:
     )
     for name, label, color, style in lines:
         axis.plot(ranks, found[name], style, color=color, label=label)
-    published(axis, [ranks[0], ranks[-1]], [0.5, 0.5], "published: any symmetric $S$")
+    published(
+        axis, [ranks[0], ranks[-1]], 2 * [float(said.claims["full-recovery"].published)], "published: any symmetric $S$"
+    )
     axis.set(xlabel=r"rank of the target  $\kappa_0 = m_0/d$", ylabel=r"threshold  $\alpha = n/d^2$", ylim=(0, 0.55))
     axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88))
     ladder = [found[name].values for name in ("bayes", "factorized", "interpolation", "full")]
     ordered = bool((np.diff(ladder, axis=0) > -1e-9).all())
-    remarks = [
-        f"Bayes-optimal ≤ factorised ≤ interpolation ≤ full at every rank: {'yes' if ordered else 'NO'}.",
-        "Without noise eq. (16) is 0/0; drawn is its limit, (1 − (1 − κ₀)²/2)/(T² + T − 2), where the positive "
-        "semi-definite interpolator becomes unique: the data themselves can always be fitted.",
-    ]
-    return picture, Findings(claims=thresholds.claims(found), remarks=remarks)
+    remarks = said.remarks(ordered="yes" if ordered else "NO")
+    return picture, Findings(claims=thresholds.claims(said, found), remarks=remarks)
 
 
 __all__ = ["fig1", "fig2", "fig3_left", "fig3_right", "fig4", "fig5", "fig6"]

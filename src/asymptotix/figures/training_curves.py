@@ -12,6 +12,7 @@ import xarray as xr
 import asymptotix as asx
 
 from ..core.words import format_number
+from .making.claims import PublishedFigure
 from .making.drawing import BLACK, BLUE, GREEN, ORANGE, PINK, experiment_points, grid_with, theory_line
 from .making.parts import Parts
 from .making.record import Agreement, Claim, agreement
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
     from ..core.result import Result
 
-PAPER = "Boncoraglio et al., arXiv:2509.24914v1"
-PROTOCOL = (
-    "Error bars are standard errors over runs. The target's eigenvalues are the quantiles of its law, the "
-    "pre-activation is centred by its trace, and test errors are of 16384 fresh samples; the paper draws the target's "
-    "factors, centres by the mean over the training set and has 2000 samples, which is the same in the limit."
-)
 #: Colour, line and marker of the first curve, the second, ...
 LOOKS = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PINK, ":", "D"), (BLACK, "-", "v"))
 SAMPLES = r"samples  $\alpha = n/d^2$"
@@ -162,7 +157,7 @@ def worst_replicon(curves: Sequence[Curve]) -> float:
     return max(float(c.theory.ds["replicon"].where(c.theory.ds["converged"]).max()) for c in curves)
 
 
-def replicon_claim(curves: Sequence[Curve]) -> Claim:
+def replicon_claim(said: PublishedFigure, curves: Sequence[Curve]) -> Claim:
     """Judge whether the replicon, less two numerical errors, stays below one.
 
     Where the proximal map jumps the error is large and the formula omits the jumps: a replicon above one there does
@@ -178,10 +173,9 @@ def replicon_claim(curves: Sequence[Curve]) -> Claim:
             decided |= bool(curve.theory.ds["converged"].sel(alpha=over["alpha"]).any())
             known = format_number(top, float(error.sel(alpha=at)))
             beyond.append(f"{known} at α = {at:.3g}, {plain(curve.label)}, above one beyond two errors")
-    claimed = ("replicon condition, eq. (10)", "satisfied, as AMP and Adam suggest", "Section 3")
     words = "; ".join(beyond) + ("" if decided else ", at points where the proximal map jumps")
     holds = False if decided else None if beyond else True
-    return Claim(*claimed, words if beyond else found, holds, "examples/errata/replicon.py")
+    return said("replicon-condition", holds, words if beyond else found)
 
 
 def unfinished(curves: Sequence[Curve]) -> str:

@@ -10,8 +10,10 @@ from scipy.optimize import root_scalar
 
 import asymptotix as asx
 
+from .making.claims import PublishedFigure
 from .making.drawing import BLUE, ORANGE, PUBLISHED
 from .making.record import Claim
+from .misprints import printed_law
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +56,7 @@ def measured(laws: dict[float, LearnedSpectrum], found: dict[float, np.ndarray])
         rows["zeros_theory"].append(law.atom)
         rows["zeros_adam"].append(float(np.mean(values <= begin)))
         rows["distance"].append(law.kolmogorov_distance(values, zeros_below=begin))
-        rows["distance_printed"].append(law.printed().kolmogorov_distance(values, zeros_below=begin))
+        rows["distance_printed"].append(printed_law(law).kolmogorov_distance(values, zeros_below=begin))
         rows["bulks"].append(law.bulks)
     return xr.Dataset({name: ("alpha", column) for name, column in rows.items()}, coords={"alpha": list(laws)})
 
@@ -70,13 +72,13 @@ def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: 
 
     A stem marks the law's atom at zero.
     """
-    top = max(largest_value(law), largest_value(law.printed()), np.sqrt(target.largest), values[-1])
+    top = max(largest_value(law), largest_value(printed_law(law)), np.sqrt(target.largest), values[-1])
     rho = np.linspace(1e-4, 1.02 * top, 900)
     counts, ends = np.histogram(values[values > edge(law)], bins=26, range=(0.0, float(rho[-1])))
     axis.stairs(counts / (len(values) * np.diff(ends)), ends, fill=True, color="0.8", label=f"Adam, zeros {zeros:.3f}")
     density = law.singular_value_density(rho)
     axis.plot(rho, density, color=BLUE, label=f"theory, zeros {law.atom:.3f}")
-    axis.plot(rho, law.printed().singular_value_density(rho), ":", color=PUBLISHED, label="eq. (13) as printed")
+    axis.plot(rho, printed_law(law).singular_value_density(rho), ":", color=PUBLISHED, label="eq. (13) as printed")
     below, above = target.bulk
     inner = np.clip((rho**2 - below) * (above - rho**2), 0, None)
     true = np.sqrt(target.kappa0 * inner) / (np.pi * rho)  # 2 rho mu_0(rho^2)
@@ -88,36 +90,20 @@ def draw(axis: Axes, law: LearnedSpectrum, target: asx.MarchenkoPastur, values: 
     axis.legend(fontsize=8, loc="upper right")
 
 
-def claims(found: xr.Dataset) -> list[Claim]:
+def claims(said: PublishedFigure, found: xr.Dataset) -> list[Claim]:
     """Compare the paper's claims on the spectra with the measurements."""
     ours, theirs = found["distance"].values, found["distance_printed"].values
     bulks = found["bulks"].values.astype(int).tolist()
     where = ", ".join(f"{alpha:g}" for alpha in found["alpha"].values)
-    zeros = found["zeros_theory"].values
+    zeros, adam = found["zeros_theory"].values, _listed(found["zeros_adam"].values)
     farther = theirs > ours
+    law = False if farther.all() else None if farther.any() else True  # small samples scatter: not decided
+    distances = f"{_listed(ours)} with the factor Σ̂/m̂ that (13) lacks"
+    split = None if max(bulks) == 1 else bulks[0] == 1 and bulks[-1] == 2
     return [
-        Claim(
-            f"law of the singular values: Kolmogorov distance of Adam's at α = {where}",
-            f"eq. (13) is the law; as printed it is at {_listed(theirs)}",
-            "eq. (13)",
-            f"{_listed(ours)} with the factor Σ̂/m̂ that (13) lacks",
-            False if farther.all() else None if farther.any() else True,  # small samples scatter: not decided
-            "examples/errata/spectrum_law.py",
-        ),
-        Claim(
-            "number of bulks of the spectrum",
-            "one at little data, two at large α",
-            "Section 4 and caption",
-            f"{', '.join(map(str, bulks))} at α = {where}",
-            None if max(bulks) == 1 else bulks[0] == 1 and bulks[-1] == 2,
-        ),
-        Claim(
-            "singular values that are zero",
-            "a possibly large fraction at all α",
-            "Section 4",
-            f"{_listed(zeros)} of d at α = {where} (Adam: {_listed(found['zeros_adam'].values)})",
-            bool((zeros > 0.05).all()),
-        ),
+        said("spectrum-law", law, distances, where=where, printed=_listed(theirs)),
+        said("two-bulks", split, f"{', '.join(map(str, bulks))} at α = {where}"),
+        said("zero-values", zeros.min(), f"{_listed(zeros)} of d at α = {where} (Adam: {adam})"),
     ]
 
 

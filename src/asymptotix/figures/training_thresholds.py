@@ -8,7 +8,8 @@ from scipy.optimize import root_scalar
 
 import asymptotix as asx
 
-from .making.record import Claim, number_claim
+from .making.claims import PublishedFigure
+from .making.record import Claim
 from .training_curves import attention
 
 
@@ -49,33 +50,28 @@ def _semicircle(power: int, x: float) -> float:
     return float(0.5 * (angle + np.pi / 2) * (weight @ ((2 * np.sin(a)) ** power * 2 * np.cos(a) ** 2)) / np.pi)
 
 
-def claims(found: xr.Dataset) -> list[Claim]:
+def claims(said: PublishedFigure, found: xr.Dataset) -> list[Claim]:
     """Compare each printed formula, evaluated independently, with the library's thresholds."""
     half = float(found["full"].sel(rank=0.5, method="nearest"))
     ranks = found["rank"].values[(found["rank"] < 1).values]
     noisy = asx.thresholds(asx.RiskMinimization(attention()), progress=False)
     few = np.array([1e-5, 1e-6])
-    slope = np.diff(np.log([factorized_recovery(rank) for rank in few])) / np.diff(np.log(few))
-    formulas = (
-        ("exact recovery, factorised", "eqs. (17), (18)", "factorized", factorized_recovery),
-        ("exact recovery, Bayes-optimal", "κ₀(2 − κ₀)/(T² + T − 2), arXiv:2506.01582", "bayes", bayes_recovery),
-        ("interpolation as noise vanishes", "eq. (16) at Δ = 1e-9", "interpolation",
-         lambda rank: interpolation(rank, 1e-9)),
-    )  # fmt: skip
+    slope = (np.diff(np.log([factorized_recovery(rank) for rank in few])) / np.diff(np.log(few))).item()
     made = [
-        number_claim("exact recovery without factorisation, two tokens", 0.5, "Section 4, eq. (68)", half, 0.0,
-                     rounding=0.005, script="examples/errata/full_recovery.py"),
-        number_claim("interpolation at Δ = 0.5, κ₀ = 0.5", interpolation(0.5, 0.5), "eq. (16)",
-                     float(noisy.interpolation), 0.0, rounding=1e-6),
-    ]  # fmt: skip
-    for what, source, name, formula in formulas:
-        own = found[name].sel(rank=ranks).values
-        away = float(abs(own - [formula(rank) for rank in ranks]).max())
-        made.append(Claim(what, "the formula", source, f"differs by at most {away:.1g}", away < 1e-3))
-    gap = f"full/factorised grows as κ₀^−{slope[0]:.3f} at κ₀ = 1e-5 to 1e-6"
+        said("full-recovery", half),
+        said("noisy-interpolation", float(noisy.interpolation), formula=interpolation(0.5, 0.5)),
+    ]
+    formulas = (
+        ("factorized-recovery", "factorized", factorized_recovery),
+        ("bayes-recovery", "bayes", bayes_recovery),
+        ("noiseless-interpolation", "interpolation", lambda rank: interpolation(rank, 1e-9)),
+    )
+    for claim, name, formula in formulas:
+        away = float(abs(found[name].sel(rank=ranks).values - [formula(rank) for rank in ranks]).max())
+        made.append(said(claim, away, f"differs by at most {away:.1g}"))
+    gap = f"full/factorised grows as κ₀^−{slope:.3f} at κ₀ = 1e-5 to 1e-6"
     earlier = bool((found["factorized"] < found["full"]).sel(rank=ranks).all())
-    what, said = "gap of factorised and full recovery as κ₀ → 0⁺", "O(κ₀⁻¹); factorised earlier for all κ₀ < 1"
-    made.append(Claim(what, said, "Section 4", gap, earlier and bool(abs(slope[0] - 1) < 0.02)))
+    made.append(said("growing-gap", earlier and abs(slope - 1) < 0.02, gap))
     return made
 
 

@@ -27,6 +27,9 @@ SECONDS_TO_LEAVE = 3.0
 #: time is left to write results, because clusters commonly kill a process 30 seconds after SIGTERM. Smaller: work that
 #: would have stopped at a check is cut off inside compiled code.
 SECONDS_TO_END = 15.0
+#: Aimed duration in seconds of one call of a compiled program with many steps. Between two calls signals are obeyed and
+#: progress is shown.
+SECONDS_PER_CALL = 0.3
 
 
 class _Requests:
@@ -119,6 +122,18 @@ def ending_with(ended: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         _helping.ended = before
+
+
+def steps_of_next_call(steps: int, seconds: float, most: int) -> int:
+    """Return how many steps the next call of a compiled program does, between 1 and ``most``.
+
+    A call then takes about SECONDS_PER_CALL. The ``steps`` of the last call took ``seconds``.
+
+    >>> [steps_of_next_call(10, seconds, most=100) for seconds in (0.6, 9.0, 1e-9)]
+    [5, 1, 80]
+    """
+    faster = min(SECONDS_PER_CALL / max(seconds, 1e-3), 8.0)
+    return max(1, min(most, int(steps * faster)))
 
 
 def raise_if_hidden_in(error: Exception) -> None:

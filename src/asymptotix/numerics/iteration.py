@@ -1,4 +1,4 @@
-"""Fixed-point iteration with a status in words, quasi-Newton steps, and continuation along a grid.
+"""Fixed-point iteration with a status in words, quasi-Newton steps, roots, and continuation along a grid.
 
 State evolution is dynamics: x <- F(x) is followed from a given start, accelerated with safeguards, and ends at the
 fixed point that the dynamics reaches.
@@ -198,6 +198,48 @@ class QuasiNewton:
         missing = move - expected
         if np.linalg.norm(missing) < BELIEVED * np.linalg.norm(move):
             self.inverse = self.inverse + np.outer(missing, move @ self.inverse) / (move @ expected)
+
+
+def increasing_root(
+    function: Callable[[NDArray[np.float64], NDArray[np.intp]], tuple[NDArray[np.float64], NDArray[np.float64]]],
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    start: ArrayLike | None = None,
+    close: ArrayLike = 0.0,
+) -> NDArray[np.float64]:
+    """Return the root of each of many increasing functions in [low, high], by Newton's method or bisection.
+
+    scipy.optimize.elementwise.find_root makes no use of slopes, and takes 2 to 6 times as long for spectra.
+
+    Parameters
+    ----------
+    function : callable
+        Maps points, and the indices of the functions to evaluate there, to values and slopes. A value of 0 ends the
+        search for its root.
+    low, high : arrays (n,)
+        Brackets; nothing is evaluated at their ends.
+    start : array (n,), optional
+        First points; by default the middle of each bracket.
+    close : float or array (n,)
+        Largest last step, in addition to rounding.
+    """
+    low, high = np.array(low, dtype=float), np.array(high, dtype=float)
+    at = 0.5 * (low + high) if start is None else np.array(start, dtype=float)
+    root, active, close = np.empty_like(at), np.arange(at.size), np.broadcast_to(close, at.shape)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        for _ in range(200):
+            if not at.size:
+                break
+            value, slope = function(at, active)
+            low, high = np.where(value <= 0, at, low), np.where(value >= 0, at, high)
+            new = at - value / slope
+            new = np.where((low < new) & (new < high), new, 0.5 * (low + high))
+            root[active] = new
+            going = abs(new - at) > 1e-15 * np.maximum(abs(low), abs(high)) + close
+            at, low, high, close = (part[going] for part in (new, low, high, close))
+            active = active[going]
+    return root
 
 
 def continuation_steps(

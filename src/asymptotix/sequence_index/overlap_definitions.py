@@ -149,11 +149,6 @@ OVERLAP_DEFINITIONS: Table = table(
         formula="|w.w*|/(|w| |w*|)",
     ),
     Observable(
-        "published_cosine", "cosine as published",
-        "Without the norm of the teacher, so that it may exceed one.",
-        formula="|w.w*|/(sqrt(D) |w|)", reference=f"{_PAPER}, section 3.3",
-    ),
-    Observable(
         "first_passage", "first passage",
         "Batches until the cosine of an index first exceeds 1/2; nan if it never does.",
     ),

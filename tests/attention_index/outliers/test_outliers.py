@@ -8,7 +8,7 @@ import xarray as xr
 from scipy.integrate import quad
 
 import asymptotix as asx
-from asymptotix.attention_index.outliers.outlier_law import critical_width, field_outliers, leakage
+from asymptotix.attention_index.outliers.outlier_law import critical_width, field_outliers
 from reference_numbers import reference
 
 REFERENCE = {entry["name"]: entry for entry in reference("outliers_and_scaling")["entries"]}
@@ -46,12 +46,12 @@ def test_critical_widths() -> None:
         assert 0 < x - target.convolution(0.999 * width).edges[-1, 1] < 1e-4 * x
 
 
-def test_leakage_is_what_the_overlap_lacks() -> None:
+def test_the_overlap_lacks_what_leaks_to_other_directions() -> None:
     target = asx.Spiked(asx.Atoms((0.0, 1.0, 2.0), (0.5, 0.25, 0.25)), (4.0, 6.0), dim=42)
     spectrum, delta = target.eigenvalues(42), 0.8
     field = field_outliers(target, delta)
     for theta, overlap in zip(field.theta, field.overlap, strict=True):
-        lost = leakage(theta, delta, spectrum[spectrum != theta], 42)
+        lost = delta**2 / (42 * (theta - spectrum[spectrum != theta]) ** 2)
         assert lost.sum() == pytest.approx(1 - overlap, rel=1e-12)
         # the eigenvalue of S_0 in the direction of the outlier: that of the spike and what leaks to others
         kept = overlap * theta + lost @ spectrum[spectrum != theta]

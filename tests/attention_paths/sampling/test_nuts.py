@@ -12,6 +12,7 @@ from asymptotix.attention_paths.sampling import chain_pool, chains
 from asymptotix.attention_paths.sampling.nuts import NUTS
 from asymptotix.attention_paths.streams import chain_entropy
 from asymptotix.core.progress import Progress
+from asymptotix.numerics import interrupts
 
 WIDTH, WARMUP = 10, 200
 
@@ -116,7 +117,7 @@ def interrupted(problem: Any, seeds: list[int], at: int, monkeypatch: pytest.Mon
     running = algorithm.run_points(problem, points, dim=None, seeds=seeds, progress=silent)
     with monkeypatch.context() as patch:
         patch.setattr(chain_pool, "wait", wait)
-        patch.setattr(chains, "BLOCK_SECONDS", 1e-4)  # blocks of one iteration
+        patch.setattr(interrupts, "SECONDS_PER_CALL", 1e-4)  # blocks of one iteration
         found = {k: outcome for _, k, outcome in (next(running) for _ in seeds)}
         with pytest.raises(KeyboardInterrupt):
             next(running)
@@ -251,7 +252,7 @@ def test_interrupted_call_is_resumed_from_its_file(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(chain_pool, "wait", wait)
-        patch.setattr(chains, "BLOCK_SECONDS", 1e-4)
+        patch.setattr(interrupts, "SECONDS_PER_CALL", 1e-4)
         with pytest.warns(RuntimeWarning, match="interrupted: 0 of 2 points"):
             part = asx.simulate(problem, algorithm, width=WIDTH, seeds=2, progress=False)
     assert all(str(status).startswith("interrupted after") for status in part.status.values)

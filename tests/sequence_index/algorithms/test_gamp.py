@@ -201,8 +201,8 @@ def test_a_run_is_converged_where_its_last_iterations_stand_still(one_layer_runs
     drift = np.where(slope * late > 0, np.minimum(abs(slope), abs(late)), 0)
     drifts = (7 * drift >= 1e-2) & (abs(slope) > 3 * np.sqrt(variance[0, 0]))
     begins = "not converged: the overlap still"
-    said = np.where(drifts, [f"{begins} drifts by {size:.1g} per iteration" for size in drift], "converged")
-    said = np.where(moving < 1e-2, said, [f"{begins} moves by {size:.1g} per iteration" for size in moving])
+    said = np.where(drifts, [f"{begins} drifts by {size:.2g} per iteration" for size in drift], "converged")
+    said = np.where(moving < 1e-2, said, [f"{begins} moves by {size:.2g} per iteration" for size in moving])
     found = one_layer_runs.status.values.ravel().astype(str)
     assert [words.startswith(start) for words, start in zip(found, said, strict=True)] == [True] * 4, found
     assert (one_layer_runs.converged.values.ravel() == (said == "converged")).all()

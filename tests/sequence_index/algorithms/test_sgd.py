@@ -89,8 +89,6 @@ def test_batches_come_in_order_and_the_last_may_be_smaller():
     cosine = abs(w @ v) / np.linalg.norm(w) / np.linalg.norm(v)
     np.testing.assert_allclose(outcome.values["cosine"][1], cosine, rtol=1e-4)
     np.testing.assert_allclose(outcome.values["overlap"][1, 1], cosine**2, rtol=1e-3)
-    published = cosine * np.linalg.norm(v) / 4
-    np.testing.assert_allclose(outcome.values["published_cosine"][1], published, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -134,7 +132,7 @@ def test_a_short_run_is_not_called_converged():
     batch = _SgdBatch(SGD(epochs=1, batch=2), TWO_LAYERS, 40, 16, [0])
     outcome = batch.run(QUIET, "test")[0]
     assert outcome.status is Status.NOT_CONVERGED
-    assert "finished after 1 epochs, 10 or more can show" in outcome.sentence
+    assert "1 epochs cannot show whether the overlap still moves; increase epochs to 10 or more" in outcome.sentence
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,17 @@ def test_tokens_do_not_depend_on_the_blocks(tiles):
     assert rows[-1].stop == SAMPLES
 
 
+def test_equal_seeds_give_the_tokens_of_earlier_versions():
+    """Other numbers would be other data of a seed."""
+    keys = [jax.random.key(seed) for seed in (0, 7)]
+    found = normals(np.array([jax.random.key_data(key) for key in keys]), np.uint32(3), (2, 2))
+    expected = [
+        [-0.6219435930252075, 0.6248040795326233, 1.6820775270462036, -0.8080127835273743],
+        [-0.7344603538513184, -0.4773978590965271, 0.8121104836463928, 0.08711232244968414],
+    ]
+    np.testing.assert_allclose(np.reshape(found, (2, 4)), expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_normals_are_those_of_jax():
     keys = [jax.random.key(seed) for seed in (0, 7)]

@@ -20,9 +20,10 @@ import numpy as np
 
 from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
-from ...core.status import Status
+from ...core.status import Status, of_movement
 from ...numerics import checks
 from ...numerics.arrays import Array
+from ...numerics.interrupts import steps_of_next_call
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.precision import single_precision
 from ...numerics.programs.compiled import one_by_one
@@ -31,7 +32,7 @@ from ..model import AttentionIndex
 from ..risk import RiskMinimization
 from ..theory.training_equations import Training, is_factorized
 from . import training_data as data
-from .learned_matrix import spectral_observables
+from .learned_matrix import learned_matrix, penalty_and_gradient, spectral_observables, times
 from .training_data import Chunk, Samples
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 #: Samples on which test errors are measured.
 FRESH_SAMPLES = 2**14
-#: Most steps per call of the compiled loop, and target duration of a call in seconds; interrupts act between calls.
-_STEPS_PER_CALL, _SECONDS_PER_CALL = 50, 0.3
+#: Most steps per call of the compiled loop.
+_STEPS_PER_CALL = 50
 #: Largest number of bytes of tokens for which several seeds run together on an accelerator.
 _BYTES_TOGETHER = 2**29
 #: Options that stop XLA from searching for the fastest matrix product on a GPU. With the search, compilation takes 28 s
@@ -145,8 +146,7 @@ class Adam(AlgorithmOnSamples):
         functions = problem.function("loss"), problem.function("penalty")
         settings = AdamSettings(self.steps, model.activation, problem.parameterization, *functions)
         nuclear = is_factorized(problem) and problem.penalty is None
-        # |W|_F^2 = d sqrt(m/d) Tr S
-        strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)
+        strength = problem.weight_decay * (np.sqrt(width / dim) if nuclear else 1.0)  # |W|_F^2 = d sqrt(m/d) Tr S
         numbers = np.array([model.beta, strength, self.learning_rate], np.float32)
         train = [
             data.draw_samples(model, dim, samples, seed, chunk=self.chunk, differences=settings.differences)
@@ -154,16 +154,16 @@ class Adam(AlgorithmOnSamples):
         ]
         generators = [np.random.default_rng(streams.initial_weights(seed, dim, samples)) for seed in seeds]
         start = [_start(rng, dim, width, settings) for rng in generators]
-        centres = [drawn.centre for drawn in train]
         label = f"{runs.label}, seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
         if len(seeds) == 1:
             ends = [self._trained(start[0], train[0], numbers, settings, progress, label)]
         else:
-            ends = _apart(self._trained(_beside(start), _beside(train), numbers, settings, progress, label), len(seeds))
-        for seed, centre, end in zip(seeds, centres, ends, strict=True):
+            end = self._trained(_beside(start), _beside(train), numbers, settings, progress, label)
+            ends = [AdamState(*(x[k] for x in end)) for k in range(len(seeds))]
+        for seed, drawn, end in zip(seeds, train, ends, strict=True):
             if not np.isfinite(slope := float(end.slope)):
                 raise FloatingPointError(f"the gradient became {slope}; try a smaller learning_rate")
-            values = _report(model, samples, seed, end, centre, strength, settings)
+            values = _report(model, samples, seed, end, drawn.centre, strength, settings)
             status, words = self._verdict(slope, np.asarray(end.trace, float))
             yield Outcome(values, status, words=words)
 
@@ -181,23 +181,22 @@ class Adam(AlgorithmOnSamples):
         while first < self.steps:
             began, last = time.perf_counter(), min(first + together, self.steps)
             # The last call evaluates loss and gradient once more, with a step of size zero.
-            state = _train(state, train, numbers, np.int32(last + (last == self.steps)), settings)
+            span = np.int32(first), np.int32(last + (last == self.steps))
+            state = _train(state, train, numbers, span, settings)
             loss = float(state.trace[..., last - 1].mean())  # waits for the device: the steps shown are done
             progress.message(f"{label}: step {last} of {self.steps}, loss {loss:.4g}")
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss became {loss} after {last} steps; try a smaller learning_rate")
-            pace = (last - first) / max(time.perf_counter() - began, 1e-6)
-            first, together = last, int(np.clip(_SECONDS_PER_CALL * pace, 1, _STEPS_PER_CALL))
+            first, together = last, steps_of_next_call(last - first, time.perf_counter() - began, _STEPS_PER_CALL)
         return state
 
     def _verdict(self, slope: float, trace: np.ndarray) -> tuple[Status, str]:
         """Return the status and its sentence, from the losses (``trace``) and the final gradient norm (``slope``)."""
-        if slope <= self.tolerance * abs(trace[-1]):
-            return Status.CONVERGED, ""
         before = trace[-1 - max(self.steps // 10, 1)]
-        falling, share = 100 * (before - trace[-1]) / abs(before), 100 * slope / abs(trace[-1])
-        fell = f"finished, loss still falling by {falling:.2g} % over the last tenth"
-        return Status.NOT_CONVERGED, f"{fell}, gradient {share:.2g} % of the loss"
+        falling = 100 * (before - trace[-1]) / abs(before) if before else 0.0
+        advice = f"the loss is still falling by {falling:.2g} % over the last tenth; increase steps"
+        limit = self.tolerance * abs(trace[-1])
+        return of_movement("the gradient norm still is", slope, limit, f"after {self.steps} steps", advice)
 
 
 def _training(problem: Problem) -> Training:
@@ -237,7 +236,7 @@ class AdamSettings(NamedTuple):
 
 
 class AdamState(NamedTuple):
-    """Weights, running means of gradient and squared gradient, number of steps done, loss before each step, last slope.
+    """Weights, running means of gradient and squared gradient, loss before each step, last slope.
 
     The slope is the norm of the gradient of L / d^2 times the norm of the weights.
     """
@@ -245,7 +244,6 @@ class AdamState(NamedTuple):
     weights: Array
     mean: Array
     square: Array
-    step: Any
     trace: Any
     slope: Any
 
@@ -257,42 +255,28 @@ def _start(rng: np.random.Generator, dim: int, width: int, settings: AdamSetting
     else:
         weights = rng.normal(size=(dim, dim)) / np.sqrt(dim)
     zero, trace = np.zeros(weights.shape, np.float32), np.zeros(settings.steps + 1, np.float32)
-    return AdamState(weights.astype(np.float32), zero, zero, np.int32(0), trace, np.float32(0))
+    return AdamState(weights.astype(np.float32), zero, zero, trace, np.float32(0))
 
 
-#: Axis that counts runs in each entry of a state; all runs share one number of steps.
-_RUNS = AdamState(weights=0, mean=0, square=0, step=None, trace=0, slope=0)  # pyright: ignore[reportArgumentType]
-
-
-def _beside(runs: Sequence[Any]) -> Any:
+def _beside(runs: Sequence[Made]) -> Made:
     """Stack several states, or data sets, along a leading axis that counts runs."""
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
-    return stacked._replace(step=runs[0].step) if isinstance(stacked, AdamState) else stacked
-
-
-def _apart(state: AdamState, count: int) -> list[AdamState]:
-    """Split a stacked state into one state per run."""
-    return [
-        AdamState(*(x if axis is None else x[k] for x, axis in zip(state, _RUNS, strict=True))) for k in range(count)
-    ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
 
 
 @partial(jax.jit, static_argnames="settings", compiler_options=_FIRST_WAY)
 def _train(
-    state: AdamState, samples: Samples, numbers: jax.Array, last: jax.Array, settings: AdamSettings
+    state: AdamState, samples: Samples, numbers: jax.Array, span: tuple[jax.Array, jax.Array], settings: AdamSettings
 ) -> AdamState:
-    """Run Adam until ``last`` steps are done, for one run or for several stacked runs.
+    """Do the steps of Adam in the ``span`` (first, last + 1), for one run or for several stacked runs.
 
     ``numbers`` are beta, the strength of the penalty and the initial rate.
     """
-    steps = partial(_steps, settings=settings)
-    if state.weights.ndim == 3:
-        steps = jax.vmap(steps, in_axes=(_RUNS, 0, None, None), out_axes=_RUNS)
-    return steps(state, samples, numbers, last)
+    steps = partial(_steps, numbers=numbers, span=span, settings=settings)
+    return (jax.vmap(steps) if state.weights.ndim == 3 else steps)(state, samples)
 
 
 def _steps(
-    state: AdamState, samples: Samples, numbers: jax.Array, last: jax.Array, settings: AdamSettings
+    state: AdamState, samples: Samples, numbers: jax.Array, span: tuple[jax.Array, jax.Array], settings: AdamSettings
 ) -> AdamState:
     beta, strength, rate = numbers
 
@@ -305,9 +289,9 @@ def _steps(
         count = t + jnp.float32(1)
         change = mean / (1 - 0.9**count) / (jnp.sqrt(square / (1 - 0.999**count)) + 1e-8)
         slope = jnp.linalg.norm(gradient) * jnp.linalg.norm(state.weights)
-        return AdamState(state.weights - size * change, mean, square, t + 1, state.trace.at[t].set(loss), slope)
+        return AdamState(state.weights - size * change, mean, square, state.trace.at[t].set(loss), slope)
 
-    return jax.lax.fori_loop(state.step, last, step, state)
+    return jax.lax.fori_loop(*span, step, state)
 
 
 def loss_and_gradient(
@@ -316,29 +300,11 @@ def loss_and_gradient(
     """Return L / d^2 and its gradient with respect to the weights."""
     S, dim = learned_matrix(weights, settings.parameterization), weights.shape[0]
     error, slope = risk_and_gradient(S, samples, beta, settings)
-    penalty, pull = penalty_and_gradient(S, settings)
+    penalty, pull = penalty_and_gradient(S, settings.parameterization, settings.penalty)
     gradient = slope / dim**2 + strength / dim * pull
     if settings.parameterization == "factorized":
-        gradient = 2 * _times(gradient, weights) / np.float32(np.sqrt(weights.size))
+        gradient = 2 * times(gradient, weights) / np.float32(np.sqrt(weights.size))
     return error / dim**2 + strength / dim * penalty, gradient
-
-
-def learned_matrix(weights: Array, parameterization: str) -> Array:
-    """Return S = W W^T / sqrt(m d), or the symmetric part of the weights if S is full."""
-    if parameterization == "factorized":
-        return _times(weights, weights.T) / np.float32(np.sqrt(weights.size))
-    return 0.5 * (weights + weights.T)
-
-
-def penalty_and_gradient(S: Array, settings: AdamSettings) -> tuple[Array, Array]:
-    """Return Tr r(S) and r'(S), with r(t) the user's penalty, or t for the norm |W|_F^2, or t^2 for |S|_F^2."""
-    if settings.penalty is None and settings.parameterization == "full":
-        return (S**2).sum(), 2 * S
-    if settings.penalty is None:
-        return S.trace(), jnp.eye(len(S), dtype=S.dtype)
-    values, vectors = jnp.linalg.eigh(S)
-    slopes = jax.vmap(jax.grad(settings.penalty))(values)
-    return jax.vmap(settings.penalty)(values).sum(), _times(vectors * slopes, vectors.T)
 
 
 def risk_and_gradient(
@@ -397,10 +363,6 @@ def _error(P: jax.Array, shift: jax.Array, chunk: Chunk, beta: jax.Array, settin
     return (residual * measured).sum()
 
 
-def _times(a: Array, b: Array) -> jax.Array:
-    return jnp.matmul(a, b, precision="highest")
-
-
 def _report(
     model: AttentionIndex,
     samples: int,
@@ -413,7 +375,7 @@ def _report(
     """Return the observables of a trained layer."""
     S, trace = learned_matrix(state.weights, settings.parameterization), np.asarray(state.trace, float)
     dim = len(S)
-    penalty = strength / dim * float(penalty_and_gradient(S, settings)[0])
+    penalty = strength / dim * float(penalty_and_gradient(S, settings.parameterization, settings.penalty)[0])
     return {
         **_fresh_errors(model, seed, S, centre, settings),
         **spectral_observables(np.asarray(S, float), model.target.eigenvalues(dim), model.target.spikes),

@@ -1,15 +1,44 @@
-"""Observables of a learned matrix S at finite dimension, in the basis in which the target S_0 is diagonal."""
+"""The learned matrix S at finite dimension, its penalty, and observables where the target S_0 is diagonal."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
+
+from ...numerics.arrays import Array
 
 #: Absolute value above which an eigenvalue of S counts as learned; training leaves removed ones slightly above zero.
 RANK_CUT = 1e-2
 #: Largest relative distance from a spike at which an eigenvalue of S_0 counts as this spike.
 SAME_SPIKE = 1e-9
+
+
+def learned_matrix(weights: Array, parameterization: str) -> Array:
+    """Return S = W W^T / sqrt(m d), or the symmetric part of the weights if S is full."""
+    if parameterization == "factorized":
+        return times(weights, weights.T) / np.float32(np.sqrt(weights.size))
+    return 0.5 * (weights + weights.T)
+
+
+def penalty_and_gradient(S: Array, parameterization: str, penalty: Callable[..., Array] | None) -> tuple[Array, Array]:
+    """Return Tr r(S) and r'(S), with r(t) the user's penalty, or t for the norm |W|_F^2, or t^2 for |S|_F^2."""
+    if penalty is None and parameterization == "full":
+        return (S**2).sum(), 2 * S
+    if penalty is None:
+        return S.trace(), jnp.eye(len(S), dtype=S.dtype)
+    values, vectors = jnp.linalg.eigh(S)
+    slopes = jax.vmap(jax.grad(penalty))(values)
+    return jax.vmap(penalty)(values).sum(), times(vectors * slopes, vectors.T)
+
+
+def times(a: Array, b: Array) -> jax.Array:
+    """Return the product of two matrices in full single precision."""
+    return jnp.matmul(a, b, precision="highest")
 
 
 def spectral_observables(S: np.ndarray, target: np.ndarray, spikes: ArrayLike = ()) -> dict[str, float | np.ndarray]:

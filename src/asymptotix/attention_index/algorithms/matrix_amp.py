@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.problem import Outcome, Problem
 from ...core.runs import AlgorithmOnSamples, PointRuns
-from ...core.status import Status
+from ...core.status import of_movement
 from ...numerics import checks
 from ...numerics.memory import refuse_beyond_memory
 from ...numerics.quadrature import sobol_normals
@@ -149,10 +149,9 @@ class MatrixAMP(AlgorithmOnSamples):
         values |= {f"{name}_trace": np.array(trace) for name, trace in traces.items()}
         values |= spectral_observables(state.S, target, estimator.model.target.spikes)
         values |= estimator.errors(sensing, state)
-        if state.change < self.tolerance:
-            return Outcome(values)
-        words = f"finished, S still moving by {100 * state.change:.2g} % per iteration"
-        return Outcome(values, Status.NOT_CONVERGED, words=words)
+        period = f"of its norm per iteration after {self.iterations} iterations"
+        status, words = of_movement("S still moves by", state.change, self.tolerance, period, "increase iterations")
+        return Outcome(values, status, words=words)
 
 
 class MatrixIterate(NamedTuple):

@@ -10,7 +10,7 @@ the posterior mean. A spike does not act on itself: G and F are integrals over a
 
 The equations are derived here; the spectra in Boncoraglio et al., arXiv:2509.24914, have no outliers.
 
-Equations out-detached, out-learned, out-leakage of docs/theory/outliers.md.
+Equations out-detached, out-learned of docs/theory/outliers.md.
 """
 
 from __future__ import annotations
@@ -66,18 +66,3 @@ def field_outliers(target: Target, delta: ArrayLike) -> FieldOutliers:
 def critical_width(target: Target) -> np.ndarray:
     """Return the width delta_c = F(theta)^{-1/2} of the noise at which each spike merges with the bulk."""
     return 1 / np.sqrt(target.off_support(np.asarray(target.spikes, dtype=float))[1])
-
-
-def leakage(theta: float, delta: float, others: ArrayLike, dim: int) -> np.ndarray:
-    """Return the squared overlaps of the outlier of theta with other eigenvectors of S_0; their sum is delta^2 F.
-
-    Parameters
-    ----------
-    theta, delta : float
-        The spike, and a width of the noise at which it is detached.
-    others : array
-        Eigenvalues of S_0 in these other directions.
-    dim : int
-        Size of the matrix.
-    """
-    return delta**2 / (dim * (theta - np.asarray(others, dtype=float)) ** 2)

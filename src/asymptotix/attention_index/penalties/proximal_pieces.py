@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...numerics.iteration import increasing_root
 from ..spectra.convolution import Array
 
 Elementwise = Callable[[np.ndarray], np.ndarray]
@@ -42,13 +43,10 @@ _PARTS = 4
 _MOST_DIVISIONS, _MOST_PIECES = 60, 1000
 #: Most rounds in which neighbouring pieces are joined.
 _MOST_ROUNDS = 12
-#: Relative step of Newton's method that leaves only rounding errors, and step relative to the largest t that counts as
-#: rounding.
-_NEWTON, _ROUNDED = 1e-8, 1e-16
+#: Error of t, relative to the largest t, that counts as rounding.
+_ROUNDED = 1e-16
 #: Step, relative to the length of a piece that is too small to be divided, at which t is accurate enough there.
 _ROUGH = 1e-3
-#: Most steps of Newton's method and bisection: bisections alone give all digits, also from a bracket ten decades wide.
-_STEPS = 90
 #: Least size of the arrays on which a user's functions are evaluated. Sizes grow by factors of 4, so that few programs
 #: are compiled.
 _LEAST_SIZE = 256
@@ -118,23 +116,17 @@ def proximal_map(penalty: PenaltySlopes, stiffness: float, p: Array, pieces: Smo
     enough = np.where(_negligible(pieces), _ROUGH * np.diff(pieces.t)[:, 0], 0.0)[own] + _ROUNDED * size
     high = np.where(p <= below, low, high)  # at kinks
     low = np.where(p >= above, high, low)
+
+    def excess(t: Array, active: Array) -> tuple[Array, Array]:
+        slope = penalty.slope(t)
+        value = slope + stiffness * t - p[active]
+        hidden = abs(value) <= np.spacing(abs(slope) + abs(p[active]))
+        return np.where(hidden, 0.0, value), penalty.curvature(t) + stiffness
+
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = (p - below) / (above - below)
-        t = np.clip(np.where((share > 0) & (share < 1), low + share * (high - low), 0.5 * (low + high)), low, high)
-        done, before = low == high, np.inf
-        for _ in range(_STEPS):
-            slope = penalty.slope(t)
-            excess = slope + stiffness * t - p
-            done |= abs(excess) <= np.spacing(abs(slope) + abs(p))
-            low, high = np.where(excess <= 0, t, low), np.where(excess >= 0, t, high)
-            new = t - excess / (penalty.curvature(t) + stiffness)
-            by_newton = (low < new) & (new < high) & (abs(excess) <= 0.5 * before)
-            new = np.where(by_newton, new, 0.5 * (low + high))
-            step, before, t = abs(new - t), abs(excess), np.where(done, t, new)
-            done |= step <= np.where(by_newton, _NEWTON * abs(t), 0.0) + enough
-            if done.all():
-                break
-    return t
+        share = np.where((share > 0) & (share < 1), share, 0.5)
+        return increasing_root(excess, low, high, start=np.clip(low + share * (high - low), low, high), close=enough)
 
 
 def _negligible(pieces: SmoothPieces) -> Array:

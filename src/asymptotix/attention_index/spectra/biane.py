@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
-from .measures import Measure, Sums, off_support
+from ...numerics.iteration import increasing_root
+from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels
+from .measures import Sums
 
 ORDER = 28
 
@@ -46,16 +46,9 @@ class BianeConvolution(Convolution):
         Strength of the GOE noise, positive.
     """
 
-    def __init__(self, parts: Sequence[Measure], delta: float) -> None:
-        super().__init__(delta)
-        self._parts = list(parts)
-
     def _sums(self, u: Array, height: Array) -> Sums:
         total = np.sum([part.sums(u, height) for part in self._parts], axis=0)
         return Sums(*total)
-
-    def _off_support(self, z: Array) -> tuple[Array, Array]:
-        return off_support(self._parts, z)
 
     @cached_property
     def edges(self) -> Array:
@@ -189,8 +182,7 @@ class BianeConvolution(Convolution):
         def excess(u: Array, active: Array) -> tuple[Array, Array]:
             height = self._height_anywhere(u, inside[active])
             F, H, A, B = self._sums(u, height)
-            with np.errstate(divide="ignore", invalid="ignore"):  # outside A is wrong and not used
-                slope = 2 * self.delta**2 * (height * A + B**2 / A)
+            slope = 2 * self.delta**2 * (height * A + B**2 / A)  # where A is wrong it is not used
             return u + self.delta**2 * H - x[active], np.where(inside[active], slope, 1 - self.delta**2 * F)
 
         u = increasing_root(excess, low, high)

@@ -10,17 +10,15 @@ docs/theory/outliers.md.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ...numerics import checks, interrupts
-
-Array = NDArray[Any]
-ComplexArray = NDArray[np.complex128]
+from .measures import Array, ComplexArray, Measure, off_support
 
 RESOLVED = 1e-9
 """Last Legendre coefficients of an integrand, relative to the integral, at which a panel is fine enough.
@@ -74,11 +72,14 @@ class Convolution(abc.ABC):
 
     Parameters
     ----------
+    parts : sequence of Measure
+        Their sum is mu_0.
     delta : float
         Strength of the GOE noise, positive.
     """
 
-    def __init__(self, delta: float) -> None:
+    def __init__(self, parts: Sequence[Measure], delta: float) -> None:
+        self._parts = list(parts)
         self.delta = float(checks.positive("delta", delta))
         if not np.isfinite(self.delta):
             raise ValueError(f"delta must be finite, got {delta}")
@@ -108,10 +109,6 @@ class Convolution(abc.ABC):
     def _resolved(self, panels: Array, order: int | None) -> PanelRule:
         """Return the nodes on the panels, which are halved where needed."""
 
-    @abc.abstractmethod
-    def _off_support(self, z: Array) -> tuple[Array, Array]:
-        """Return G_0(z) and -G_0'(z) at real points off the support of mu_0, without an atom at z itself."""
-
     def outlier(self, theta: ArrayLike) -> tuple[Array, Array]:
         """Return the outlier of S_0 + delta GOE due to a single eigenvalue theta of S_0, and the eigenvectors' overlap.
 
@@ -128,7 +125,7 @@ class Convolution(abc.ABC):
             theta + delta^2 G(theta) and the squared overlap 1 - delta^2 F(theta); nan and 0 where there is no outlier.
         """
         theta = np.asarray(theta, dtype=float)
-        G, F = self._off_support(theta)
+        G, F = off_support(self._parts, theta)
         overlap = 1 - self.delta**2 * F
         return np.where(overlap > 0, theta + self.delta**2 * G, np.nan), np.maximum(overlap, 0.0)
 
@@ -287,24 +284,3 @@ def _angular_rule(order: int) -> tuple[Array, Array, Array]:
     degrees = np.arange(order - max(2, order // 12), order)
     values = np.polynomial.legendre.legvander(nodes, order - 1)[:, degrees]
     return np.cos(theta), 0.5 * np.pi * weights * np.sin(theta), values * (2 * degrees + 1)
-
-
-def increasing_root(function: Callable[[Array, Array], tuple[Array, Array]], low: Array, high: Array) -> Array:
-    """Return the root of each of many increasing functions in [low, high], by Newton's method or bisection.
-
-    ``function`` takes points and the indices of the functions to evaluate there, and returns values and slopes.
-    """
-    low, high = np.array(low, dtype=float), np.array(high, dtype=float)
-    root, active = 0.5 * (low + high), np.arange(low.size)
-    for _ in range(200):
-        at = root[active]
-        value, slope = function(at, active)
-        low[active], high[active] = np.where(value <= 0, at, low[active]), np.where(value >= 0, at, high[active])
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            step = at - value / slope
-        inside = (step > low[active]) & (step < high[active])
-        root[active] = np.where(inside, step, 0.5 * (low[active] + high[active]))
-        active = active[np.abs(root[active] - at) > 1e-15 * np.maximum(np.abs(low), np.abs(high))[active]]
-        if not active.size:
-            break
-    return root

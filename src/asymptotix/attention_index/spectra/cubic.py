@@ -1,4 +1,7 @@
-"""Marchenko-Pastur spectrum plus a semicircle: the Stieltjes transform is a root of a cubic."""
+"""Marchenko-Pastur spectrum plus a semicircle: the Stieltjes transform is a root of a cubic.
+
+Integrals take a tenth of the time of :class:`.biane.BianeConvolution` for the same law, or less.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
-from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels, increasing_root
+from ...numerics.iteration import increasing_root
+from .convolution import Array, ComplexArray, Convolution, PanelRule, adaptive_rule, cut_panels
 from .marchenko_pastur_density import MarchenkoPasturDensity
-from .measures import off_support, zeros
+from .measures import zeros
 
 ORDER = 120
 """Nodes per panel. This number resolves most laws without halving a panel; fewer nodes save hardly any time."""
@@ -38,12 +41,9 @@ class CubicConvolution(Convolution):
     """
 
     def __init__(self, kappa0: float, delta: float) -> None:
-        super().__init__(delta)
+        super().__init__([MarchenkoPasturDensity(kappa0), *zeros(max(0.0, 1 - kappa0))], delta)
         self.kappa0 = kappa0
         self._root = float(np.sqrt(kappa0))
-
-    def _off_support(self, z: Array) -> tuple[Array, Array]:
-        return off_support([MarchenkoPasturDensity(self.kappa0), *zeros(max(0.0, 1 - self.kappa0))], z)
 
     @property
     def edges(self) -> Array:
@@ -74,6 +74,8 @@ class CubicConvolution(Convolution):
         return (self.delta * g) ** 2 * away + self.kappa0 * g**2 - away
 
     def _critical(self, low: float, high: float) -> float:
+        from scipy.optimize import brentq  # takes half a second to import
+
         try:
             return float(brentq(self._criticality, low, high, xtol=1e-300, rtol=np.float64(1e-15)))  # pyright: ignore
         except (ValueError, RuntimeError) as error:  # delta so large that rounding hides the target
@@ -128,8 +130,7 @@ class CubicConvolution(Convolution):
         high, low = ends[gap, 0], ends[gap, 1]
 
         def shortfall(g: Array, active: Array) -> tuple[Array, Array]:
-            with np.errstate(divide="ignore"):
-                return x[active] - self._x(g), 1 / g**2 - self.kappa0 / (self._root - g) ** 2 - self.delta**2
+            return x[active] - self._x(g), 1 / g**2 - self.kappa0 / (self._root - g) ** 2 - self.delta**2
 
         return increasing_root(shortfall, low, high)
 

@@ -8,7 +8,6 @@ Equation ai-spectrum of docs/theory/attention_index.md.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ class LearnedSpectrum:
     scale : float
         mhat/Sigmahat, or mhat/(Sigmahat + 4 tau) for "full".
     eps : float
-        Threshold 2 sqrt(kappa) lambda/mhat; not used for "full".
+        Threshold 2 sqrt(kappa) lambda/mhat; 0 for "full".
     kind : "factorized" or "full"
     outliers : tuple of float
         Eigenvalues of S outside its bulk, which belong to spikes of the target.
@@ -67,12 +66,9 @@ class LearnedSpectrum:
     def __post_init__(self) -> None:
         checks.one_of("kind", self.kind, KINDS)
         object.__setattr__(self, "scale", float(checks.positive("scale", self.scale)))
-        object.__setattr__(self, "eps", float(checks.non_negative("eps", self.eps)))
+        eps = float(checks.non_negative("eps", self.eps))
+        object.__setattr__(self, "eps", eps if self.kind == "factorized" else 0.0)
         object.__setattr__(self, "outliers", tuple(float(value) for value in self.outliers))
-
-    @property
-    def _threshold(self) -> float:
-        return self.eps if self.kind == "factorized" else 0.0
 
     @property
     def atom(self) -> float:
@@ -92,13 +88,13 @@ class LearnedSpectrum:
     def eigenvalue_density(self, s: ArrayLike) -> np.ndarray:
         """Return the density of the non-zero eigenvalues of S, of total mass ``rank``."""
         s = np.asarray(s, dtype=float)
-        density = self.convolution.density(s / self.scale + self._threshold) / self.scale
+        density = self.convolution.density(s / self.scale + self.eps) / self.scale
         return np.where(s > 0, density, 0.0) if self.kind == "factorized" else density
 
     def eigenvalue_cdf(self, s: ArrayLike) -> np.ndarray:
         """Return the fraction of eigenvalues of S up to ``s``, zeros included."""
         s = np.asarray(s, dtype=float)
-        cdf = self.convolution.cdf(s / self.scale + self._threshold)
+        cdf = self.convolution.cdf(s / self.scale + self.eps)
         return np.where(s >= 0, cdf, 0.0) if self.kind == "factorized" else cdf
 
     def singular_value_density(self, rho: ArrayLike) -> np.ndarray:
@@ -137,10 +133,6 @@ class LearnedSpectrum:
         if np.isfinite(start):
             distances.append(np.abs(cdf(np.array([start])) - below / count))
         return float(np.concatenate(distances).max())
-
-    def printed(self) -> LearnedSpectrum:
-        """Return the law as printed in eq. (13), with scale = 1: right at vanishing decay below interpolation."""
-        return dataclasses.replace(self, scale=1.0, outliers=tuple(value / self.scale for value in self.outliers))
 
     def plot(
         self,
@@ -206,7 +198,7 @@ class LearnedSpectrum:
         edges = self.convolution.edges
         if self.kind == "factorized":
             edges = np.maximum(edges[edges[:, 1] > self.eps], self.eps)
-        intervals, outliers = self.scale * (edges - self._threshold), np.array(self.outliers)
+        intervals, outliers = self.scale * (edges - self.eps), np.array(self.outliers)
         if not self.outlier_weight or not len(outliers):
             return intervals, intervals[:0]
         inside = (intervals[:, :1] <= outliers) & (outliers <= intervals[:, 1:])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .convolution import Array, ComplexArray
-from .measures import Continuous
+from .measures import Array, ComplexArray, Continuous
 
 
 class MarchenkoPasturDensity(Continuous):

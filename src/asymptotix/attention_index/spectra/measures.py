@@ -6,12 +6,13 @@ import abc
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .convolution import Array, ComplexArray
+Array = NDArray[Any]
+ComplexArray = NDArray[np.complex128]
 
 DEGREE = 24
 """Number of Legendre coefficients on a piece of a density, and of nodes of the Gauss rule that is used far from it."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...numerics import checks
+from ..spectra.measures import Atomic, Measure
 from .target import Target
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from ..spectra.measures import Measure
 
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this fraction of the largest are the rounding errors of a zero."""
@@ -69,8 +65,6 @@ class _Discrete(Target):
         return float(self.points[0][-1])
 
     def parts(self) -> list[Measure]:
-        from ..spectra.measures import Atomic
-
         return [Atomic(*self.points)]
 
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:

@@ -6,16 +6,16 @@ Boncoraglio et al., arXiv:2509.24914, Section 4, use it in all figures; their mu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...numerics import checks
+from ...numerics.iteration import increasing_root
+from ..spectra.convolution import Convolution
+from ..spectra.cubic import CubicConvolution
+from ..spectra.marchenko_pastur_density import MarchenkoPasturDensity
+from ..spectra.measures import Measure, zeros
 from .target import Target
-
-if TYPE_CHECKING:
-    from ..spectra.convolution import Convolution
-    from ..spectra.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -74,29 +74,20 @@ class MarchenkoPastur(Target):
         return self.bulk[1]
 
     def parts(self) -> list[Measure]:
-        from ..spectra.marchenko_pastur_density import MarchenkoPasturDensity
-        from ..spectra.measures import zeros
-
         return [MarchenkoPasturDensity(self.kappa0), *zeros(self.zero_mass)]
 
     def convolution(self, delta: float) -> Convolution:
-        from ..spectra.cubic import CubicConvolution
-
         return CubicConvolution(self.kappa0, delta)
 
     def _positive_quantiles(self, levels: np.ndarray) -> np.ndarray:
         low, high = self.bulk
         mid, half = 0.5 * (low + high), 0.5 * (high - low)
-        above = min(self.kappa0, 1.0) * (1 - levels)
-        left, right = np.zeros_like(levels), np.full_like(levels, np.pi)  # theta, x = mid - half cos(theta)
-        for _ in range(60):
-            theta = 0.5 * (left + right)
-            too_low = self._mass_above(mid - half * np.cos(theta)) > above
-            left, right = np.where(too_low, theta, left), np.where(too_low, right, theta)
-        return mid - half * np.cos(0.5 * (left + right))
+        density, above = MarchenkoPasturDensity(self.kappa0), min(self.kappa0, 1.0) * (1 - levels)
 
-    def _mass_above(self, x: np.ndarray) -> np.ndarray:
-        """Return (1/pi) Im int g dx with x(g) = 1/g + kappa0/(s - g), the inverse of the Stieltjes transform g."""
-        s, linear = np.sqrt(self.kappa0), 1 - self.kappa0 + x * np.sqrt(self.kappa0)
-        g = (linear - 1j * np.sqrt(np.maximum(4 * x * s - linear**2, 0))) / (2 * x)
-        return np.imag(g * x - np.log(g) + self.kappa0 * np.log(s - g)) / np.pi
+        def lacking(theta: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            x = mid - half * np.cos(theta)
+            slope = np.sqrt(self.kappa0) * (half * np.sin(theta)) ** 2 / (2 * np.pi * x)
+            return above[active] - density.argument(x, np.zeros_like(x)) / np.pi, slope
+
+        theta = increasing_root(lacking, np.zeros_like(levels), np.full_like(levels, np.pi))
+        return mid - half * np.cos(theta)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...numerics import checks
+from ..spectra.measures import Measure, PiecewiseDensity, zeros
 from .target import Target
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from ..spectra.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -109,8 +105,6 @@ class PowerLaw(Target):
         return np.where(inside, scale * np.where(inside, y, 1.0) ** -self.exponent, 0.0)
 
     def parts(self) -> list[Measure]:
-        from ..spectra.measures import PiecewiseDensity, zeros
-
         return [PiecewiseDensity(self.density, self._breaks()), *zeros(self.zero_mass)]
 
     def _breaks(self) -> np.ndarray:

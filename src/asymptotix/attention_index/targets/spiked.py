@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...numerics import checks
+from ..spectra.convolution import Convolution
+from ..spectra.measures import SAME, Atomic, Measure, Thinned, zeros
 from .target import Target
-
-if TYPE_CHECKING:
-    from ..spectra.convolution import Convolution
-    from ..spectra.measures import Measure
 
 LARGEST = 1e6
 """Largest spike. Beyond it, rounding errors of the spike exceed the bulk."""
@@ -64,8 +61,6 @@ class Spiked(Target):
             object.__setattr__(self, "dim", checks.integer("dim", self.dim, len(spikes)))
 
     def _refuse_inside(self) -> None:
-        from ..spectra.measures import SAME
-
         islands = np.concatenate([part.islands for part in self._bulk_parts()])
         islands = islands + SAME * np.array([-1.0, 1.0]) * np.abs(islands)
         for theta in self.spikes:
@@ -87,8 +82,6 @@ class Spiked(Target):
         return len(self.spikes) == self.dim
 
     def _bulk_parts(self) -> list[Measure]:
-        from ..spectra.measures import zeros
-
         return zeros(1.0) if self.bulk is None else self.bulk.parts()
 
     @property
@@ -122,8 +115,6 @@ class Spiked(Target):
         return max(bulk, self.spikes[0]) if self.dim else bulk
 
     def parts(self) -> list[Measure]:
-        from ..spectra.measures import Atomic, Thinned
-
         if self.dim is None:
             return self._bulk_parts()
         values, counts = np.unique(self.spikes, return_counts=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...core.specification import Specification
 from ...numerics import checks
-
-if TYPE_CHECKING:
-    from ..spectra.convolution import Convolution
-    from ..spectra.measures import Measure
+from ..spectra.biane import BianeConvolution
+from ..spectra.convolution import Convolution
+from ..spectra.measures import Measure, off_support
 
 
 class Target(Specification, abc.ABC):
@@ -72,8 +70,6 @@ class Target(Specification, abc.ABC):
 
     def convolution(self, delta: float) -> Convolution:
         """Return mu_delta, the free convolution of mu_0 with a semicircle of radius 2 delta."""
-        from ..spectra.biane import BianeConvolution
-
         return BianeConvolution(self.parts(), delta)
 
     def off_support(self, z: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +77,6 @@ class Target(Specification, abc.ABC):
 
         An atom at z itself, which a spike may have, is left out: a spike does not act on itself.
         """
-        from ..spectra.measures import off_support
-
         return off_support(self.parts(), z)
 
     @abc.abstractmethod

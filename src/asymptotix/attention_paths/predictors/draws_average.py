@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
@@ -22,48 +23,37 @@ _CHUNK = 512
 _TENSOR_BYTES = 128 * 2**20
 
 
+@dataclass(frozen=True, eq=False)
 class DrawsPredictor:
     """Predictor from the draws of one chain: draws of the path weights if there are any, otherwise draws of U.
 
     Parameters
     ----------
-    xi : array (P, d, N0)
-        Attended inputs of the training examples.
     at_mean : Predictor
         Predictor at the mean order parameter. K is linear in U, so its kernel is the mean kernel of the draws.
     order_parameter_draws : array (draws, d, d) or (draws, d, C, d, C)
     path_weights_draws : array (draws, d, N0) or (draws, d, C, N0), optional
-    temperature, prior_variance : float
     """
 
-    def __init__(
-        self,
-        xi: np.ndarray,
-        at_mean: Predictor,
-        order_parameter_draws: np.ndarray,
-        path_weights_draws: np.ndarray | None = None,
-        *,
-        temperature: float,
-        prior_variance: float,
-    ) -> None:
-        self._xi, self._at_mean = xi, at_mean
-        self._U, self._weights = order_parameter_draws, path_weights_draws
-        self._options = temperature, prior_variance
+    at_mean: Predictor
+    order_parameter_draws: np.ndarray
+    path_weights_draws: np.ndarray | None = None
 
     def __call__(self, xi: np.ndarray) -> Prediction:
         """Return mean and variance at attended inputs (examples, d, N0)."""
-        if self._weights is not None:
-            return predict_path_weights(self._weights, xi)
-        return predict_draws(self._xi, self._at_mean.labels, self._U, *self._options, xi)
+        if self.path_weights_draws is not None:
+            return predict_path_weights(self.path_weights_draws, xi)
+        at = self.at_mean
+        return predict_draws(at.xi, at.labels, self.order_parameter_draws, at.temperature, at.prior_variance, xi)
 
     @property
     def kernel(self) -> np.ndarray:
         """The mean kernel of the draws."""
-        return self._at_mean.kernel
+        return self.at_mean.kernel
 
     def alignment(self, count: int) -> np.ndarray:
         """Return the kernel-task alignment of the mean kernel."""
-        return self._at_mean.alignment(count)
+        return self.at_mean.alignment(count)
 
 
 def predict_draws(

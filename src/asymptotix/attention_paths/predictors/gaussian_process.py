@@ -49,7 +49,7 @@ class Predictor:
         self, xi: np.ndarray, labels: np.ndarray, U: np.ndarray, temperature: float, prior_variance: float
     ) -> None:
         P, d, N0 = xi.shape
-        self.labels, self._shape = labels, (d, N0)
+        self.xi, self.labels, self.temperature, self.prior_variance = xi, labels, temperature, prior_variance
         self._outputs = 1 if labels.ndim == 1 else labels.shape[1]
         self._U = U.reshape(d, self._outputs, d, self._outputs) * (prior_variance / (d * N0))
         self._train = xi.reshape(P, -1)
@@ -70,7 +70,7 @@ class Predictor:
     @property
     def path_weights(self) -> np.ndarray:
         """Weights w of the mean, (d, N_0) or (C, d, N_0)."""
-        rows = self._weights.reshape(self._outputs, *self._shape)
+        rows = self._weights.reshape(self._outputs, *self.xi.shape[1:])
         return rows[0] if self.labels.ndim == 1 else rows
 
     @property

@@ -4,62 +4,34 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...core.progress import Progress
 from ...numerics import interrupts
 from ...numerics.precision import carried
 from ...numerics.threads import one_blas_thread
-from .finished_chain import FinishedChain
-
-if TYPE_CHECKING:
-    from .chains import Chain
+from .chain_record import ChainRecord
+from .chains import Chain
 
 
-class ChainPool:
-    """Chains of one point, and the CPU seconds that each has used.
+def run_chains(chains: Sequence[ChainRecord], progress: Progress) -> KeyboardInterrupt | None:
+    """Run all chains to their end; return an interrupt that stopped them, for the caller to raise.
 
-    Parameters
-    ----------
-    chains
-        One chain per seed.
-    earlier
-        For chains to resume: position among the chains -> values of the chain's earlier outcome.
-
-    Attributes
-    ----------
-    seconds : list of float
-        CPU seconds of every chain, summed over all threads, without compilation.
+    The CPU seconds are shared among the chains by leapfrog steps, because JAX's threads belong to no chain.
     """
-
-    def __init__(
-        self, chains: Sequence[Chain | FinishedChain], earlier: Mapping[int, Mapping[str, np.ndarray]]
-    ) -> None:
-        self.chains = chains
-        self.seconds = [_take_up(chain, earlier[k]) if k in earlier else 0.0 for k, chain in enumerate(chains)]
-
-    def run(self, progress: Progress) -> KeyboardInterrupt | None:
-        """Run all chains to their end; return an interrupt that stopped them, for the caller to raise."""
-        began, interrupt = time.process_time(), None
-        try:
-            _run(self.chains, progress)
-        except KeyboardInterrupt as error:
-            interrupt = error
-        self._share(time.process_time() - began)
-        return interrupt
-
-    def _share(self, seconds: float) -> None:
-        """Share the CPU seconds among the chains by leapfrog steps, because JAX's threads belong to no chain."""
-        total = sum(chain.steps_now for chain in self.chains)
-        for k, chain in enumerate(self.chains):
-            self.seconds[k] += seconds * chain.steps_now / max(total, 1)
+    began, interrupt = time.process_time(), None
+    try:
+        _run(chains, progress)
+    except KeyboardInterrupt as error:
+        interrupt = error
+    seconds, total = time.process_time() - began, sum(chain.steps_now for chain in chains)
+    for chain in chains:
+        chain.seconds += seconds * chain.steps_now / max(total, 1)
+    return interrupt
 
 
-def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
+def _run(chains: Sequence[ChainRecord], progress: Progress) -> None:
     """Advance all chains block by block, in threads: JAX computes without holding the interpreter lock.
 
     Even a single chain works in a thread, so that an interrupt reaches only the waiting thread and leaves every chain
@@ -70,7 +42,7 @@ def _run(chains: Sequence[Chain | FinishedChain], progress: Progress) -> None:
     try:
         with one_blas_thread(), Progress(total, "iterations", enabled=progress.enabled) as bar:
             bar.advance(sum(chain.iterations for chain in chains))
-            left = [chain for chain in chains if not isinstance(chain, FinishedChain) and not chain.finished]
+            left = [chain for chain in chains if isinstance(chain, Chain) and not chain.finished]
             running: dict[Future[int], Chain] = {pool.submit(advance, chain): chain for chain in left}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -98,16 +70,3 @@ def _settle(pool: ThreadPoolExecutor) -> None:
             interrupt = error
     if interrupt is not None:
         raise interrupt
-
-
-def _take_up(chain: Chain | FinishedChain, before: Mapping[str, np.ndarray]) -> float:
-    """Restore a chain where its earlier run stopped; return the CPU seconds that the earlier run used."""
-    if isinstance(chain, FinishedChain):
-        return chain.cpu_seconds
-    if "chain_state" not in before:
-        return 0.0
-    draws = {name: before.get(f"{name}_draws", empty) for name, empty in chain.draws().items()}
-    shaped = {name: np.reshape(rows, (len(rows), *chain.draws()[name].shape[1:])) for name, rows in draws.items()}
-    steps = float(before.get("leapfrog_steps", np.nan))
-    chain.restore(before["chain_state"], shaped, int(before["divergences"]), steps)
-    return float(before["cpu_seconds"])

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...core.problem import Outcome
 from ...core.status import Status
-from .finished_chain import FinishedChain
-
-if TYPE_CHECKING:
-    from .chains import Chain
+from .chain_record import ChainRecord
 
 #: Limits for a converged chain: largest split R-hat over all chains, least effective samples of any entry of U.
 LARGEST_R_HAT = 1.01
@@ -21,31 +17,25 @@ LEAST_EFFECTIVE_SAMPLES = 100
 ReportValues = dict[str, np.ndarray | float | int]
 
 
-def chain_outcomes(
-    chains: Sequence[Chain | FinishedChain], seconds: Sequence[float], *, outputs: int | None
-) -> list[Outcome]:
+def chain_outcomes(chains: Sequence[ChainRecord], *, outputs: int | None) -> list[Outcome]:
     """Return the outcome of every chain of a point.
 
     Parameters
     ----------
     chains
         One chain per seed.
-    seconds
-        CPU seconds of each chain.
     outputs
         C if the labels have an axis for outputs, else None.
     """
     draws = [chain.draws() for chain in chains]
     r_hat = _largest_r_hat([found["order_parameter"] for found in draws])
     found = []
-    for chain, own, spent in zip(chains, draws, seconds, strict=True):
+    for chain, own in zip(chains, draws, strict=True):
         values = _summary(own, outputs)
         values["r_hat"] = r_hat
-        values["divergences"] = chain.divergences
-        values["step_size"] = chain.step_size
-        values["leapfrog_steps"] = chain.leapfrog_steps
-        values["cpu_seconds"] = spent
-        if isinstance(chain, FinishedChain) or chain.finished:
+        values |= {"divergences": chain.divergences, "step_size": chain.step_size}
+        values |= {"leapfrog_steps": chain.leapfrog_steps, "cpu_seconds": chain.seconds}
+        if chain.finished:
             doubts = _doubts(r_hat, float(values["effective_samples"]), chain)
             found.append(Outcome(values, Status.WEAK_SAMPLE if doubts else Status.CONVERGED, words="; ".join(doubts)))
         else:
@@ -99,7 +89,7 @@ def _largest_r_hat(U: Sequence[np.ndarray]) -> float:
     return float(np.max(split_gelman_rubin(np.stack([draws[:common] for draws in U]))))
 
 
-def _doubts(r_hat: float, effective: float, chain: Chain | FinishedChain) -> list[str]:
+def _doubts(r_hat: float, effective: float, chain: ChainRecord) -> list[str]:
     problems = []
     if chain.divergences:
         problems.append(

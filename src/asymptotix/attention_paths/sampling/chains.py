@@ -17,15 +17,17 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ...numerics.arrays import Array
+from ...numerics.interrupts import steps_of_next_call
 from ...numerics.precision import double_precision
+from .chain_record import ChainRecord, ChainSettings
 
 if TYPE_CHECKING:
     from numpyro.infer.hmc import HMCState
 
     Data = TypeVar("Data")
 
-#: Most iterations in one block, and the target duration of a block in seconds.
-BLOCK, BLOCK_SECONDS = 100, 0.3
+#: Most iterations in one block.
+BLOCK = 100
 #: Least number of warm-up iterations per coordinate for a dense mass matrix, the posterior's covariance. With fewer
 #: iterations only the variances are learned, because such a covariance is worse than none.
 DENSE_ITERATIONS = 5
@@ -43,15 +45,6 @@ class LogPosterior(Protocol):
     def log_density(self, z: jax.Array, data: Any) -> Array: ...
 
     def observe(self, z: jax.Array, data: Any) -> dict[str, Array]: ...
-
-
-class ChainSettings(NamedTuple):
-    """Warm-up iterations, iterations per draw, number of draws, and the acceptance that the step size is tuned to."""
-
-    warmup: int
-    thin: int
-    draws: int
-    target_accept: float
 
 
 class ChainPrograms(NamedTuple):
@@ -105,8 +98,8 @@ def placed(data: Data) -> Data:
     return jax.tree.map(jnp.asarray, data)
 
 
-class Chain:
-    """One chain: its state, its draws so far and its counts of iterations, steps and divergences.
+class Chain(ChainRecord):
+    """One chain that runs: its record, and the state of its sampler.
 
     Parameters
     ----------
@@ -122,7 +115,8 @@ class Chain:
     def __init__(
         self, posterior: LogPosterior, data: object, settings: ChainSettings, entropy: tuple[int, ...]
     ) -> None:
-        self.posterior, self.settings = posterior, settings
+        super().__init__(settings)
+        self.posterior = posterior
         self._programs = programs(posterior, settings.warmup, settings.target_accept)
         self._data = placed(data)
         rng = np.random.default_rng(entropy)
@@ -133,48 +127,19 @@ class Chain:
                 "the posterior is not finite at the start of a chain: K + T I is singular in double precision, "
                 "a higher temperature is needed"
             )
-        self._parts: list[dict[str, np.ndarray]] = []
-        self._block = 10
-        self.iterations = self.divergences = self.steps = self.steps_now = 0
+        self._block, self._steps = 10, 0
         # Compile here, in one thread, so that the chains do not all compile at the same time.
         self._programs.advance(self._state, self._data, 0)
-        self._parts.append(self._observed(np.zeros((0, posterior.size))))
-
-    @property
-    def goal(self) -> int:
-        """Number of iterations of the whole chain, warm-up included."""
-        return self.settings.warmup + self.settings.thin * self.settings.draws
-
-    @property
-    def finished(self) -> bool:
-        return self.iterations >= self.goal
+        self.parts.append(self._observed(np.zeros((0, posterior.size))))
 
     @property
     def energy(self) -> float:
         """-ln p of the posterior at the current position."""
         return float(self._state.potential_energy)
 
-    @property
-    def step_size(self) -> float:
-        return float(self._state.adapt_state.step_size)
-
-    @property
-    def sampled(self) -> int:
-        """Number of iterations so far, after warm-up."""
-        return max(self.iterations - self.settings.warmup, 0)
-
-    @property
-    def leapfrog_steps(self) -> float:
-        """Mean number of leapfrog steps per iteration after warm-up; nan before."""
-        return self.steps / self.sampled if self.sampled else np.nan
-
-    def draws(self) -> dict[str, np.ndarray]:
-        """Return observable -> draws so far, (draw, ...)."""
-        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-
     @double_precision()
     def advance(self) -> int:
-        """Advance for about BLOCK_SECONDS; return the number of iterations."""
+        """Advance by one block; return the number of iterations."""
         began = time.perf_counter()
         count = min(self._block, self.goal - self.iterations)
         state, block = self._programs.advance(self._state, self._data, count)
@@ -184,15 +149,17 @@ class Chain:
         part = self._observed(z[sampled & (number % self.settings.thin == 0)])
         if not all(np.isfinite(rows).all() for rows in part.values()):
             raise FloatingPointError(f"a draw is not finite after {self.iterations} iterations of the chain")
-        self._parts.append(part)
-        self._state = state
-        self.iterations += count
-        self.steps += int(steps[sampled].sum())
+        self.parts.append(part)
         self.steps_now += int(steps.sum())
         self.divergences += int(diverging[sampled].sum())
-        pace = BLOCK_SECONDS / max(time.perf_counter() - began, 1e-3)
-        self._block = int(np.clip(count * min(pace, 4.0), 1, BLOCK))
+        self._go_to(state, self.iterations + count, self._steps + int(steps[sampled].sum()))
+        self._block = steps_of_next_call(count, time.perf_counter() - began, BLOCK)
         return count
+
+    def _go_to(self, state: HMCState, iterations: int, steps: int) -> None:
+        self._state, self.iterations, self._steps = state, iterations, steps
+        self.step_size = float(state.adapt_state.step_size)
+        self.leapfrog_steps = steps / self.sampled if self.sampled else np.nan
 
     def _observed(self, z: np.ndarray) -> dict[str, np.ndarray]:
         # Pad to BLOCK rows, so that one program serves all blocks.
@@ -203,28 +170,18 @@ class Chain:
 
     @double_precision()
     def packed(self) -> np.ndarray:
-        """Return the state of the sampler as one vector."""
         return np.asarray(ravel_pytree(self._state)[0], dtype=np.float64)
 
     @double_precision()
-    def restore(self, state: np.ndarray, draws: dict[str, np.ndarray], divergences: int, steps: float) -> None:
-        """Continue where another chain of the same kind stopped.
-
-        Parameters
-        ----------
-        state
-            The other chain's `packed`.
-        draws
-            The other chain's `draws`; rows beyond the draws of that state are ignored.
-        divergences, steps
-            The other chain's divergences and mean number of leapfrog steps.
-        """
+    def restore(self, earlier: ChainRecord) -> None:
+        """Continue where an earlier chain of the same kind stopped; its draws beyond those of its state are ignored."""
         flat, unravel = ravel_pytree(self._state)
-        self._state = unravel(jnp.asarray(state[: len(flat)], flat.dtype))
-        self.iterations = int(self._state.i)
+        state = unravel(jnp.asarray(earlier.state[: len(flat)], flat.dtype))
+        self.iterations = int(state.i)
         count = self.sampled // self.settings.thin
-        self._parts = [{name: np.asarray(draws[name])[:count] for name in self._parts[0]}]
-        if any(len(rows) < count or np.isnan(rows).any() for rows in self._parts[0].values()):
+        self.parts = [{name: earlier.parts[0].get(name, rows)[:count] for name, rows in self.parts[0].items()}]
+        if any(len(rows) < count or np.isnan(rows).any() for rows in self.parts[0].values()):
             raise ValueError(f"the chain to go on with must hold the {count} draws that its state tells of, got fewer")
-        self.divergences = int(divergences)
-        self.steps = round(steps * self.sampled) if self.sampled else 0
+        self.divergences, self.seconds = earlier.divergences, earlier.seconds
+        steps = round(earlier.leapfrog_steps * self.sampled) if self.sampled else 0
+        self._go_to(state, self.iterations, steps)

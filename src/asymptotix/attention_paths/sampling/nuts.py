@@ -22,13 +22,12 @@ from ...numerics.memory import refuse_beyond_memory
 from ..posterior import PathPosterior
 from ..streams import chain_entropy
 from ..theory.likelihood import stored_bytes
-from .chain_pool import ChainPool
+from .chain_record import ChainRecord, ChainSettings, earlier_chain
 from .chain_report import chain_outcomes
-from .finished_chain import FinishedChain, has_all_draws
 
 if TYPE_CHECKING:
-    from .chains import Chain
     from .collapsed import CollapsedData, CollapsedPosterior
+    from .hierarchy import Hierarchy
     from .weight_space import WeightData, WeightPosterior
 
 _Earlier = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
@@ -105,7 +104,7 @@ class NUTS(Algorithm):
         # All chains share one table on the device, made from a second one on the host.
         table = 2 * stored_bytes(examples, paths, features, posterior.outputs)
         for runs in point_runs(points, seeds, control="width"):
-            coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value))
+            coordinates = _coordinates(self.space, posterior, _whole_widths(posterior, runs.value)).size
             # Per chain: both ends of a trajectory with momenta and gradients, the positions of a block, the kernel.
             one = 300 * coordinates + 6 * posterior.labels.size**2
             what = f"{len(seeds)} chains of {coordinates} coordinates ({runs.label})"
@@ -151,15 +150,17 @@ class NUTS(Algorithm):
         earlier
             (position in ``points``, position in ``seeds``) -> values of the earlier outcome.
         """
+        from .chain_pool import run_chains
+
         posterior = _path_posterior(problem)
         outputs = posterior.outputs if posterior.labels.ndim == 2 else None
         for runs in point_runs(points, seeds, control="width"):
             progress.message(runs.label)
             widths = _whole_widths(posterior, runs.value)
             before = {k: values for (position, k), values in earlier.items() if position == runs.position}
-            pool = ChainPool(self._chains(posterior, widths, seeds, before), before)
-            interrupt = pool.run(progress)
-            found = chain_outcomes(pool.chains, pool.seconds, outputs=outputs)
+            chains = self._chains(posterior, widths, seeds, before)
+            interrupt = run_chains(chains, progress)
+            found = chain_outcomes(chains, outputs=outputs)
             yield from ((runs.position, k, outcome) for k, outcome in enumerate(found))
             if interrupt is not None:
                 raise interrupt
@@ -170,20 +171,23 @@ class NUTS(Algorithm):
         widths: tuple[int, ...],
         seeds: Sequence[int],
         before: Mapping[int, Mapping[str, np.ndarray]],
-    ) -> list[Chain | FinishedChain]:
-        """Return one chain per seed: a new chain, or the finished one of an earlier call."""
-        from .chains import Chain, ChainSettings, placed
+    ) -> list[ChainRecord]:
+        """Return one chain per seed: a new one, one to go on with, or the finished one of an earlier call."""
+        from .chains import Chain, placed
 
         sampled, data = _sampled(self.space, problem, widths)
         data = placed(data)
         settings = ChainSettings(self.warmup, self.thin, self.draws, self.target_accept)
-        chains: list[Chain | FinishedChain] = []
+        chains: list[ChainRecord] = []
         for k, seed in enumerate(seeds):
             interrupts.check()
-            if has_all_draws(before.get(k), settings):
-                chains.append(FinishedChain(settings, before[k]))
-            else:
-                chains.append(Chain(sampled, data, settings, chain_entropy(seed, widths)))
+            earlier = earlier_chain(before.get(k, {}), settings)
+            if earlier is not None and earlier.finished:
+                chains.append(earlier)
+                continue
+            chains.append(chain := Chain(sampled, data, settings, chain_entropy(seed, widths)))
+            if earlier is not None:
+                chain.restore(earlier)
         return chains
 
 
@@ -193,34 +197,30 @@ def _path_posterior(problem: Problem) -> PathPosterior:
     return problem
 
 
-def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) -> int:
-    """Return the number of coordinates of a chain's position."""
+def _coordinates(space: str, problem: PathPosterior, widths: tuple[int, ...]) -> WeightPosterior | Hierarchy:
+    """Return the coordinates of a chain's position: weights, or order parameters. Imported here: both load JAX."""
     heads, outputs = problem.network.heads, problem.outputs
     if space == "weights":
         from .weight_space import WeightPosterior
 
-        return WeightPosterior(heads, widths, problem.attended.shape[-1], outputs).size
+        return WeightPosterior(heads, widths, problem.attended.shape[-1], outputs)
     from .hierarchy import Hierarchy
 
-    return Hierarchy(heads, widths, outputs).size
+    return Hierarchy(heads, widths, outputs)
 
 
 def _sampled(
     space: str, problem: PathPosterior, widths: tuple[int, ...]
 ) -> tuple[WeightPosterior, WeightData] | tuple[CollapsedPosterior, CollapsedData]:
     """Return the posterior to sample, and its data."""
-    heads, xi, outputs = problem.network.heads, problem.attended, problem.outputs
-    given = xi, problem.labels, problem.temperature, problem.prior_variances
-    # Imported here, because both load JAX.
-    if space == "weights":
-        from .weight_space import WeightPosterior, weight_data
-
-        return WeightPosterior(heads, widths, xi.shape[-1], outputs), weight_data(*given)
     from .collapsed import CollapsedPosterior, collapsed_data
-    from .hierarchy import Hierarchy
+    from .weight_space import WeightPosterior, weight_data
 
-    hierarchy = Hierarchy(heads, widths, outputs)
-    return CollapsedPosterior(hierarchy), collapsed_data(hierarchy, *given)
+    given = problem.attended, problem.labels, problem.temperature, problem.prior_variances
+    found = _coordinates(space, problem, widths)
+    if isinstance(found, WeightPosterior):
+        return found, weight_data(*given)
+    return CollapsedPosterior(found), collapsed_data(found, *given)
 
 
 def _whole_widths(problem: PathPosterior, width: float) -> tuple[int, ...]:

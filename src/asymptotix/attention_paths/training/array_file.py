@@ -10,13 +10,12 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core.dataset.checksums import seal
-from ...core.dataset.whole_file import write_whole
+from ...core.dataset.whole_file import read_whole, write_whole
 
 #: Name of the first member; a damaged file is recognised by it as written by asymptotix.
 _HEADER = "asymptotix"
@@ -48,7 +47,7 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dic
     ValueError
         If the file is not of this kind.
     """
-    data = _contents(path)
+    data = read_whole(path)
     inside, end = data[:-_SEAL_LENGTH], data[-_SEAL_LENGTH:]
     if end != seal(inside):
         if _names_us(data):
@@ -69,15 +68,3 @@ def _names_us(data: bytes) -> bool:
     """Return whether the first member of a zip file is our header, judged by the bytes that are left."""
     begin, name = data[: len(_BEGIN)], data[30 : 30 + len(_HEADER)]
     return _BEGIN.startswith(begin) and _HEADER.encode().startswith(name)
-
-
-def _contents(path: str | os.PathLike) -> bytes:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be the name of a file, got {path!r}")
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it")
-    if not Path(path).exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    if not Path(path).is_file():  # reading a pipe would wait
-        raise ValueError(f"{path} is not a file that can be read")
-    return Path(path).read_bytes()

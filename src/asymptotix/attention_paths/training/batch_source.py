@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -64,10 +64,23 @@ class BatchSource:
 
 def batch_source(data: object, batch: int) -> BatchSource:
     """Return the source of batches for the ``data`` of :func:`asymptotix.train`, checked by drawing one batch."""
-    if isinstance(data, Drawing):
-        return _from_drawing(data, batch)
-    inputs, labels = checked_pair("data", data)
-    return BatchSource(_Rows(batch), (jnp.asarray(inputs), jnp.asarray(labels)), batch, *inputs.shape[1:])
+    drawing = data if isinstance(data, Drawing) else _Examples(*checked_pair("data", data))
+    key = jax.random.key(0)
+    try:
+        if jax.tree_util.all_leaves([drawing]):
+            draw, constants = _taken_apart(lambda key: _checked_batch(drawing.draw(key, batch), batch), key)
+        else:
+            draw, constants = _OfTree(batch), jax.tree.map(jnp.asarray, drawing)
+        shape = jax.eval_shape(draw, constants, key)[0].shape
+    except jax.errors.JAXTypeError as error:
+        error.add_note("data.draw must be written in JAX: it is compiled together with the training steps")
+        raise
+    source = BatchSource(draw, constants, *shape)
+    x, labels = source.drawn(key)
+    if not np.isfinite(x).all():
+        raise ValueError(f"data.draw must return finite inputs, got {np.count_nonzero(~np.isfinite(x))} that are not")
+    require_signs("labels of data.draw", labels)
+    return source
 
 
 def checked_pair(name: str, given: object) -> tuple[np.ndarray, np.ndarray]:
@@ -96,45 +109,28 @@ def _one_batch(constants: object, key: jax.Array, *, draw: Draw) -> tuple[jax.Ar
     return draw(constants, key)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Batches from arrays, examples drawn uniformly and independently. Equal instances share a compiled program."""
+class _Examples(NamedTuple):
+    """Given examples, of which batches are drawn uniformly and independently."""
 
-    batch: int
+    inputs: Array
+    labels: Array
 
-    def __call__(self, constants: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        inputs, labels = constants
-        rows = jax.random.randint(key, (self.batch,), 0, len(inputs), dtype=jnp.int32)
-        return inputs[rows], labels[rows]
+    def draw(self, key: jax.Array, count: int) -> tuple[Array, Array]:
+        rows = jax.random.randint(key, (count,), 0, len(self.inputs), dtype=jnp.int32)
+        return self.inputs[rows], self.labels[rows]
 
 
 @dataclass(frozen=True)
 class _OfTree:
-    """Batches of an object that is a pytree of JAX; the object itself is passed as constants."""
+    """Batches of an object that is a pytree of JAX; the object itself is passed as constants.
+
+    Equal instances share a compiled program.
+    """
 
     batch: int
 
     def __call__(self, constants: Drawing, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _checked_batch(constants.draw(key, self.batch), self.batch)
-
-
-def _from_drawing(data: Drawing, batch: int) -> BatchSource:
-    key = jax.random.key(0)
-    try:
-        if jax.tree_util.all_leaves([data]):
-            draw, constants = _taken_apart(lambda key: _checked_batch(data.draw(key, batch), batch), key)
-        else:
-            draw, constants = _OfTree(batch), jax.tree.map(jnp.asarray, data)
-        shape = jax.eval_shape(draw, constants, key)[0].shape
-    except jax.errors.JAXTypeError as error:
-        error.add_note("data.draw must be written in JAX: it is compiled together with the training steps")
-        raise
-    source = BatchSource(draw, constants, *shape)
-    x, labels = source.drawn(key)
-    if not np.isfinite(x).all():
-        raise ValueError(f"data.draw must return finite inputs, got {np.count_nonzero(~np.isfinite(x))} that are not")
-    require_signs("labels of data.draw", labels)
-    return source
 
 
 def _taken_apart(

@@ -25,7 +25,6 @@ from .adam_steps import (
     AdamRates,
     Evaluation,
     TrainRule,
-    TrainState,
     advanced,
     require_optax,
     state_at_start,
@@ -37,9 +36,6 @@ from .trained_paths import TrainedPaths, as_history
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-#: Target duration of one compiled call in seconds; between two calls progress is shown and signals are obeyed.
-_SECONDS_PER_CALL = 0.5
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -228,11 +224,20 @@ class _Training:
         self.rates = AdamRates(np.float32(settings.learning_rate), np.float32(settings.weight_decay))
         entropy = np.random.SeedSequence(streams.training_batches(settings.seed)).generate_state(1)[0]
         self.key = jax.random.key(int(entropy), impl="threefry2x32")
-        self.now = Progressed(self._start(), self._no_rows())
+        sizes = {"features": settings.features, "width": settings.width, "key_size": settings.key_size}
+        names = ["step", "loss", "train_accuracy"]
+        names += [] if self.evaluation is None else ["validation_accuracy", "validation_error"]
+        start = state_at_start(drawn_start(settings.seed, settings.heads, **sizes))
+        self.now = Progressed(start, {name: [] for name in names})
         self.file = None
         if checkpoint is not None:
             self.file = TrainCheckpoint(checkpoint, self._identity(validation), source.probe(self.key))
-            self._take_up(self.file)
+            self.now = self.file.taken_up(start) or self.now
+            if self.step > settings.steps:
+                raise ValueError(
+                    f"steps must be at least {self.step}, which the checkpoint {self.file.path} has done, got "
+                    f"{settings.steps}"
+                )
         self.failed = False
         self._earlier_seconds, self._began = self.now.seconds, time.perf_counter()
 
@@ -246,7 +251,7 @@ class _Training:
             interrupted = True
         self.now.seconds = self._earlier_seconds + time.perf_counter() - self._began
         if self.file is not None and left and not self.failed:
-            self.file.write(lambda: self.now)
+            self.file.write(self.now)
         return interrupted
 
     @property
@@ -305,14 +310,13 @@ class _Training:
                 f"loss {(loss - float(before.loss)) / count:.4f}",
                 f"accuracy {(correct - float(before.correct)) / count:.1%}",
             ]
-            pace = _SECONDS_PER_CALL / max(time.perf_counter() - began, 1e-6)
-            count = max(1, int(count * min(8.0, pace)))
+            count = interrupts.steps_of_next_call(count, time.perf_counter() - began, every)
             if step + (done := self.step - step) == stop:
                 self._record()
             if self.now.best is not None:
                 words.append(f"best validation {self.now.best_accuracy:.1%} at step {self.now.best_step}")
             if self.file is not None:
-                self.file.offer(lambda: self.now)
+                self.file.offer(self.now)
             bar.advance(done, ", ".join(words))
 
     def _record(self) -> None:
@@ -333,32 +337,8 @@ class _Training:
             rows={name: [*column, row[name]] for name, column in rows.items()},
         )
 
-    def _start(self) -> TrainState:
-        s = self.settings
-        start = drawn_start(s.seed, s.heads, features=s.features, width=s.width, key_size=s.key_size)
-        return state_at_start(start)
-
-    def _no_rows(self) -> dict[str, list[float]]:
-        names = ["step", "loss", "train_accuracy"]
-        if self.evaluation is not None:
-            names += ["validation_accuracy", "validation_error"]
-        return {name: [] for name in names}
-
     def _identity(self, validation: tuple[np.ndarray, np.ndarray] | None) -> dict[str, object]:
         """Return what a training must share with a checkpoint to resume it: all settings except ``steps``."""
         own = {name: value for name, value in asdict(self.settings).items() if name != "steps"}
-        return own | {
-            "heads": list(self.settings.heads),
-            "validation": None if validation is None else fingerprint(validation),
-        }
-
-    def _take_up(self, file: TrainCheckpoint) -> None:
-        found = file.taken_up(self.now.state)
-        if found is None:
-            return
-        self.now = found
-        if self.step > self.settings.steps:
-            raise ValueError(
-                f"steps must be at least {self.step}, which the checkpoint {file.path} has done, got "
-                f"{self.settings.steps}"
-            )
+        own["validation"] = None if validation is None else fingerprint(validation)
+        return {**own, "heads": list(self.settings.heads)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,55 +97,40 @@ class TrainCheckpoint:
         found = [arrays[f"state.{k}"] for k in range(len(leaves)) if f"state.{k}" in arrays]
         if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in leaves]:
             raise ValueError(f"checkpoint {self.path} is of another version of optax: delete it to start anew")
-        best = header["best"]
-        return Progressed(
-            state=jax.tree.unflatten(shape, [jax.numpy.asarray(x) for x in found]),
-            rows={name: arrays[f"history.{name}"].tolist() for name in header["columns"]},
-            best=trainable_from(arrays, "best.") if best is not None else None,
-            best_accuracy=-1.0 if best is None else best["accuracy"],
-            best_step=0 if best is None else best["step"],
-            seconds=header["seconds"],
-        )
+        state = jax.tree.unflatten(shape, [jax.numpy.asarray(x) for x in found])
+        rows = {name: arrays[f"history.{name}"].tolist() for name in header["columns"]}
+        taken = Progressed(state, rows, seconds=header["seconds"])
+        if (best := header["best"]) is not None:
+            taken.best, taken.best_accuracy = trainable_from(arrays, "best."), best["accuracy"]
+            taken.best_step = best["step"]
+        return taken
 
-    def offer(self, make: Callable[[], Progressed]) -> None:
-        """Write the state that ``make`` returns, if a write is due."""
+    def offer(self, now: Progressed) -> None:
+        """Write the state if a write is due."""
         if (began := time.monotonic()) < self._due:
             return
-        self.write(make)
+        self.write(now)
         ended = time.monotonic()
         self._due = ended + max(SECONDS_BETWEEN_WRITES, (ended - began) / SHARE_OF_WRITING)
 
-    def write(self, make: Callable[[], Progressed]) -> None:
-        """Write the state that ``make`` returns, now."""
+    def write(self, now: Progressed) -> None:
+        """Write the state now."""
+        best = None if now.best is None else {"accuracy": now.best_accuracy, "step": now.best_step}
+        own = {"identity": self.identity, "best": best, "columns": list(now.rows), "seconds": now.seconds}
         try:
-            self._write(make())
+            arrays = {f"state.{k}": np.asarray(x) for k, x in enumerate(jax.tree.leaves(now.state))}
+            arrays |= {f"history.{name}": np.array(column, float) for name, column in now.rows.items()}
+            arrays |= {} if now.best is None else named_arrays(now.best, "best.")
+            write_arrays(self.path, {"kind": KIND, **own}, {"probe": self.probe, **arrays})
             self.trouble = ""
         except Exception as error:  # a full disk or a removed folder must not stop the training
             interrupts.raise_if_hidden_in(error)
             self.trouble = str(error) or type(error).__name__
 
-    def _write(self, now: Progressed) -> None:
-        best = None if now.best is None else {"accuracy": now.best_accuracy, "step": now.best_step}
-        header = {
-            "kind": KIND,
-            "identity": self.identity,
-            "best": best,
-            "columns": list(now.rows),
-            "seconds": now.seconds,
-        }
-        arrays = {f"state.{k}": np.asarray(x) for k, x in enumerate(jax.tree.leaves(now.state))}
-        arrays |= {f"history.{name}": np.array(column, float) for name, column in now.rows.items()}
-        arrays |= {} if now.best is None else named_arrays(now.best, "best.")
-        write_arrays(self.path, header, {"probe": self.probe, **arrays})
-
     def _require_same(self, header: Mapping[str, Any], probe: np.ndarray) -> None:
-        there = header["identity"]
-        names = dict.fromkeys([*self.identity, *there])
-        differing = [
-            f"{name} (there {there.get(name)}, here {self.identity.get(name)})"
-            for name in names
-            if there.get(name) != self.identity.get(name)
-        ]
+        there, here = header["identity"], self.identity
+        names = [name for name in dict.fromkeys([*here, *there]) if there.get(name) != here.get(name)]
+        differing = [f"{name} (there {there.get(name)}, here {here.get(name)})" for name in names]
         if not differing and not np.allclose(probe, self.probe, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE):
             differing = ["the data"]
         if differing:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from ..problem import Algorithm, Problem, definitions
 from ..specification import build, decode, describe, differences, encode, value_at, weakly_known, with_fields
 from ..status import Status
 from .checksums import checksums, first_difference, is_broken, seal
-from .whole_file import write_whole
+from .whole_file import read_whole, write_whole
 
 if TYPE_CHECKING:
     import h5py
@@ -134,7 +133,7 @@ def read(path: str | os.PathLike, problem: Problem | None = None, free: Collecti
 def opened(path: str | os.PathLike) -> xr.Dataset:
     """Return the dataset of a netCDF file; raise if its seal or its format is broken."""
     _require_h5netcdf()
-    data = _contents(path)
+    data = read_whole(path)
     if is_broken(data):
         raise ValueError(f"{path} is damaged: its bytes are not those that were written")
     try:
@@ -158,22 +157,6 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(f"{path}: {str(error)[:MOST_WORDS] or type(error).__name__}") from error
-
-
-def _contents(path: str | os.PathLike) -> bytes:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be the name of a file, got {path!r}")
-    file = Path(path)
-    if file.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it")
-    if not file.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    if not file.is_file():  # reading a pipe would wait for a writer
-        raise ValueError(f"{path} is not a file that can be read")
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise OSError(error.errno, f"{path} cannot be read: {error.strerror}") from error
 
 
 def _opened(data: bytes | memoryview) -> xr.Dataset:

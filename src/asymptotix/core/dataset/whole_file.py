@@ -1,4 +1,4 @@
-"""Atomic writing: a file is there as a whole or not at all, whatever happens while it is written."""
+"""Atomic writing, and reading: a file is there as a whole or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def write_whole(path: str | os.PathLike, data: bytes | memoryview) -> None:
         _sync_folder(target.parent)
     except OSError as error:
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def read_whole(path: str | os.PathLike) -> bytes:
+    """Return the bytes of a file, or raise an error that names the path and the reason."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be the name of a file, got {path!r}")
+    file = Path(path)
+    if file.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    if not file.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not file.is_file():  # reading a pipe would wait for a writer
+        raise ValueError(f"{path} is not a file that can be read")
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise OSError(error.errno, f"{path} cannot be read: {error.strerror}") from error
 
 
 def _checked_target(path: str | os.PathLike) -> Path:

@@ -11,91 +11,69 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
 
 from ...attention_paths.heads import path_heads
+from ..making.claims import PublishedFigure, beyond
 from ..making.record import Agreement, Claim
-from .at_widths import FASHION, MNIST, OMNIGLOT, Chosen, accuracy, gain, right_in
+from .at_widths import FASHION, OMNIGLOT, Chosen, accuracy, gain, right_in
 from .pruned import Pruned, mean_loss
 
-HERE, OTHER, CODE = "Section 4.2.1", "Appendix H.2", "released code"
-BASE = 83.8
-#: Released accuracies (%) without one head, by rising score of that head.
-AFTER_ONE = (81.8, 83.0, 79.5, 75.4, 76.0, 76.5, 74.3, 74.9)
-#: Published temperatures: width -> temperature.
-TEMPERATURES = dict.fromkeys((10.0, 20.0, 50.0, 100.0), 0.5) | dict.fromkeys((200.0, 500.0, 1000.0), 0.25)
-TEMPERATURES |= {2000.0: 0.1, 5000.0: 0.1, 10000.0: 0.075}
-#: Largest loss of accuracy, in percentage points, that counts as marginal. It exceeds the published 2.0 of either of
-#: the first two heads.
-MARGINAL = 3.0
+#: A difference counts if it exceeds this number of its errors.
 ERRORS = 2.0
 
 
-def undecided(claims: Sequence[Claim]) -> list[Claim]:
-    """Mark all claims as not decided, because the numbers are from another network than the published one."""
-    return [replace(claim, holds=None) for claim in claims]
+def base_claim(said: PublishedFigure, value: float, error: float) -> Claim:
+    below = beyond(said.released["base"] - value, error, errors=ERRORS)
+    return said("base-accuracy", not below, f"{value:.1f} ± {error:.1f}")
 
 
-def beyond(value: float, error: float, bound: float = 0.0) -> bool | None:
-    """Return whether a value is above a bound; None if its error leaves that open."""
-    return value > bound if abs(value - bound) > ERRORS * error else None
-
-
-def base_claim(value: float, error: float) -> Claim:
-    below = beyond(BASE - value, error)
-    return Claim(
-        "the trained network is at least as accurate (%)", f"{BASE}", CODE, f"{value:.1f} ± {error:.1f}", not below
-    )
-
-
-def gain_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
+def gain_claim(said: PublishedFigure, numbers: Chosen, name: str, narrow: float, **words: str) -> Claim:
     """Judge the claim that the small width is more accurate than the limit."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
     own, limit = (accuracy(numbers.right[name].sel(width=width)).value for width in (narrow, np.inf))
     found = f"{float(own):.1f} against {float(limit):.1f}: {more:+.2f} ± {error:.2f}"
-    return of_networks(Claim(what, "yes", source, found, beyond(more, error)), 1)
+    return of_networks(said("narrow-gain", more, found, error, **words), 1)
 
 
-def comparable_claim(what: str, source: str, numbers: Chosen, name: str, narrow: float) -> Claim:
+def comparable_claim(said: PublishedFigure, numbers: Chosen, name: str, narrow: float, **words: str) -> Claim:
     """Judge the claim that the small width is worse than the limit by at most one percentage point."""
     more, error = gain(numbers.right[name].sel(width=narrow), numbers.right[name].sel(width=np.inf))
-    claim = Claim(what, "comparable", source, f"{more:+.2f} ± {error:.2f} points", beyond(more, error, -1.0))
-    return of_networks(claim, 1)
+    return of_networks(said("narrow-comparable", more, f"{more:+.2f} ± {error:.2f} points", error, **words), 1)
 
 
-def alignment_claim(numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
+def alignment_claim(said: PublishedFigure, numbers: Chosen, narrow: float, leading: int = 10) -> Claim:
     """Judge the claim that learning moves the labels into the leading components, in every draw."""
     share = (numbers.alignment.isel(component=slice(leading)) ** 2).sum("component")
     own, limit = share.sel(width=narrow), share.sel(width=np.inf)
     found = f"share of the labels in the first {leading}: {float(own.mean()):.3f} against {float(limit.mean()):.3f}"
-    return Claim("learning aligns the kernel with the task", "yes", HERE, found, bool((own > limit).all()))
+    return said("aligned-kernel", float((own - limit).min()), found)
 
 
-def off_diagonal_claim(U: np.ndarray, source: str, architecture: str) -> Claim:
+def off_diagonal_claim(said: PublishedFigure, U: np.ndarray, architecture: str) -> Claim:
     """Judge the claim that paths are correlated, by |U_ij| / sqrt(U_ii U_jj) of the most correlated pair."""
     root = np.sqrt(np.diag(U))
     correlation = abs(U) / np.outer(root, root) - np.eye(len(U))
     mean = correlation.sum() / (len(U) ** 2 - len(U))
     found = f"largest correlation of two paths {correlation.max():.2f}, mean {mean:.2f}"
-    what = f"the order parameter of {architecture} has strong off-diagonal elements at width 10"
-    return Claim(what, "yes", source, found, correlation.max() > 0.5)
+    return said("off-diagonal", correlation.max(), found, architecture=architecture)
 
 
-def block_claim(U: np.ndarray, heads: Sequence[int]) -> Claim:
+def block_claim(said: PublishedFigure, U: np.ndarray, heads: Sequence[int]) -> Claim:
     """Judge the claim that correlations are mostly between paths with the same head in the first layer."""
     first = path_heads(heads)[:, 0]
     off = ~np.eye(len(U), dtype=bool)
     same = (first[:, None] == first) & off
     share, chance = abs(U)[same].sum() / abs(U)[off].sum(), same.sum() / off.sum()
     found = f"{100 * share:.0f} % of the off-diagonal weight, {100 * chance:.0f} % of the pairs"
-    what = "correlations mostly occur between paths of one first head"
-    return of_networks(Claim(what, "yes", HERE, found, share > 0.5), 1)
+    return of_networks(said("first-head", share, found), 1)
 
 
-def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
+def likeness_claim(said: PublishedFigure, U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -> Claim:
     """Judge the claim that gradient descent has a similar order parameter, against all renamings of the heads."""
     observed, chance = head_permutations(U, empirical, heads)
     share = float((chance >= observed - 1e-12).mean())
@@ -104,8 +82,7 @@ def likeness_claim(U: np.ndarray, empirical: np.ndarray, heads: Sequence[int]) -
         f"correlation of the entries {observed:.2f}, equalled by {100 * share:.1f} % of all renamings of the heads; "
         f"{100 * signs:.0f} % of the off-diagonal signs agree"
     )
-    what = "the order parameter of the trained weights has the structure and signs of the theory's"
-    return Claim(what, "qualitatively", HERE, found, share <= 0.05 if share <= 0.05 or observed <= 0 else None)
+    return said("trained-likeness", share <= 0.05 if share <= 0.05 or observed <= 0 else None, found)
 
 
 def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) -> tuple[float, np.ndarray]:
@@ -123,16 +100,15 @@ def head_permutations(U: np.ndarray, other: np.ndarray, heads: Sequence[int]) ->
     return float(found[0]), np.array(found)
 
 
-def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
+def temperature_claims(said: PublishedFigure, draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
     """Judge the claims that temperatures of L2H4 grow as widths shrink and that the published ones are the best."""
     widths = [float(width) for width in numbers.temperature.width.values if np.isfinite(width)]
     chosen = {width: float(np.exp(np.log(numbers.temperature.sel(width=width)).mean())) for width in widths}
     rank = rank_correlation(np.array(widths), np.array(list(chosen.values())))
     listed = ", ".join(f"{value:.3g} at {width:g}" for width, value in chosen.items())
-    what = "the best temperature grows as the width shrinks"
-    claims = [Claim(what, "yes", OTHER, f"geometric means {listed}", rank < -0.5)]
+    claims = [said("temperature-grows", rank, f"geometric means {listed}")]
     lost = {}
-    for width, temperature in TEMPERATURES.items():
+    for width, temperature in said.released["temperatures"]:
         if width in widths and temperature in draws.temperature.values:
             at = right_in(draws, OMNIGLOT).sel(width=width, temperature=temperature)
             lost[width] = gain(numbers.right[OMNIGLOT].sel(width=width), at)
@@ -140,21 +116,19 @@ def temperature_claims(draws: xr.Dataset, numbers: Chosen) -> list[Claim]:
         worst = max(lost, key=lambda width: lost[width][0])
         more, error = lost[worst]
         found = f"ours is at most {more:+.2f} ± {error:.2f} points better (width {worst:g})"
-        holds = not beyond(more, error, 0.5)
-        what = "the published temperatures are the best ones"
-        claims.append(of_networks(Claim(what, "0.5 to 0.075", OTHER, found, holds), 1))
+        holds = not beyond(more, error, 0.5, ERRORS)
+        claims.append(of_networks(said("best-temperatures", holds, found), 1))
     return claims
 
 
-def score_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
+def score_claim(said: PublishedFigure, networks: Sequence[Pruned], architecture: str) -> Claim:
     """Judge the claim that heads of small score cost little, by the mean rank correlation over networks."""
     own = np.isfinite(networks[0].scores)
     ranks = [rank_correlation(found.scores[own], found.drop[own]) for found in networks]
     spread = 1 / np.sqrt(len(ranks) * (own.sum() - 1))
     each = ", ".join(f"{rank:+.2f}" for rank in ranks)
     words = f"rank correlation of score and loss over {own.sum()} heads {each}; ± {spread:.2f} by chance"
-    what = f"the loss of a head of {architecture} is in line with its score"
-    return Claim(what, "qualitatively", source, words, beyond(float(np.mean(ranks)), spread))
+    return said("loss-by-score", float(np.mean(ranks)), words, spread, architecture=architecture)
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -164,34 +138,30 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.asarray(spearmanr(first, second))[0])
 
 
-def marginal_claim(networks: Sequence[Pruned], source: str, architecture: str) -> Claim:
+def marginal_claim(said: PublishedFigure, networks: Sequence[Pruned], architecture: str) -> Claim:
     """Judge the claim that a quarter of the heads can be removed at a small loss in distribution."""
-    count = networks[0].quarter_count
+    count, heads = networks[0].quarter_count, sum(networks[0].heads)
     lost, error = mean_loss(networks, OMNIGLOT, "score", count)
-    above = beyond(lost, error, MARGINAL)
-    what = f"{count} of {sum(networks[0].heads)} heads of {architecture} go at a marginal loss (points)"
-    words = f"{lost:+.2f} ± {error:.2f}, where up to {MARGINAL:g} counts as marginal"
-    holds = None if above is None else not above
-    return of_networks(Claim(what, "yes", source, words, holds, "examples/errata/head_pruning.py"), len(networks))
-
-
-def fashion_claim(networks: Sequence[Pruned], count: int, source: str, architecture: str) -> Claim:
-    """Judge the claim that removing the first heads improves Fashion-MNIST."""
-    lost, error = mean_loss(networks, FASHION, "score", count)
-    what = f"Fashion-MNIST gains when the first {count} heads of {architecture} go (points)"
-    claim = Claim(what, "yes", source, f"{-lost:+.2f} ± {error:.2f}", beyond(-lost, error))
+    words = f"{lost:+.2f} ± {error:.2f}, where up to {said.claims['marginal-loss'].limit:g} counts as marginal"
+    claim = said("marginal-loss", lost, words, error, count=count, heads=heads, architecture=architecture)
     return of_networks(claim, len(networks))
 
 
-def same_loss_claim(smaller: Sequence[Pruned], larger: Sequence[Pruned]) -> Claim:
+def fashion_claim(said: PublishedFigure, networks: Sequence[Pruned], count: int, architecture: str) -> Claim:
+    """Judge the claim that removing the first heads improves Fashion-MNIST."""
+    lost, error = mean_loss(networks, FASHION, "score", count)
+    claim = said("fashion-gains", -lost, f"{-lost:+.2f} ± {error:.2f}", error, count=count, architecture=architecture)
+    return of_networks(claim, len(networks))
+
+
+def same_loss_claim(said: PublishedFigure, smaller: Sequence[Pruned], larger: Sequence[Pruned]) -> Claim:
     """Judge the claim that removing a quarter of the heads costs the larger network as much as the smaller one."""
     (first, first_error), (second, second_error) = (
         mean_loss(networks, OMNIGLOT, "score", networks[0].quarter_count) for networks in (smaller, larger)
     )
-    apart = beyond(abs(first - second), float(np.hypot(first_error, second_error)), 1.0)
     words = f"{first:+.2f} ± {first_error:.2f} and {second:+.2f} ± {second_error:.2f} points"
-    what = "a quarter of the heads costs L2H8 the same as L2H4, to a point"
-    return of_networks(Claim(what, "identical", OTHER, words, None if apart is None else not apart), len(smaller))
+    error = float(np.hypot(first_error, second_error))
+    return of_networks(said("same-loss", abs(first - second), words, error), len(smaller))
 
 
 def of_networks(claim: Claim, count: int) -> Claim:
@@ -213,15 +183,14 @@ def sampling_agreement(numbers: Chosen, samples: Mapping[int, xr.Dataset], name:
     return Agreement(f"accuracy of exact sampling, {name}", len(z), total, largest, distances)
 
 
-def sampling_claim(U: np.ndarray, found: xr.Dataset) -> Claim:
+def sampling_claim(said: PublishedFigure, U: np.ndarray, found: xr.Dataset) -> Claim:
     """Judge the claim that theory and exact sampling agree on the order parameter already at width 10."""
     exact = found["order_parameter"].values
     distance = np.linalg.norm(U - exact) / np.linalg.norm(exact)
     upper = np.triu_indices(len(U))
     likeness = np.corrcoef(U[upper], exact[upper])[0, 1]
     words = f"correlation of the entries {likeness:.3f}, distance {100 * distance:.0f} % of the norm"
-    what = "theory and sampling agree on the order parameter at width 10"
-    return Claim(what, "good agreement", HERE, words, likeness > 0.9)
+    return said("sampling-agrees", likeness, words)
 
 
 # ---------------------------------------------------------------------------------------------- remarks
@@ -264,13 +233,16 @@ def rescaling_remark(found: Pruned, architecture: str) -> str:
     )
 
 
-def single_remark(found: Pruned, base: float, published: Sequence[float] = ()) -> str:
+def single_remark(found: Pruned, base: float, published: Mapping[str, Any]) -> str:
     """Write accuracies without single heads, by rising score, with the published ones if given."""
     own = [base - found.drop[at] for at in found.orders["score"]]
     words = f"Accuracy without one head, by rising score: {' '.join(f'{value:.1f}' for value in own)} % of {base:.1f} %"
     if not published:
         return words + "."
-    return words + f"; published {' '.join(map(str, published))} % of {BASE} %, of another network."
+    return (
+        words
+        + f"; published {' '.join(map(str, published['after_one']))} % of {published['base']} %, of another network."
+    )
 
 
 def sampling_remark(samples: Mapping[int, xr.Dataset]) -> str:
@@ -287,7 +259,3 @@ COMMON_REMARKS = (
     "network learned from several draws of examples, over these too.",
     "Where a layer has no head left the output is zero and counts as half right.",
 )
-OUT_OF_DISTRIBUTION = {
-    ("L2H4", FASHION): "preserved", ("L3H3", MNIST): "preserved",
-    ("L2H4", MNIST): "comparable", ("L3H3", FASHION): "comparable",
-}  # fmt: skip

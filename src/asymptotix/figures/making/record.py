@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import gammaincc
-
-from ...core.words import format_number
 
 if TYPE_CHECKING:
     from ...core.compare import Comparison
@@ -71,16 +69,12 @@ def agreement(curve: str, comparison: Comparison, name: str, **entry: int) -> Ag
     Means over seeds are compared. Points where theory is exact and all runs are equal have no error and do not count.
     """
     ds = comparison.ds
-    columns = {part: ds[f"{name}_{part}"].isel(entry) for part in ("theory", "mean", "sem", "z")}
-    at_largest = columns["z"].isel(dim=-1) if "dim" in columns["z"].dims else columns["z"]
-    z = at_largest.values[np.isfinite(at_largest.values)]
+    *columns, z = (ds[f"{name}_{part}"].isel(entry) for part in ("theory", "mean", "sem", "z"))
+    at_largest = z.isel(dim=-1, missing_dims="ignore").values
+    z = at_largest[np.isfinite(at_largest)]
     distances = {}
     for k, size in enumerate(np.atleast_1d(ds["dim"].values) if "dim" in ds.coords else []):
-        at = {"dim": k} if "dim" in columns["mean"].dims else {}
-        theory, mean, sem = (
-            columns[part].isel({dim: i for dim, i in at.items() if dim in columns[part].dims}).values
-            for part in ("theory", "mean", "sem")
-        )
+        theory, mean, sem = (column.isel(dim=k, missing_dims="ignore").values for column in columns)
         scale = max(float(np.nanmean(abs(theory))), 1e-300)
         distance = float(np.nanmean(mean - theory)) / scale
         error = float(np.sqrt(np.nansum(sem**2))) / np.sum(np.isfinite(mean)) / scale
@@ -119,14 +113,6 @@ class Claim:
             object.__setattr__(self, "holds", bool(self.holds))
 
 
-def number_claim(
-    what: str, published: float, source: str, found: float, error: float, *, rounding: float, script: str = ""
-) -> Claim:
-    """Judge a published number: it holds if it differs from ours by at most its rounding plus three of our errors."""
-    holds = abs(published - found) <= rounding + 3 * error
-    return Claim(what, f"{published:g}", source, format_number(found, error), holds, script)
-
-
 @dataclass(frozen=True)
 class Findings:
     """All findings of a figure.
@@ -159,10 +145,6 @@ class Findings:
                 {"curve": a.curve, "points": a.points, "chi2": a.chi2, "largest": a.largest, "words": a.words}
                 for a in self.agreements
             ],
-            "claims": [
-                {"what": c.what, "published": c.published, "source": c.source, "found": c.found, "holds": c.holds,
-                 "script": c.script}
-                for c in self.claims
-            ],
+            "claims": [asdict(claim) for claim in self.claims],
             "remarks": list(self.remarks),
-        }  # fmt: skip
+        }

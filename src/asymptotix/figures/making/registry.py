@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core import plot
 from ...numerics import checks
+from .claims import PublishedFigure
 from .needed_data import missing_data
 from .parts import Parts
 from .record import Findings
@@ -141,6 +143,14 @@ def figure(
         return FIGURES[name]
 
     return register
+
+
+def figure_of_paper(name: str) -> Callable[[Making], Reproducible]:
+    """Register the function that makes a figure of a paper; it receives what the paper's file says as ``said``."""
+    said = PublishedFigure(name)
+    quick, paper = (Size(**said.size(size)) for size in ("quick", "paper"))
+    register = figure(name, shows=said.shows, source=said.source, quick=quick, paper=paper, needs=said.needs)
+    return lambda make: register(partial(make, said=said))
 
 
 def named(name: str) -> Reproducible:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.status import Status
+from ...core.status import Status, of_movement
 from ...numerics.arrays import Array
 from ...numerics.linear_algebra import psd_sqrt
 from ...numerics.quadrature import sobol_normals
@@ -39,20 +39,14 @@ def settled(
         return Status.NOT_CONVERGED, words
     q = np.einsum("tpp->tp", overlap)
     what_to_do = "increase dim; more iterations will not help" if ended_early else "increase iterations"
+    period = f"per iteration after {len(overlap)} iterations"
     moving = float(abs(np.diff(q[-_LAST:], axis=0)).max()) / share
-    if moving >= tolerance:
-        return Status.NOT_CONVERGED, (
-            f"not converged: the overlap still moves by {moving:.1g} per iteration after {len(overlap)} iterations "
-            f"(limit {tolerance:g}); {what_to_do}"
-        )
+    status, words = of_movement("the overlap still moves by", moving, tolerance, period, what_to_do)
+    if not status.converged:
+        return status, words
     recent = q[-_DRIFTING:]
     drift, limit = _drift(recent) / share, tolerance / (len(recent) - 1)
-    if drift >= limit:
-        return Status.NOT_CONVERGED, (
-            f"not converged: the overlap still drifts by {drift:.1g} per iteration after {len(overlap)} iterations "
-            f"(limit {limit:.1g}); {what_to_do}"
-        )
-    return Status.CONVERGED, Status.CONVERGED.sentence
+    return of_movement("the overlap still drifts by", drift, limit, period, what_to_do)
 
 
 def _drift(q: np.ndarray) -> float:

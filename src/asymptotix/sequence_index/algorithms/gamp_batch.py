@@ -31,16 +31,8 @@ _DETACHED = 0.03
 class BatchOptions(NamedTuple):
     """Options of the runs of a batch; see :class:`GAMP`.
 
-    Attributes
-    ----------
-    staged : bool
-        Directions enter one after the other, each from a spectral start. Otherwise all enter at once, from side
-        information or at random.
-    empirical : bool
-        Variances come from the data in all runs and iterations.
-    iterations : int
-        Largest number of iterations of the last stage.
-    damping, jitter, start_scale, side_information, tolerance : float
+    ``staged``: directions enter one after the other, each from a spectral start; otherwise all enter at once.
+    ``empirical``: variances come from the data in all runs and iterations.
     """
 
     staged: bool

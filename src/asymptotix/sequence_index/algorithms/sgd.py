@@ -20,9 +20,10 @@ import numpy as np
 from ...core.problem import Outcome, Problem
 from ...core.progress import Progress
 from ...core.runs import AlgorithmOnSamples, PointRuns
-from ...core.status import Status
+from ...core.status import Status, of_movement
 from ...numerics import checks
 from ...numerics.arrays import Array, OneKind
+from ...numerics.interrupts import steps_of_next_call
 from ...numerics.memory import refuse_beyond_memory
 from .. import streams
 from ..models import rank_one
@@ -33,9 +34,8 @@ from .tokens import DrawnTokens, fields, gathered, normals
 
 #: Largest size in bytes of the tokens of seeds that run together.
 _BATCH_BYTES = 2**31
-#: Largest number of epochs between two progress messages, and the aimed time between them in seconds. Only a message
-#: waits for the device.
-_EPOCHS_PER_MESSAGE, _SECONDS_PER_MESSAGE = 10, 0.3
+#: Largest number of epochs between two progress messages. Only a message waits for the device.
+_EPOCHS_PER_MESSAGE = 10
 #: An index counts as learned in ``first_passage`` if its cosine exceeds this.
 _LEARNED = 0.5
 #: Smallest number of epochs that can show convergence: the last tenth of a run must be at least one epoch.
@@ -72,13 +72,12 @@ class SGD(AlgorithmOnSamples):
     Notes
     -----
     The defaults are those of the published experiment on two layers (D = 500, alpha = 15). The result has ``overlap``
-    as for message passing; ``cosine`` = |w_l.w*_l| / (|w_l| |w*_l|); ``published_cosine`` = |w_l.w*_l| /
-    (sqrt(D) |w_l|), which lacks the norm of the teacher and may exceed one; ``test_error`` on fresh samples;
-    ``train_error``, the error per sample over the last epoch, each batch before its first step; ``first_passage``, the
-    number of batches until the cosine of an index first exceeds 1/2 (nan if it never does). It also has traces of
-    overlap and cosines, ``loss_trace`` (the error per sample of a batch before its first step), and ``step_trace``, the
-    number of gradient steps at every record. Seeds run together in single precision: a run with others differs from the
-    same run alone by rounding, 1e-7 at first, which training may amplify.
+    as for message passing; ``cosine`` = |w_l.w*_l| / (|w_l| |w*_l|); ``test_error`` on fresh samples; ``train_error``,
+    the error per sample over the last epoch, each batch before its first step; ``first_passage``, the number of batches
+    until the cosine of an index first exceeds 1/2 (nan if it never does). It also has traces of overlap and cosine,
+    ``loss_trace`` (the error per sample of a batch before its first step), and ``step_trace``, the number of gradient
+    steps at every record. Seeds run together in single precision: a run with others differs from the same run alone by
+    rounding, 1e-7 at first, which training may amplify.
 
     Examples
     --------
@@ -124,6 +123,7 @@ class SGD(AlgorithmOnSamples):
             raise ValueError(f"SGD makes no use of side information, got side_information={side}")
 
     def dimensions(self, problem: Problem) -> Mapping[str, tuple[str, ...]]:
+        # Files of version 0.1, which can be resumed, have a published_cosine too: it lacks the norm of the teacher.
         index = dict.fromkeys(("cosine", "published_cosine", "first_passage"), ("index",))
         traces = dict.fromkeys(("cosine_trace", "published_cosine_trace"), ("iteration", "index"))
         scalars = dict.fromkeys(("step_trace", "loss_trace"), ("iteration",))
@@ -222,8 +222,7 @@ class _SgdBatch:
                 progress.message(f"{label}: epoch {epoch + 1} of {options.epochs}, {error.mean():.4g} per batch")
                 if not np.isfinite(error).any():
                     break
-                pace = (epoch + 1) / max(time.perf_counter() - began, 1e-6)
-                look += int(np.clip(_SECONDS_PER_MESSAGE * pace, 1, _EPOCHS_PER_MESSAGE))
+                look += steps_of_next_call(epoch + 1, time.perf_counter() - began, _EPOCHS_PER_MESSAGE)
         columns = zip(*parts, strict=True)
         record = BatchRecord(*(np.concatenate([np.asarray(x, float) for x in column], axis=1) for column in columns))
         return [self._outcome(k, BatchRecord(*(x[k] for x in record))) for k in range(len(self.W))]
@@ -232,21 +231,18 @@ class _SgdBatch:
         W, teacher = (np.asarray(x[k], float) for x in (self.W, self.teacher))
         square = (teacher**2).sum(1)
         overlap = overlap_matrices(record.cross, record.size, square)
-        published = abs(np.einsum("tpp->tp", record.cross)) / np.sqrt(self.dim * record.size)
-        cosine = published * np.sqrt(self.dim / square)
+        cosine = abs(np.einsum("tpp->tp", record.cross)) / np.sqrt(record.size * square)
         learned, done, counts = cosine > _LEARNED, len(cosine), self.batches.counts
         points = np.geomspace(1, done, self.options.records) if done > self.options.records else np.arange(1, done + 1)
         kept = np.unique(points.round().astype(int)) - 1
         values = {
             "overlap": overlap[-1],
             "cosine": cosine[-1],
-            "published_cosine": published[-1],
             "first_passage": np.where(learned.any(0), learned.argmax(0) + 1.0, np.nan),
             "test_error": self._test_error(W, teacher),
             "train_error": record.error[-len(counts) :].sum() / counts.sum(),
             "overlap_trace": overlap[kept],
             "cosine_trace": cosine[kept],
-            "published_cosine_trace": published[kept],
             "loss_trace": record.error[kept] / counts[kept % len(counts)],
             "step_trace": (kept + 1.0) * self.rule.reuse,
         }
@@ -268,11 +264,10 @@ def _verdict(overlap: np.ndarray, error: np.ndarray, options: SGD) -> tuple[Stat
         return Status.FAILED, "failed: the weights grew beyond all numbers; try a smaller learning_rate"
     moved = np.ptp(diagonal[-max(len(diagonal) // 10, 2) :], axis=0).max()
     if options.epochs < _LEAST_EPOCHS:
-        said = f"finished after {options.epochs} epochs, {_LEAST_EPOCHS} or more can show that the overlap stands still"
-        return Status.NOT_CONVERGED, said
-    if moved < options.tolerance:
-        return Status.CONVERGED, Status.CONVERGED.sentence
-    return Status.NOT_CONVERGED, f"finished, overlap still moving by {moved:.2g} over the last tenth"
+        said = f"{options.epochs} epochs cannot show whether the overlap still moves; increase epochs"
+        return Status.NOT_CONVERGED, f"not converged: {said} to {_LEAST_EPOCHS} or more"
+    period = f"over the last tenth of {options.epochs} epochs"
+    return of_movement("the overlap still moves by", moved, options.tolerance, period, "increase epochs")
 
 
 def _output(Z: OneKind, rule: Rule) -> OneKind:
