@@ -8,7 +8,7 @@ import asymptotix as asx
 
 
 @dataclass(frozen=True)
-class Ridge(asx.Problem):
+class Ridge(asx.extend.Problem):
     """Minimise sum (y - w.x/sqrt(D))^2 + weight_decay |w|^2, where y = w*.x/sqrt(D) + sqrt(noise) N(0, 1).
 
     n = alpha D samples, inputs and teacher N(0, I). The equations are those of a quadratic risk,
@@ -28,11 +28,11 @@ class Ridge(asx.Problem):
             A = alpha / (1 + (np.sqrt(half**2 + decay) - half) / decay)
             error = (decay**2 + A**2 * self.noise / alpha) / ((decay + A) ** 2 - A**2 / alpha)
             values = {"estimation_error": error, "test_error": error + self.noise}
-            yield position, asx.Outcome(values | {f"{name}_err": 1e-12 for name in values})
+            yield position, asx.extend.Outcome(values | {f"{name}_err": 1e-12 for name in values})
 
 
 @dataclass(frozen=True)
-class LeastSquares(asx.Algorithm):
+class LeastSquares(asx.extend.Algorithm):
     """The minimum itself. The draws of a run depend on its seed, dim and point only."""
 
     def run_points(self, problem, points, *, dim, seeds, progress):
@@ -44,7 +44,7 @@ class LeastSquares(asx.Algorithm):
                 y = X @ teacher + np.sqrt(problem.noise) * rng.standard_normal(samples)
                 w = np.linalg.solve(X.T @ X + problem.weight_decay * np.eye(dim), X.T @ y)
                 error = float(((w - teacher) ** 2).mean())
-                yield i, j, asx.Outcome({"estimation_error": error, "test_error": error + problem.noise})
+                yield i, j, asx.extend.Outcome({"estimation_error": error, "test_error": error + problem.noise})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 # names is first asked for; type checkers and editors read it as it is.
 __all__: list[str]
 
+from . import extend as extend
 from . import figures as figures
 from . import tasks as tasks
 from ._version import __version__ as __version__

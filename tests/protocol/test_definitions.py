@@ -9,7 +9,7 @@ import asymptotix as asx
 from asymptotix.core.problem import definitions
 from protocol.cases import CASES, THEORIES
 from protocol.questions import is_defined, undocumented
-from protocol.test_old_files import SAVED, read
+from protocol.test_old_files import GONE, SAVED, read
 
 #: One of every theory, those that are fast.
 WITH_THRESHOLDS = {
@@ -30,7 +30,7 @@ def test_thresholds_are_defined_and_documented(name):
 
 @pytest.mark.parametrize("name", sorted(set(SAVED) - {"theory_link"}))  # whose function takes seconds to be known
 def test_old_files_get_their_attributes_when_they_are_read(name):
-    is_defined(read(name))
+    is_defined(read(name), gone=GONE)
 
 
 def test_one_name_means_what_its_theory_says():

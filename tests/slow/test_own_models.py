@@ -3,12 +3,16 @@
 import runpy
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
 
 import asymptotix as asx
+from asymptotix.numerics.quadrature import gauss_hermite
 from asymptotix.sequence_index.evolution.averages import QuasiRandomAverager
 
 pytestmark = pytest.mark.slow
@@ -27,6 +31,19 @@ def block(name: str) -> str:
     return page.partition("```\n")[2].partition("It prints")[2].partition("```\n")[2].partition("```")[0].strip()
 
 
+def overlap_of_noisy_signs(alpha: float, noise: float) -> float:
+    """Fixed point of q/(1-q) = alpha E[g^2] for labels sign(z + sqrt(noise) n), by Gauss-Hermite quadrature."""
+    nodes, weights = gauss_hermite(200, 1)
+
+    def excess(q: float) -> float:
+        t = np.sqrt(q / (1 - q + noise)) * nodes[:, 0]  # labels of both signs contribute alike
+        g = np.exp(-0.5 * t**2 - log_ndtr(t)) / np.sqrt(2 * np.pi * (1 - q + noise))
+        return 2 * alpha * float(weights @ (ndtr(t) * g**2)) - q / (1 - q)
+
+    found: Any = brentq(excess, 1e-3, 0.999)
+    return found
+
+
 def test_link(capsys):
     assert printed_by("link", capsys).strip() == block("link")
 
@@ -36,6 +53,8 @@ def test_channel(capsys):
     names = runpy.run_path(str(OWN / "channel.py"), run_name="__main__")
     printed = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
     assert printed == [line.rstrip() for line in block("channel").splitlines()]
+    noisy = asx.solve(asx.BayesOptimal(names["NoisyPerceptron"](noise=0.1)), alpha=1.0, tolerance=1e-3, progress=False)
+    assert abs(noisy.overlap.item() - overlap_of_noisy_signs(1.0, 0.1)) <= 3 * noisy.overlap_err.item()
     models = names["NoisyPerceptron"](noise=0.0), asx.MultiIndex(lambda z: jnp.sign(z[0]), indices=1)
     own, known = (
         asx.solve(asx.BayesOptimal(model), alpha=[0.5, 2.0], tolerance=1e-3, progress=False) for model in models

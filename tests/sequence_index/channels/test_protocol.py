@@ -3,11 +3,21 @@
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import kstest, norm
 
 from asymptotix.numerics import interrupts
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel, fastest_backend
-from asymptotix.sequence_index.channels.protocol import Accuracy, Posterior, score, score_jacobian
+from asymptotix.sequence_index.channels.protocol import (
+    DEFAULT_ACCURACY,
+    Accuracy,
+    Channel,
+    Posterior,
+    score,
+    score_jacobian,
+)
+from asymptotix.sequence_index.channels.tools.random_lists import hashed_normals
+from asymptotix.sequence_index.evolution.fixed_points import StateEvolution
 from asymptotix.sequence_index.models import rank_one as attention
 from attention_inverse import preactivation_from_output
 
@@ -269,3 +279,41 @@ def test_a_signal_to_stop_is_obeyed_between_blocks(monkeypatch):
     monkeypatch.setattr(interrupts, "check", stop)
     with pytest.raises(KeyboardInterrupt):
         channel.posterior(u, omega, DIAGONAL)
+
+
+class NoisyLine(Channel):
+    """y = z + sqrt(noise) n, with the noise that it is given, as authors outside the package write it."""
+
+    indices = tokens = noises = 1
+    outputs = 0.0
+    noise = 0.3
+
+    def observe(self, Z, noise):
+        return Z[:, :, 0] + np.sqrt(self.noise) * noise
+
+    def posterior(self, observation, omega, V, accuracy=DEFAULT_ACCURACY):
+        S, left = V[..., 0, 0] + self.noise, observation[:, 0] - omega[:, 0, 0]
+        log_evidence = -0.5 * (left**2 / S + np.log(2 * np.pi * S))
+        covariance = np.broadcast_to(V - V**2 / S, (len(left), 1, 1))
+        return Posterior(log_evidence, (V[..., 0, 0] / S * left)[:, None, None], covariance[:, :, None, :, None])
+
+
+def test_averages_contain_the_noise_of_a_channel_that_does_not_draw_it():
+    """They did not: observations without noise moved the overlap by two percent."""
+    found = StateEvolution(NoisyLine()).uninformed(1.0, tolerance=1e-3)
+    q = found.q[0]
+    assert abs(q / (1 - q) - 1 / (1 - q + NoisyLine.noise)) < 3 * found.error[0] * 2 / (1 - q) ** 2
+    assert found.error[0] < 1e-3
+
+
+def test_noise_of_its_own_is_normal_and_equal_for_equal_indices():
+    rows = np.random.default_rng(0).standard_normal((20000, 3))
+    found = hashed_normals(rows, 2)
+    np.testing.assert_array_equal(hashed_normals(rows[::-1], 2), found[::-1])
+    assert len(np.unique(found)) == found.size
+    uniforms = norm.cdf(found)
+    for column in (*uniforms.T, uniforms[:, 0] - uniforms[:, 1] + (uniforms[:, 0] < uniforms[:, 1])):
+        assert kstest(column, "uniform").pvalue > 1e-4  # one seed; the difference modulo one shows dependence
+    # Neither the rows nor the noise of rows beside them, a rounding away, show in the noise.
+    everything = np.concatenate([found, rows, hashed_normals(np.nextafter(rows, 9.0), 2)], 1)
+    assert abs(everything.T @ found / len(rows) - np.eye(7, 2)).max() < 5 * np.sqrt(2 / len(rows))

@@ -44,16 +44,16 @@ def draw_data(
     tokens: Tokens = drawn_tokens(channel, keys, samples, dim)
     tokens = tokens if stream else tokens.kept()
     Z = np.asarray(tokens.fields(teacher))
-    noise = _noise(channel, samples, dim, seeds) if channel.noises else None
+    noise = _noise(channel, samples, dim, seeds)
     observation = placed(_observed(channel, Z.reshape(-1, *Z.shape[2:]), noise))
     return DataSets(tokens, teacher, side, observation.reshape(*Z.shape[:2], *observation.shape[1:]))
 
 
-def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+def _observed(channel: Channel, Z: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return observations of samples. Padding the samples to a power of two limits the number of compiled programs."""
     more = (1 << (len(Z) - 1).bit_length()) - len(Z)
     rows = np.minimum(np.arange(len(Z) + more), len(Z) - 1)
-    return np.asarray(channel.observe(Z[rows], None if noise is None else noise[rows]))[: len(Z)]
+    return np.asarray(channel.observe(Z[rows], noise[rows]))[: len(Z)]
 
 
 def _noise(channel: Channel, samples: int, dim: int, seeds: Sequence[int]) -> np.ndarray:

@@ -284,7 +284,7 @@ def _seconds_per_posterior(channel: Channel, samples: int) -> float:
     most = _TIMED_SLOW if channel.cost > 1 else _TIMED
     rng = np.random.default_rng(streams.PLAN_NODES)
     Z, more = rng.normal(size=(2, min(samples, most), P, M))
-    observation = channel.observe(Z, rng.normal(size=(len(Z), channel.noises)) if channel.noises else None)
+    observation = channel.observe(Z, rng.normal(size=(len(Z), channel.noises)))
     for _ in range(2):
         begun = perf_counter()
         posterior_in_runs(channel, observation, 0.5 * (Z + more), 0.5 * np.eye(P))

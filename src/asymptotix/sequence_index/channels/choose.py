@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ...core.specification import Specification
 from ..models import attention_map
 from ..models.deep_attention import DeepAttention
 from ..models.infinite_depth import InfiniteDepthAttention
@@ -31,6 +32,17 @@ from .links.one_index.scalar import ScalarChannel
 from .links.plane import PlaneChannel
 from .links.roots import RootChannel
 from .protocol import Channel
+
+
+class SequenceModel(Specification):
+    """Base class of models whose channel their author gives: frozen dataclasses, whose numeric fields become controls.
+
+    A subclass can be the model of :class:`~asymptotix.BayesOptimal`.
+    """
+
+    def channel(self) -> Channel:
+        """Return the channel: the output of indices, and the posterior of indices given an output."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method channel() that returns a Channel")
 
 
 def channel_of(model: object, backend: str = "auto") -> Channel:
@@ -69,10 +81,12 @@ def channel_of(model: object, backend: str = "auto") -> Channel:
 
     Parameters
     ----------
-    model : DeepAttention, InfiniteDepthAttention, SequenceIndex or MultiIndex
+    model : DeepAttention, InfiniteDepthAttention, SequenceIndex, MultiIndex or a :class:`SequenceModel`
     backend : str
         Backend of :class:`TwoLayerChannel`: "numba", "jax" or "auto".
     """
+    if isinstance(model, SequenceModel):
+        return model.channel()
     for kind, made in _CHANNELS.items():
         if isinstance(model, kind):
             return made(model, backend)
@@ -82,7 +96,7 @@ def channel_of(model: object, backend: str = "auto") -> Channel:
 
 def covers(model: object) -> bool:
     """Return whether the model belongs to a class that has channels."""
-    return isinstance(model, tuple(_CHANNELS))
+    return isinstance(model, (SequenceModel, *_CHANNELS))
 
 
 @functools.lru_cache(maxsize=64)

@@ -27,6 +27,7 @@ from ...numerics.arrays import Array, OneKind
 from ...numerics.quadrature import Estimate
 from ..models.rank_one import array_namespace
 from .row_symmetry import RowSymmetry
+from .tools.random_lists import hashed_normals
 
 #: Smallest accepted median over a batch of the effective number of draws; below it the posteriors are refused.
 LEAST_EFFECTIVE_SAMPLES = 30.0
@@ -316,12 +317,15 @@ class Channel(abc.ABC):
         return self.symmetry
 
     @abc.abstractmethod
-    def observe(self, Z: OneKind, noise: Array | None = None) -> OneKind:
+    def observe(self, Z: OneKind, noise: Any) -> OneKind:
         """Return the observations of index matrices Z (n, P, M), in the channel's token basis.
 
-        ``noise`` (n, ``noises``) are the standard normals of the observation noise; unused where ``noises`` is zero. By
-        default the channel chooses them, always the same for the same indices.
+        ``noise`` (n, ``noises``) are the standard normals of the observation noise; unused where ``noises`` is zero.
         """
+
+    def own_noise(self, Z: Array) -> np.ndarray:
+        """Return standard normals (n, ``noises``) for index matrices Z: independent, and equal for equal matrices."""
+        return hashed_normals(np.asarray(Z, float).reshape(len(Z), -1), self.noises)
 
     def recovery_bound(self, frame: np.ndarray) -> float:
         """Return the alpha above which full overlap is stable; ``frame`` (P, p) spans all visible directions."""
@@ -358,9 +362,9 @@ class Channel(abc.ABC):
         """
         return None
 
-    @abc.abstractmethod
     def model_output(self, Z: OneKind) -> OneKind:
         """Return the output y (n, ...) of the model for which the channel was made, without noise."""
+        return self.observe(Z, np.zeros((len(Z), self.noises)))
 
     def output(self, Z: OneKind) -> OneKind:
         """Return the output y (n, ...) whose squared error is reported: the model's, or that of :meth:`with_output`."""

@@ -104,7 +104,8 @@ class QuasiRandomAverager(Averager):
 
     @cached_property
     def _observation(self) -> np.ndarray:
-        return self.channel.observe(self._nodes[0])
+        Z = self._nodes[0]
+        return self.channel.observe(Z, self.channel.own_noise(Z))
 
     @cached_property
     def _log_volume(self) -> np.ndarray:

@@ -52,7 +52,8 @@ def sampled_instability_at_zero(
         exact = block(0)
         found = instability([exact], np.eye(P), np.eye(P), floor)
         return found._replace(error=exact.accuracy * found.rate)
-    if channel.groups is None and channel.observe(np.ones((2, P, channel.tokens))).shape == (2, 1):
+    two = channel.observe(np.ones((2, P, channel.tokens)), np.zeros((2, channel.noises)))
+    if channel.groups is None and two.shape == (2, 1):
         return _of_one_number(channel, tolerance)
 
     def on(average: Averager) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +126,7 @@ def _from_few_outputs(channel: Channel) -> Instability | None:
     P, M = channel.indices, channel.tokens
     uniforms = [sobol_uniforms(_OUTPUTS, P * M, (streams.INSTABILITY_OUTPUTS, r)) for r in range(_RANDOMISATIONS)]
     Z = ndtri(np.concatenate(uniforms)).reshape(-1, P, M)
-    values, which = np.unique(np.asarray(channel.observe(Z), float)[:, 0], return_inverse=True)
+    values, which = np.unique(np.asarray(channel.observe(Z, channel.own_noise(Z)), float)[:, 0], return_inverse=True)
     if len(values) > FEW_VALUES:
         return None
     posterior = channel.posterior(values[:, None], np.zeros((len(values), P, M)), np.eye(P))

@@ -148,11 +148,16 @@ class LinkChannel(MappedChannel):
             z = np.asarray(Z, float).reshape(len(Z), self.size)
             found = self.model.values(z)
             if self.noises:
-                # The hash uses the bits of Z in the precision in which Z is given.
-                bits = np.asarray(Z).reshape(len(Z), self.size)
-                normals = in_blocks(self._noise_program, bits) if noise is None else np.asarray(noise, float)
+                normals = self.own_noise(Z) if noise is None else np.asarray(noise, float)
                 found = found + np.sqrt(self.model.noise) * normals
         return found if array_namespace(Z) is np else jnp.asarray(found, Z.dtype)
+
+    @double_precision()
+    def own_noise(self, Z: Array) -> np.ndarray:
+        """Return standard normals (n, k) from a hash of every index matrix, by its bits in the given precision."""
+        if self.noises == 0:
+            return np.zeros((len(Z), 0))
+        return in_blocks(self._noise_program, np.asarray(Z).reshape(len(Z), self.size))
 
     @functools.cached_property
     def _noise_program(self) -> Callable[..., jax.Array]:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from ....numerics.arrays import Array
 
@@ -76,3 +77,23 @@ def _scattered(bits: Array) -> Any:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
+
+
+def hashed_normals(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return independent standard normals (n, count) that are a function of the bits of each row (n, k) of floats.
+
+    The bits are mixed as in the generator SplitMix64, whose constants these are.
+    """
+
+    def mixed(x: np.ndarray) -> np.ndarray:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    if count == 0:
+        return np.zeros((len(rows), 0))
+    state = np.zeros(len(rows), np.uint64)
+    for column in np.ascontiguousarray(rows.T, float).view(np.uint64):
+        state = mixed((state ^ column) + _STEP)
+    counted = mixed(state[:, None] + _STEP * np.arange(1, count + 1, dtype=np.uint64))
+    return ndtri((np.asarray(counted >> np.uint64(12), float) + 0.5) * 2.0**-52)
