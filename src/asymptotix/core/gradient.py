@@ -244,7 +244,7 @@ def warn_of_doubts(judged: Sequence[Optimum], *, on_grid: bool = False) -> None:
 def search_over(
     problem: Problem, observable: str, field: str, point: Mapping[str, float], say: Say = quietly
 ) -> MinimumSearch:
-    """Return a search over the logarithm of a field that uses the derivatives of the problem."""
+    """Return a search, with derivatives of the theory, for the minimum over log ``field`` at the controls ``point``."""
 
     def look(log_value: float, fine: bool) -> Look:
         value = float(np.exp(log_value))

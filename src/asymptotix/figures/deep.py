@@ -152,7 +152,7 @@ def _mark_two_layers(axis: Axes, limits: Result, released: Sequence[float], heig
 def fig1_right(
     parts: Parts, said: PublishedFigure, *, skips: Sequence[float], tolerance: float
 ) -> tuple[Figure, Findings]:
-    """Both thresholds; at the second one layer 2 has the overlap that it has learned by then."""
+    """Draw both layers' thresholds against the skip; at that of layer 1, layer 2 has its own overlap at this alpha."""
     limits = parts.thresholds(
         "thresholds", _attention(), skip=grid_with(skips, [1.0]), which="weak_recovery", tolerance=tolerance
     )

@@ -147,9 +147,9 @@ def where_unproven(curves: Sequence[Curve], of: str = "α") -> str:
             places.append(f"{plain(curve.label)}: {span}, on up to {100 * weight:.1f} % of the data")
     if not places:
         return f"{first}; nowhere does the proximal map jump on more than a thousandth of the data."
-    unproven = "the proximal map jumps on more than a thousandth of the data, where replica symmetry is unproven"
+    unproven = "Where the proximal map jumps on more than a thousandth of the data, replica symmetry is unproven"
     crossed = "Such points are crossed out, and those whose numerical error exceeds its tolerance"
-    return f"{first}; but {unproven} ({'; '.join(places)}). {crossed}."
+    return f"{first}. {unproven} ({'; '.join(places)}). {crossed}."
 
 
 def worst_replicon(curves: Sequence[Curve]) -> float:

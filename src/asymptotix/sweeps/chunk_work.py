@@ -1,4 +1,4 @@
-"""Work on one chunk: claim it, compute it, store it. Every executor calls this, in whatever process."""
+"""Work on one chunk of a sweep: claim it, compute it, store it. Every process that computes calls :func:`work_on`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .leases import Watch
 from .part import SweepChunk, SweepPart
 from .sweep_store import SweepStore
 
-#: Ways in which :func:`work_on` ends.
+#: How a call of :func:`work_on` ended.
 COMPUTED, FAILED, THERE, TAKEN = "computed", "failed", "there already", "taken by another"
 _watch = Watch()  # one per process: its earlier observations show which claims are dead
 

@@ -133,7 +133,7 @@ def _in_order(values: set[Any], order: Sequence[Any]) -> list[Any]:
 
 
 class _Places:
-    """Positions, in the table of all points, of the points of a chunk, in the chunk's own order."""
+    """Finds the positions of a chunk's points or runs in the table of all of them, in the chunk's own order."""
 
     def __init__(self, work: Work, part: SweepPart) -> None:
         self._names = list(part.grid)

@@ -1,4 +1,4 @@
-"""Cutting a part into chunks: existing chunks stay as they were cut, and only the remaining units are cut."""
+"""Cutting a part into chunks: existing chunks stay as they were cut, and only the other points or runs are cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SizeOfChunks = Callable[[int | None], int]
 
 
 def missing_chunks(name: str, part: SweepPart, covered: Collection[tuple], size: SizeOfChunks) -> Iterator[SweepChunk]:
-    """Yield chunks of all points and runs that are not among the ``covered`` units.
+    """Yield chunks of all points and runs whose key (:func:`unit`) is not ``covered`` by a chunk.
 
     A chunk of theory has successive points along one control, so that each point continues from the one before. A chunk
     of an experiment has a block of seeds at one point and size, or at several points if it may hold more runs.
@@ -41,7 +41,7 @@ def _alike(part: SweepPart, fixed: dict[str, float], values: Sequence) -> Iterat
 def _blocks(
     part: SweepPart, fixed: dict[str, float], values: Sequence, dim: int | None, covered: Collection[tuple], size: int
 ) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
-    """Yield the values along the part and the seeds of every chunk of a line."""
+    """Yield the ``values`` of ``part.along`` and the seeds of every chunk, all other names being ``fixed``."""
     if part.verb != "simulate":
         left = [value for value in values if unit(fixed, part.along, value, dim, None) not in covered]
         yield from ((points, ()) for points in _cut(left, size))

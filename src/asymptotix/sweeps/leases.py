@@ -53,12 +53,12 @@ class Lease:
         _held.discard(self)
 
     def release(self) -> None:
-        """Remove the claim, if it is ours."""
+        """Remove the claim, if this process still holds it."""
         if self.is_held():
             self.path.unlink(missing_ok=True)
 
     def is_held(self) -> bool:
-        """Return whether the claim is still ours; a process that took us for dead may have taken it."""
+        """Return whether this process still holds the claim: another one may have taken it for dead and removed it."""
         return (read_claim(self.path) or {}).get("token") == self._token
 
     def create(self) -> bool:
@@ -139,7 +139,7 @@ def remove_left_behind(folder: Path, *, beside: Path) -> None:
 
 
 class Watch:
-    """Observations of other processes' claims, with their times; a claim unchanged for a lease is dead."""
+    """What this process saw of others' claims, and when: a claim is dead if unchanged for the length of a lease."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[str, float]] = {}
@@ -181,7 +181,7 @@ def read_claim(path: Path) -> dict[str, Any] | None:
 
 
 def this_machine() -> str:
-    """Return a few characters that identify this machine since its last boot; they do not reveal its name."""
+    """Return a hash that identifies this machine since its last boot and does not reveal its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Parts and chunks of a sweep: a verb on one problem over a grid, described so that another process can compute it."""
+"""Parts (a verb such as ``solve`` on one problem over a grid) and chunks of a sweep, for any process to compute."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_PROBLEMS_CHECKED = 64
 
 @dataclass(frozen=True, eq=False)
 class SweepPart:
-    """A verb on one problem over a grid.
+    """A part of a sweep: one verb, such as ``solve``, on one problem over a grid.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class SweepPart:
     one_size: bool = False
 
     def work(self) -> Work:
-        """Return the work of the whole part, checked, as the verb would do it in one call."""
+        """Return the :class:`Work` of the verb on the whole grid, with checked arguments."""
         told = {**OPTIONS[self.verb], **self.options}
         if self.verb == "solve":
             return theory_work(self.problem, controls=self.grid, **told)
@@ -101,13 +101,13 @@ class SweepPart:
         return np.atleast_1d(self.grid[name]).tolist()
 
     def lines(self) -> Iterator[dict[str, float]]:
-        """Yield the values of all names in the grid except ``along``, in the order of the grid."""
+        """Yield, as name -> value, every combination of grid values of all names except ``along``."""
         others = [name for name in self.grid if name != self.along]
         for values in itertools.product(*map(self.values_of, others)):
             yield dict(zip(others, values, strict=True))
 
     def at(self, fixed: Mapping[str, float]) -> Problem:
-        """Return the problem with the fixed fields of a chunk. The last problem is kept: the next chunk may need it."""
+        """Return the problem with the fields in ``fixed``. The last problem is kept: the next chunk may need it."""
         fields = {name: value for name, value in fixed.items() if name in self.fields}
         if self._last.get("fields") != fields:
             self._last.update(fields=fields, problem=with_fields(self.problem, **fields))
@@ -143,7 +143,7 @@ class SweepPart:
         return {}
 
     def has(self, one: tuple) -> bool:
-        """Return whether a unit is a point or run of this part."""
+        """Return whether this part has the point or run with the key ``one``, see :func:`unit`."""
         *known, dim, seed = one
         values, sizes, seeds = self._members
         return dim in sizes and seed in seeds and all(value in values.get(name, ()) for name, value in known)
@@ -193,14 +193,14 @@ class SweepChunk:
     name: str = ""
 
     def along(self, names: Iterable[str]) -> str | None:
-        """Return the name, of those in its part's grid, in which the chunk's points differ: the one not in ``fixed``.
+        """Return the one of ``names`` (of its part's grid) in which the chunk's points differ: it is not in ``fixed``.
 
         The part's own ``along`` may differ: a name that was a number when the chunk was cut may be a list now.
         """
         return next((name for name in names if name not in self.fixed), None)
 
     def units(self, names: Iterable[str]) -> list[tuple]:
-        """Return the chunk's points or runs as units; ``names`` are the names in its part's grid."""
+        """Return the keys (:func:`unit`) of the chunk's points or runs; ``names`` are the names in its part's grid."""
         values, along = self.values or (None,), self.along(names)
         return [unit(self.fixed, along, v, self.dim, s) for v in values for s in self.seeds or (None,)]
 
@@ -232,7 +232,7 @@ class SweepChunk:
 def unit(
     fixed: Mapping[str, float], along: str | None, value: float | None, dim: int | None, seed: int | None
 ) -> tuple:
-    """Return the key of one point or run: the values of its coordinates."""
+    """Return the key of one point or run: names and values of its coordinates, size and seed."""
     known = {**fixed, **({} if along is None else {along: value})}
     return (*sorted((name, float(v)) for name, v in known.items() if v is not None), dim, seed)
 

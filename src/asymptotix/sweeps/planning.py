@@ -32,9 +32,10 @@ PLANNING = "planning"
 def planned(
     store: SweepStore, name: str, part: SweepPart, chunk: int | None, bar: Progress
 ) -> tuple[list[SweepChunk], bool]:
-    """Write a part to the store and return its chunks: those planned before, and new ones for the missing units.
+    """Write a part (a verb on one problem over a grid) to the store, and return its chunks.
 
-    The second item says whether the plan is complete: a grid of 10^6 chunks is planned in several calls.
+    These are the chunks planned before, and new ones for points or runs without a chunk. The second item says whether
+    the plan is complete: a grid of 10^6 chunks is planned in several calls.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def planned(
 
 
 def _counted(chunks: Iterable[SweepChunk], what: str, bar: Progress) -> Iterator[SweepChunk]:
-    """Yield the chunks; show their number from time to time and check for signals to stop."""
+    """Yield the chunks; from time to time show their number, followed by ``what``, and check for signals to stop."""
     for count, one in enumerate(chunks):
         if count % CHUNKS_BETWEEN_LOOKS == 0:
             bar.message(f"{count} {what}" if count else "planning")
@@ -91,7 +92,7 @@ def _lots(chunks: Iterator[SweepChunk]) -> Iterator[list[SweepChunk]]:
 
 
 class _Measured:
-    """Number of points or runs that take the target duration of a chunk, measured by two trials at each size.
+    """The number of points or runs that take CHUNK_SECONDS, measured by two trials at each system size.
 
     The first trial includes compilation, so the second one counts. Both results are stored, as chunks of one.
     """

@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """Everything in one line except the remaining time, which a progress display shows itself."""
+        """The progress in one line, without the remaining time, which a progress display shows itself."""
         told = [self._count(), self._failures()]
         told += [self._rate()] * (self.chunks_per_hour > 0) + [self._most()] * (self.slowest_seconds > 0)
         return ", ".join(told)

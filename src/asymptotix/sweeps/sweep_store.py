@@ -148,7 +148,7 @@ class SweepStore:
         return SweepPart(told["verb"], problem, dict.fromkeys(told["over"], 0.0), algorithm, options=options)
 
     def scalars(self, name: str) -> list[str]:
-        """Return the names given as a number, which become no dimension unless they have several values by now."""
+        """Return the grid's names given as one number: they are no dimensions unless they have several values now."""
         return json.loads(self.part_text(name))["scalars"]
 
     def keep_order(self, name: str, part: SweepPart) -> None:
@@ -160,7 +160,7 @@ class SweepStore:
             write_whole(self.path / "parts" / f"{name}.order", json.dumps(merged).encode())
 
     def order(self, name: str) -> dict[str, list[Any]]:
-        """Return the requested values of a part, in their order; the plan counts and may have more values."""
+        """Return name -> values of a part, in the order of the requests. The plan may have more values, and decides."""
         try:
             return dict(json.loads((self.path / "parts" / f"{name}.order").read_text()))
         except (OSError, ValueError, TypeError):
@@ -171,7 +171,7 @@ class SweepStore:
         return list(self.each_planned())
 
     def each_planned(self) -> Iterator[SweepChunk]:
-        """Yield every chunk of all plans once, in the order of the files."""
+        """Yield every planned chunk once, in the order of the files in the folder `plan`."""
         found: set[tuple[str, str]] = set()  # a chunk that two parts share is computed once
         for file in sorted((self.path / "plan").glob("*.jsonl")):
             text = file.read_bytes()
@@ -293,7 +293,7 @@ def _is_begun(folder: Path) -> bool:
 
 
 def merged_order(known: list[Any], asked: list[Any]) -> list[Any]:
-    """Return the wider of two grids; if neither contains the other, their union, monotone if both are."""
+    """Return the larger of two lists of values; if neither contains the other, their union, sorted if both are."""
     if set(known) <= set(asked):
         return asked
     if set(asked) <= set(known):

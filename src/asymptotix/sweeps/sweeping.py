@@ -210,7 +210,7 @@ def _work_through(
     bar: Progress,
     grows: bool,
 ) -> None:
-    """Work until every chunk is done or failed. Wait for chunks that others hold; take over those of dead owners."""
+    """Work until all ``wanted`` chunks are done or failed; wait for those of other processes while these live."""
     lines = {one.name: one.to_json() for one in wanted}
     handed = {one.part: given if any(map(_only_here, given)) else None for one in wanted}
     ended = (store.done() | store.failures()) & lines.keys()
@@ -239,9 +239,9 @@ def _work_through(
 
 
 def _only_here(value: object) -> bool:
-    """Return whether another process cannot build this from a file: it has functions, or classes of another package.
+    """Return whether only this process can build ``value``: it has functions, or classes of another package.
 
-    Such an object is passed to the other process itself.
+    Such an object cannot be read from the store, and is passed to other processes itself.
     """
     if isinstance(value, Specification):
         outside = not type(value).__module__.startswith(__name__.partition(".")[0] + ".")

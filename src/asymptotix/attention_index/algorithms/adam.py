@@ -126,7 +126,7 @@ class Adam(AlgorithmOnSamples):
         return {**problem.dimensions(), "eigenvalues": ("eigenvalue",), "loss_trace": ("iteration",)}
 
     def check_size(self, problem: Problem, runs: PointRuns) -> None:
-        """Refuse a width without columns, and runs that exceed the memory."""
+        """Raise if width_ratio times dim rounds to no column of W, or if a run does not fit into memory."""
         training, dim = _training(problem), runs.dim
         # weights, two means of their gradient, intermediate arrays and S; centres of every product, labels and trace
         pairs, columns = training.model.tokens**2, max(_width(training, dim), dim)
@@ -269,7 +269,7 @@ def _train(
 ) -> AdamState:
     """Do the steps of Adam in the ``span`` (first, last + 1), for one run or for several stacked runs.
 
-    ``numbers`` are beta, the strength of the penalty and the initial rate.
+    ``numbers`` are beta, the strength of the penalty and the initial learning rate.
     """
     steps = partial(_steps, numbers=numbers, span=span, settings=settings)
     return (jax.vmap(steps) if state.weights.ndim == 3 else steps)(state, samples)

@@ -1,7 +1,7 @@
 """Tokens and labels of a finite-size experiment, drawn in blocks from counter-based keys.
 
 Only differences of tokens enter a row softmax: x_a^T S x_b - x_a^T S x_T = x_a^T S (x_b - x_T). Tokens are therefore
-kept in the frame F = (x_1 - x_T, ..., x_{T-1} - x_T, x_T), in which the products
+kept in the form F = (x_1 - x_T, ..., x_{T-1} - x_T, x_T), called the frame, in which the products
 
     P_ck = F_c^T S F_k,    c = 1..T,  k = 1..K = T - 1,
 
@@ -84,7 +84,7 @@ def random_key(seed: int, dim: int, samples: int, stream: int) -> jax.Array:
 
 
 def frame(tokens: int, differences: bool) -> np.ndarray:
-    """Return the matrix (T, T) that maps tokens to the frame."""
+    """Return the matrix (T, T) that maps tokens x to F: to x_c - x_T and x_T, or to x without ``differences``."""
     matrix = np.eye(tokens, dtype=np.float32)
     if differences:
         matrix[:-1, -1] = -1

@@ -81,10 +81,10 @@ class LossAverage(abc.ABC):
         multi_start: bool | np.ndarray = False,
         spread: float | None = None,
     ) -> Pull:
-        """Return the averages that an iteration needs, from one descent per sample that starts at ``near`` if given.
+        """Return the averages of :class:`Pull`. One descent per sample, from ``near`` if given, finds the proximal map.
 
         With ``multi_start`` the lowest of several minima is searched, at all samples or at those of a mask. ``spread``
-        is c_1, if it is known more accurately than as a difference.
+        is c_1, the deviation of z given z0, where it is known better than from the difference q - m^2/Q0'.
         """
 
     @abc.abstractmethod

@@ -51,7 +51,10 @@ def sobol_nodes(count: int, directions: int, seed: int) -> tuple[np.ndarray, np.
 
 
 def two_token_nodes(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return Gauss-Hermite nodes, ``order`` per axis, and weights of (s0, t0, s, t), coordinates of two tokens."""
+    """Return Gauss-Hermite nodes (K, 4), ``order`` per axis, and weights (K,), for the softmax of two tokens.
+
+    The columns are standard normals: two for the target's pre-activation, two for the learner's own noise.
+    """
     nodes, weights = gauss_hermite(order, 4)
     # exchanging the tokens changes the sign of s0 and s: the nodes with s0 > 0 represent those with s0 < 0
     weights = weights * (1.0 + np.sign(nodes[:, 0]))

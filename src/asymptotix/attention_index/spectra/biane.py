@@ -27,10 +27,10 @@ GRADING = 32.0
 
 
 class BianeConvolution(Convolution):
-    """mu_delta for a law mu_0 that is a sum of atoms and densities.
+    """mu_delta, the free convolution of a sum mu_0 of atoms and densities with a semicircle of radius 2 delta.
 
     For real u let v(u) >= 0 solve int mu_0(ds)/((u - s)^2 + v^2) = 1/delta^2, with v = 0 where the integral stays below
-    1/delta^2. At w = u + iv
+    1/delta^2. With G_0 and g the Stieltjes transforms of mu_0 and mu_delta, at w = u + iv
 
         x(u) = u + delta^2 Re G_0(w),    mu_delta(x(u)) = v/(pi delta^2),    g(x(u)) = G_0(w),
 

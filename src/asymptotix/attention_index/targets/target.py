@@ -99,7 +99,7 @@ class Target(Specification, abc.ABC):
         return values * np.sqrt(self.mean_square * dim / np.sum(values**2))
 
     def quantiles(self, dim: int) -> np.ndarray:
-        """Return the spectrum of :meth:`eigenvalues` without its rescaling."""
+        """Return the ascending numbers (dim,) that :meth:`eigenvalues` multiplies to make their mean square Q_0."""
         zeros = round(self.zero_mass * dim)
         rank = dim - zeros
         positive = self._positive_quantiles((np.arange(rank) + 0.5) / rank) if rank else np.zeros(0)

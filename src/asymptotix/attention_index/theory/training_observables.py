@@ -175,7 +175,10 @@ def _mean_and_spread(rows: list[dict[str, float]]) -> tuple[dict[str, float], di
 
 
 def mean_and_error(column: Sequence[float]) -> tuple[float, float]:
-    """Return the mean over scramblings and its error; for several rules, the first number and its largest distance."""
+    """Return an observable and its error, from its values on several sets of quadrature nodes.
+
+    All scramblings of Sobol nodes give their mean; other rules give the first value and its distance from the others.
+    """
     numbers = np.array(column)
     if len(numbers) == len(NODE_SCRAMBLINGS):
         return float(numbers.mean()), error_of_scramblings(numbers)

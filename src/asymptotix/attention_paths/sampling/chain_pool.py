@@ -1,4 +1,4 @@
-"""Runs of all chains of a point, in threads and with progress; an interrupt stops each chain between two blocks."""
+"""Runs of all Markov chains of a point, in threads; an interrupt stops each chain between two blocks of iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a chain without its sampler: enough to report it, or to go on from it."""
+"""The record of a Markov chain without its sampler: enough to report the chain, or to continue it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChainSettings(NamedTuple):
 
 @dataclass(eq=False)
 class ChainRecord:
-    """Draws and counts of a chain, which runs or which an earlier call has run.
+    """Draws and counts of a chain, which runs now or was run by an earlier call.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class ChainRecord:
 def earlier_chain(values: Mapping[str, Any], settings: ChainSettings) -> ChainRecord | None:
     """Return the chain of an earlier outcome, whose values a table may have padded with nan.
 
-    It has finished, or its state is there to go on from. None if the outcome has neither all draws nor a state.
+    The chain is finished, or has a state from which it continues. None if there are neither all draws nor a state.
     """
     draws = {}
     if "order_parameter_draws" in values:

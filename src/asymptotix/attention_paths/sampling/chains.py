@@ -48,7 +48,7 @@ class LogPosterior(Protocol):
 
 
 class ChainPrograms(NamedTuple):
-    """Compiled functions: `start(z, key, data)`, `advance(state, data, count)`, `observe(z, data)` over rows of z."""
+    """Compiled functions: `start(z, key, data)`, `advance(state, data, count)` and, for many z, `observe(z, data)`."""
 
     start: Callable[..., HMCState]
     advance: Callable[..., tuple[HMCState, ChainBlock]]
@@ -94,12 +94,12 @@ def programs(posterior: LogPosterior, warmup: int, target_accept: float) -> Chai
 
 @double_precision()
 def placed(data: Data) -> Data:
-    """Return the data on the device; called once for all chains of a point."""
+    """Copy the data to the device (CPU or GPU) and return them; called once for all chains of a point."""
     return jax.tree.map(jnp.asarray, data)
 
 
 class Chain(ChainRecord):
-    """One chain that runs: its record, and the state of its sampler.
+    """One Markov chain that runs: its record, and the state of its sampler.
 
     Parameters
     ----------

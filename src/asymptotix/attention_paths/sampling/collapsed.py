@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CollapsedData(NamedTuple):
-    """Data: kernels of the paths, labels (P, C), temperature, and the numbers of the prior."""
+    """Data: kernels of the paths, labels (P, C), temperature, and :meth:`Hierarchy.numbers` of the prior."""
 
     kernels: PathKernels
     labels: Array

@@ -58,7 +58,7 @@ class Level(NamedTuple):
 
 
 class LevelNumbers(NamedTuple):
-    """Numbers of one level: sqrt(s_l / N_l), degrees of freedom k of the diagonal of A, constants of its density."""
+    """Numbers of one level l: sqrt(s_l / N_l); degrees of freedom of A's diagonal; constants of its log density."""
 
     scale: float | jax.Array
     degrees: Array
@@ -67,7 +67,7 @@ class LevelNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Prior of U^(1..L+1) in coordinates z of about unit variance each.
+    """Prior of the order parameters U^(1..L+1), in coordinates z of about unit variance each.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Hierarchy:
 
     @property
     def shape(self) -> Hierarchy:
-        """Hierarchy with the same coordinates and the smallest widths; hierarchies of one shape share one program."""
+        """The hierarchy of smallest widths whose factors A have the same shapes; it determines the compiled program."""
         return Hierarchy(self.heads, tuple(level.columns for level in self.levels[::-1]), self.outputs)
 
     def numbers(self, variances: Sequence[float]) -> tuple[LevelNumbers, ...]:

@@ -172,7 +172,7 @@ class NUTS(Algorithm):
         seeds: Sequence[int],
         before: Mapping[int, Mapping[str, np.ndarray]],
     ) -> list[ChainRecord]:
-        """Return one chain per seed: a new one, one to go on with, or the finished one of an earlier call."""
+        """Return one chain per seed: a new one, or the one of an earlier call, finished or to be continued."""
         from .chains import Chain, placed
 
         sampled, data = _sampled(self.space, problem, widths)

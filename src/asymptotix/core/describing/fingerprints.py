@@ -20,14 +20,14 @@ _LISTING = 2
 
 
 def fixed_points(*shape: int) -> np.ndarray:
-    """Return numbers that look like independent N(0, 1) and are equal on every machine and in every NumPy version."""
+    """Return test arguments that look like independent N(0, 1), equal on every machine and in every NumPy version."""
     k = np.arange(1, math.prod(shape) + 1, dtype=float)
     uniform = np.clip((k * k * 0.5 * (math.sqrt(5) - 1)) % 1, 1e-9, 1 - 1e-9)  # Weyl: pairs fill the square evenly
     return (np.log(uniform / (1 - uniform)) / 1.702).reshape(shape)  # the logistic law nearest to the normal one
 
 
 def far_points(*shape: int) -> np.ndarray:
-    """Return :func:`fixed_points` with every second row doubled, to probe a function at larger arguments too."""
+    """Return the test arguments of :func:`fixed_points`, every second row doubled: larger arguments are tried too."""
     points = fixed_points(*shape)
     points[1::2] *= 2
     return points

@@ -121,7 +121,7 @@ def _encoded(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _common_grid(parts: Sequence[Result]) -> dict[str, np.ndarray]:
-    """Return all values of every control over the parts; sizes and seeds come last, as in ``simulate``."""
+    """Return all values of every control over all results; sizes and seeds come last, as in ``simulate``."""
     coordinates = [_controls(part) for part in parts]
     swept = {path.rpartition(".")[2] for part in parts[1:] for path in differing(parts[0].problem, part.problem)}
     names = dict.fromkeys([name for known in coordinates for name in known] + sorted(swept))
@@ -143,7 +143,7 @@ def _controls(part: Result) -> dict[str, np.ndarray]:
 
 
 def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return the values of a control in a part: from its coordinates, or else the value of the problem's field."""
+    """Return the values of ``name`` in a result: from its coordinates ``own``, or else the field of its problem."""
     if name in own:
         return np.asarray(own[name])
     value = numeric_fields(part.problem).get(name)
@@ -153,7 +153,7 @@ def _values(part: Result, own: Mapping[str, np.ndarray], name: str) -> np.ndarra
 
 
 def _common_rows(parts: Sequence[Result]) -> Rows:
-    """Return the rows that all parts share. The numbers of a part are later moved to these rows by their labels."""
+    """Return the entries of ``index`` of all results together; numbers are later moved to these by their labels."""
     labelled = [row_labels(part.ds) for part in parts]
     lengths = {dim: {part.ds.sizes[dim] for part in parts if dim in part.ds.dims} for dim in INDEX_DIMENSIONS}
     for dim, found in lengths.items():
@@ -174,7 +174,7 @@ def _own_dimensions(parts: Sequence[Result]) -> dict[str, tuple[str, ...]]:
 
 
 def _better(one: Outcome | None, two: Outcome | None) -> Outcome | None:
-    """Return the outcome that converged, or else the one that finished; the first of two equals."""
+    """Return the better of two outcomes of a point: converged before finished before any other; the first of equals."""
     if one is None or two is None:
         return one or two
     return max((one, two), key=lambda outcome: (outcome.how.converged, outcome.how.finished))
@@ -203,7 +203,7 @@ def _named(grid: Mapping[str, np.ndarray], shape: Mapping[str, int], at: int) ->
 
 
 def _provenance(parts: Sequence[Result]) -> dict[str, Any]:
-    """Return the provenance that all parts share, their latest date, their total time, and each one's own."""
+    """Return the provenance that all results share, the latest date, the total time, and each result's own."""
     single = [one for part in parts for one in part.provenance.get("parts", [part.provenance])]
     common = {name: value for name, value in single[0].items() if all(one.get(name) == value for one in single)}
     seconds = sum(float(one.get("wall_seconds", 0.0)) for one in single)

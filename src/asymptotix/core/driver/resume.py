@@ -1,4 +1,4 @@
-"""Resume from an earlier call: which of the requested points it finished, and what it left of unfinished ones.
+"""Resume from an earlier call: find the requested points that it finished, and the values of unfinished ones.
 
 The earlier call may have been interrupted, or had a smaller grid, fewer seeds or fewer sizes.
 """
@@ -37,7 +37,7 @@ def earlier_outcomes(
     resume
         The result of the earlier call, or the file to which it was saved; None gives no outcomes.
     problem, algorithm, settings
-        Those of this call. The earlier call must have had the same, except for fields that are swept.
+        Arguments of this call. The earlier call must have had the same, except for fields that are swept.
     shape, coordinates
         The grid of this call: dimension -> length, and the coordinates of the result.
     rows

@@ -1,7 +1,7 @@
-"""The one driver behind the verbs: it works through a table of points and assembles their outcomes into a result.
+"""The one driver behind the verbs: it computes all points of a table and assembles their outcomes into a result.
 
-A verb checks its arguments and describes its :class:`Work`. The driver handles progress, resuming, checkpoints,
-interrupts, failures of single points, assembly and the final warnings.
+A verb is a public function such as :func:`solve`: it checks its arguments and describes its :class:`Work`. The driver
+handles progress, resuming, checkpoints, interrupts, failures of single points, assembly and the final warnings.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Work:
     description
         A short name for the progress output.
     problem, kind, algorithm, settings
-        Those that the result will have.
+        The attributes of the same name of the result.
     shape, coordinates
         The table of points: dimension -> length, and the coordinates of the result. Positions count in C order.
     rows
-        The entries of ``index`` of every point.
+        The entries along the dimension ``index`` at every point.
     dimensions
         Observable -> its own dimensions.
     batches
@@ -101,7 +101,7 @@ class Interrupted(KeyboardInterrupt):
 def run(
     work: Work, *, progress: ProgressOption, resume: ResumeOption = None, checkpoint: CheckpointOption = None
 ) -> Result:
-    """Do the work and return the result. Warnings point to the line that called the verb."""
+    """Do the work that a verb (such as ``solve``) has prepared. Warnings point to the line that called the verb."""
     refuse_after_fork()
     with interrupts.deferred(), own_settings():
         table = _Table(work, resume, None if checkpoint is None else Checkpoint(checkpoint))
@@ -119,7 +119,7 @@ def run(
 
 
 class _Table:
-    """The outcomes of all points: collects them, survives failures of single points, warns at the end."""
+    """Collects the outcomes of all points; a failure of one point does not end the others."""
 
     def __init__(self, work: Work, resume: ResumeOption, file: Checkpoint | None) -> None:
         self.work, self.file = work, file
@@ -167,7 +167,7 @@ class _Table:
                     self._put(unfinished[0], Outcome({}, Status.FAILED, words=_words_of(error)), bar)
 
     def _left_of(self, batch: Batch) -> list[int]:
-        """Return the positions of every group of a batch that has an unfinished one."""
+        """Return all positions of those groups of a batch in which the earlier call left a position unfinished."""
         left: list[int] = []
         for group in batch.groups:
             if not all(is_finished(self.earlier[at]) for at in group):

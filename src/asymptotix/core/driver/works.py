@@ -1,4 +1,4 @@
-"""The :class:`Work` of each verb, checked before any of it is done: the table of points, and what computes them."""
+"""The :class:`Work` of each verb (solve, simulate, thresholds): checked arguments, table of points, and batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _held(blocks: Sequence[Block], rows: Rows, fixed: FixedOption) -> Mapping[in
 
 @dataclass(frozen=True)
 class _PointsToSolve:
-    """The points of a block, one group each."""
+    """A batch: the points of a block, which have one problem. Every point is a group of its own."""
 
     block: Block
     start: object
@@ -123,7 +123,7 @@ def experiment_work(
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of a block at one of the sizes."""
+    """A batch: the runs, with all seeds, of the points of a block (which have one problem) at one system size."""
 
     algorithm: Algorithm
     block: Block
@@ -139,7 +139,7 @@ class _Runs:
 
     @property
     def _points(self) -> Sequence[Sequence[int]]:
-        """For every point, the positions of its runs in the order of the seeds."""
+        """For every point of the block, the positions of its runs in the table, in the order of the seeds."""
         firsts = [(p * len(self.sizes) + self.size) * len(self.seeds) for p in self.block.positions]
         return [range(first, first + len(self.seeds)) for first in firsts]
 
@@ -162,7 +162,7 @@ class _Runs:
 
 
 def _rectangles(places: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-    """Group missing runs (point, seed): yield points that miss the same seeds, with those seeds."""
+    """Group missing runs (point, seed): yield lists of points that lack the same seeds, with these seeds."""
     lacking: dict[int, list[int]] = {}
     for point, seed in places:
         lacking.setdefault(point, []).append(seed)
@@ -198,7 +198,7 @@ def threshold_work(
 
 @dataclass(frozen=True)
 class _ProblemWithThresholds:
-    """The one point of a block: thresholds have no controls but fields, and a block has one value of each."""
+    """A batch of one point: thresholds have no controls, and a block has one value of every field of the problem."""
 
     block: Block
     which: Sequence[str] | None

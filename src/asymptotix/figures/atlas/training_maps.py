@@ -155,9 +155,9 @@ def power_law(parts: Parts, *, dims: list[int], seeds: int, alphas: int) -> tupl
         axis.legend()
     exponent = _tail_exponent(theory.sel(alpha=trained[-1]).spectrum())
     remarks = [
-        f"Local exponent of the theory at three tenths of the largest eigenvalue, alpha = 4: {exponent:.2f}.",
-        "A matrix of size d has its largest eigenvalue where the law leaves a mass of 1/d: few directions carry much "
-        "of the target, and with little data finite systems are far from the limit.",
+        f"At alpha = 4 the theory's density falls like s^-{exponent:.2f} at three tenths of the largest eigenvalue.",
+        "The largest of d eigenvalues is where the law has a mass of 1/d above it: few directions carry much of the "
+        "target, and with little data finite systems are far from the limit.",
     ]
     found = [agreement("test error, Adam", parts.compare(theory, runs), "test_error")]
     return picture, Findings(found, remarks=remarks)

@@ -220,7 +220,7 @@ class GampRecord:
     def outcome(
         self, k: int, state: mp.MessageState, stages: Sequence[Stage], options: BatchOptions, contradicted: bool
     ) -> Outcome:
-        """Return the outcome of run k; ``contradicted`` if its data contradicted the prescribed variances."""
+        """Return the outcome of run k; see :meth:`_doubts` for ``contradicted``."""
         overlap, variance, data_variance = (
             np.array(trace)[: self.kept[k], k] for trace in (self.overlap, self.variance, self.data_variance)
         )
@@ -248,7 +248,10 @@ class GampRecord:
         return Outcome(values, status, words=words + self._doubts(k, stages, contradicted))
 
     def _doubts(self, k: int, stages: Sequence[Stage], contradicted: bool) -> str:
-        """Return the part of the status that names doubts about run k; empty if there are none."""
+        """Return the words of the status that name doubts about run k; empty if there are none.
+
+        ``contradicted``: its data did not fit the variances of state evolution, so that measured ones replaced them.
+        """
         measured = (
             "; state evolution's variances did not fit this run's data, as happens at small dim, so measured variances"
             " were used; if most seeds say this, increase dim"

@@ -119,7 +119,7 @@ class SupportedPosterior:
             old[few] = new
 
     def _longer_support(self, source: np.ndarray) -> Support:
-        """Return the longer lists of some samples, and compute those that are not known yet."""
+        """Return the longer lists of the samples ``source``; compute those that are not known yet."""
         if new := [i for i in np.unique(source).tolist() if i not in self._longer]:
             seed = self._accuracy.seed + _OTHER_SEED
             found = _found(self._channel, self._y[new], self._truth[new], self._numbers[new], seed, longer=_LONGER)
@@ -131,7 +131,7 @@ class SupportedPosterior:
         return _stacked([self._longer[i] for i in source.tolist()], most)
 
     def _enough(self, effective: np.ndarray) -> np.ndarray:
-        """Return for which fields the points are enough, from their effective numbers."""
+        """Return which fields have enough points, from the ``effective`` number of points of every field."""
         if not self._channel.stochastic:
             return effective > 0
         enough = effective > ENOUGH_POINTS
@@ -146,7 +146,7 @@ class SupportedPosterior:
 
 
 def _moments(support: Support, fields: np.ndarray, precision: np.ndarray) -> list[np.ndarray]:
-    """Return the moments of fields (samples, f, n), given minus the true indices; one row per field."""
+    """Return posterior moments at fields omega (samples, f, n), given minus the true indices; one row per field."""
     (points, log_weights), (samples, each, _) = support, fields.shape
     fields, precision = fields.astype(points.dtype), precision.astype(points.dtype)
 

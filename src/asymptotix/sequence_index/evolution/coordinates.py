@@ -50,7 +50,7 @@ class Coordinates:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, diagonal: bool, held: Mapping[int, float] | None = None) -> Coordinates:
-        """Return the subspace of the index rows in the mask ``rows`` (P,) that are not held."""
+        """Return the subspace spanned by the index rows in the mask ``rows`` (P,) that have no fixed overlap (held)."""
         free = _not_held(len(rows), held) > 0
         return cls(np.eye(len(rows))[:, np.asarray(rows, bool) & free], diagonal, held=held or {})
 
@@ -148,7 +148,7 @@ class Coordinates:
         return Q, V
 
     def of_precision(self, hat: np.ndarray) -> np.ndarray:
-        """Return coordinates of the overlaps of precision matrices (..., P, P), restricted to the learned subspace."""
+        """Return the coordinates of matrices ``hat`` = Qhat (..., P, P), restricted to the learned subspace."""
         inside = np.einsum("pi,...pq,qj->...ij", self.frame, hat, self.frame)
         if self.diagonal:
             return np.log(np.einsum("...ii->...i", inside).clip(*PRECISIONS))
@@ -177,7 +177,7 @@ class Coordinates:
         return np.einsum("pk,akl,ql->apq", directions, inside, directions)
 
     def enlarged(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Add the range of a precision matrix ``hat`` (P, P) that is zero on the learned subspace."""
+        """Return the space with the range of ``hat`` (P, P), a matrix Qhat outside it, and the coordinates there."""
         X = np.einsum("a,aij->ij", x, self._basis)
         values, vectors = np.linalg.eigh(hat)
         new = values > 1e-6 * values.max()
@@ -193,12 +193,12 @@ class Coordinates:
         return space, space._components(joint)
 
     def without(self, x: np.ndarray, below: float) -> tuple[Coordinates, np.ndarray]:
-        """Remove the principal directions whose logit is below a bound."""
+        """Return the space and the coordinates without the principal directions whose logit is below a bound."""
         logits, directions = self._principal(x)
         return self._selected(logits, directions, logits >= below)
 
     def pinned(self, x: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Count the principal directions at the largest precision as known."""
+        """Return space and coordinates with the principal directions at the largest Qhat counted as known."""
         logits, directions = self._principal(x)
         rest = logits < KNOWN_LOGIT
         space, x = self._selected(logits, directions, rest)
@@ -212,14 +212,14 @@ class Coordinates:
         return space, logits[kept] if self.diagonal else space._components(np.diag(logits[kept]))
 
     def turned(self, x: np.ndarray, frame: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return the overlap moved to a nearby subspace of the same dimension."""
+        """Return the space spanned by the columns of ``frame`` (P, k), near this one, and the coordinates there."""
         # The rotation of the columns is undone (polar factor), so that coordinates keep their meaning.
         left, _, right = np.linalg.svd(frame.T @ self.frame)
         space = replace(self, frame=frame @ left @ right)
         return space, space._components(np.einsum("a,aij->ij", x, self._basis))
 
     def aimed(self, x: np.ndarray, hat: np.ndarray) -> tuple[Coordinates, np.ndarray]:
-        """Return coordinates whose known directions are the leading eigenvectors of a precision matrix (P, P).
+        """Return space and coordinates with known directions along the leading eigenvectors of ``hat`` = Qhat (P, P).
 
         The learned subspace moves as little as possible: it stays orthogonal to the known directions.
         """

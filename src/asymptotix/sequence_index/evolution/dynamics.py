@@ -58,7 +58,7 @@ class DynamicsEnd:
 
 
 class _Stop(Enum):
-    """Reason to leave an iteration before its fixed point."""
+    """Reason to leave an iteration before its fixed point; LOST: a direction decayed to zero overlap."""
 
     LOST = "lost an index"
     KNOWN = "an index is known"
@@ -67,7 +67,7 @@ class _Stop(Enum):
 
 
 class Dynamics(OverlapMap):
-    """Follows the iteration of one channel on coarse nodes."""
+    """Follows the iteration of state evolution of one channel, on coarse nodes, to its end."""
 
     def on_other_nodes(self, number: int) -> Dynamics:
         """Return this dynamics on independent nodes; ``number`` 0 gives the same nodes."""
@@ -83,7 +83,7 @@ class Dynamics(OverlapMap):
         return other
 
     def grown(self, point: Point, say: Say = quietly, at_start: Instability | None = None) -> DynamicsEnd:
-        """Return the end of the dynamics after all unstable directions are added, the most unstable one first.
+        """Return the end of the iteration from a point, to which all unstable directions are added one by one.
 
         ``at_start`` is the instability at the point itself, if it is known.
         """
@@ -102,7 +102,7 @@ class Dynamics(OverlapMap):
         return end
 
     def followed(self, point: Point, say: Say = quietly) -> DynamicsEnd:
-        """Return the end of the dynamics. Decaying directions are removed; the learned subspace is turned if needed."""
+        """Return the end of the iteration from a point; decaying directions leave, the learned subspace is turned."""
         end = DynamicsEnd(point, Ending.SETTLED)
         for turn in range(_TURNS + 1):
             end = self._iterated(end.point, say)
@@ -194,11 +194,11 @@ class Dynamics(OverlapMap):
         return _Stop.KNOWN if point.logits[-1] >= KNOWN_LOGIT else None
 
     def contraction(self, alpha: float) -> str:
-        """Return the text for how fast full overlap is approached."""
+        """Return the text of a status that says how fast full overlap is approached at this alpha."""
         return f"exact recovery: 1-q contracts by {self.exact_recovery_bound / alpha:.3g} per iteration"
 
     def _aligned(self, point: Point, enlarge: bool) -> Point | None:
-        """Return the point with the learned subspace turned to that of g_out; None if they agree.
+        """Return the point with its learned subspace turned to the range of E[g g^T]; None if it is already there.
 
         Directions that coarse nodes have chosen are slightly wrong; one step with the full matrix corrects them to
         second order. A direction that remains is learned itself: ``enlarge`` adds it.

@@ -96,7 +96,7 @@ class StateEvolution(Dynamics):
         return self.reached(self.point(alpha, Q, np.eye(len(Q)) - Q), tolerance)
 
     def reached(self, point: Point, tolerance: float) -> OverlapSolution:
-        """Follow the dynamics on coarse nodes, then refine its end on as many nodes as the tolerance needs."""
+        """Return the fixed point that the iteration from ``point`` reaches: found on coarse nodes, refined on more."""
         return self._ended(self._follower.followed(point), tolerance)
 
     def trace(self, alpha: float, iterations: int, damping: float = 1.0, start: np.ndarray | None = None) -> np.ndarray:
@@ -144,7 +144,7 @@ class StateEvolution(Dynamics):
 
     @cached_property
     def _follower(self) -> Dynamics:
-        """The coarse dynamics. Rough posteriors are good enough, because its end is refined."""
+        """The dynamics on coarse nodes, with rough (fast, inaccurate) posteriors: its end is refined afterwards."""
         rough = self.nodes.rough
         return self if rough is self.nodes else Dynamics(self.channel, self.side_information, rough, self.held)
 
@@ -154,7 +154,7 @@ class StateEvolution(Dynamics):
         return self if self.channel.stochastic or self.nodes.exact else self._follower.on_more_nodes(MORE)
 
     def outside(self, end: OverlapSolution, point: Point) -> Instability:
-        """Return the instability outside the learned subspace at an end point, from its averages if they suffice."""
+        """Return the instability outside the learned subspace at a point, from averages of ``end`` if they suffice."""
         if self.channel.diagonal and point.learned > 0 and end.averages is not None:
             return diagonal_instability(end.averages.curvature, np.asarray(point.space.complement.any(1)))
         return self.growth(point)

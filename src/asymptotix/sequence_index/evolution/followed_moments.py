@@ -46,7 +46,7 @@ class FollowedMoments:
         return moments
 
     def _on_the_line(self, place: np.ndarray) -> np.ndarray | None:
-        """Return the extrapolation from the last two averages; None if the path has turned away from their line."""
+        """Return the extrapolation from the last two averages to ``place``; None if it is far from their line."""
         if len(self._known) < 2:
             return None
         (first, before), (last, then) = self._known

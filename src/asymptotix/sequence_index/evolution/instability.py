@@ -119,7 +119,10 @@ def instability(
 def analysed(
     moments: np.ndarray, operators: np.ndarray, complement: np.ndarray, floor: float, noisy: bool
 ) -> Instability:
-    """Return the instability from averages of E[g g^T] (R, d, d) and of F (R, b, b)."""
+    """Return the instability in the span of ``complement`` (P, d), from E[g g^T] (R, d, d) and F (R, b, b) there.
+
+    ``noisy``: see :func:`_significant`.
+    """
     basis = symmetric_basis(complement.shape[1])
     vectors, values, unseen = _significant(moments, floor, noisy)
     moment = (vectors * values) @ vectors.T
@@ -181,7 +184,7 @@ def largest_rates(operators: np.ndarray) -> np.ndarray:
 
 
 def _leading(operators: np.ndarray, frame: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Return the largest eigenvalue, its error, and the matrix (d, d) that grows from the unit matrix."""
+    """Return the largest eigenvalue of operators on the span of ``frame`` (d, e), its error, and its matrix (d, d)."""
     d, e = frame.shape
     if e == 0:
         return 0.0, 0.0, np.zeros((d, d))

@@ -84,7 +84,7 @@ class Nodes:
     few : int, optional
         Number of coarse nodes, which follow the dynamics.
     rough : bool
-        Whether posteriors are rough: for averages that are corrected later or not reported.
+        Whether posteriors are fast but inaccurate: for averages that are corrected later or not reported.
     """
 
     #: Whether averages are over samples and their posteriors.
@@ -164,7 +164,7 @@ class Nodes:
         return self.at(count, randomisations, number, careful)
 
     def corrections(self, V: np.ndarray) -> Iterator[Correction]:
-        """Yield corrections of rough averages near V, from few nodes, then from more; none if nothing is rough.
+        """Yield corrections of averages from rough posteriors near V, from few nodes, then from more; perhaps none.
 
         The nodes of a correction belong to no block.
         """
@@ -180,7 +180,7 @@ class Nodes:
         return self.block(number)
 
     def for_plan(self, count: int) -> Averager:
-        """Return averages for the plans of message passing, over about ``count`` nodes if they need posteriors."""
+        """Return averages, over about ``count`` posteriors, for the variances that GAMP takes from state evolution."""
         # Equivalent directions are recognised by the scatter between randomisations, so there must be several.
         split = 1 if self.channel.diagonal else 8
         return averager(self.channel.in_single_precision(), max(count // split, 64), split, seed=streams.PLAN_NODES)

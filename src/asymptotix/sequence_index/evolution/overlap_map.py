@@ -36,7 +36,7 @@ _UNSEEN, _GROWTH_BLOCKS = 5e-4, (1, 4, 16)
 
 
 class OverlapMap:
-    """The iteration of one channel.
+    """One iteration of state evolution of a channel, as a map of overlaps.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ class Point:
         return replace(self, alpha=alpha)
 
     def enlarged(self, hat: np.ndarray) -> Point:
-        """Return the point with the range of a precision matrix ``hat`` (P, P), outside the learned subspace, added."""
+        """Return the point with new directions: the range of ``hat`` = Qhat (P, P), zero on the learned subspace."""
         return Point(self.alpha, *self.space.enlarged(self.x, hat))
 
     def without(self, below: float) -> Point:
@@ -115,9 +115,9 @@ class Point:
         return Point(self.alpha, *self.space.pinned(self.x))
 
     def turned(self, frame: np.ndarray) -> Point:
-        """Return the point moved to a nearby subspace of the same dimension, spanned by ``frame`` (P, k)."""
+        """Return the point moved to the nearby subspace that the columns of ``frame`` (P, k) span."""
         return Point(self.alpha, *self.space.turned(self.x, frame))
 
     def aimed(self, hat: np.ndarray) -> Point:
-        """Return the point with known directions turned to the leading eigenvectors of a precision matrix (P, P)."""
+        """Return the point with known directions turned to the leading eigenvectors of ``hat`` = Qhat (P, P)."""
         return Point(self.alpha, *self.space.aimed(self.x, hat))

@@ -115,8 +115,8 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     Predictions from nearby points are averaged. Steps are bounded, predictions are not: their scatter is the error,
     which is large close to a threshold. It is the scatter of the residual along the slow direction. With draws, a
     Jacobian on coarse nodes misses this direction and the error would be several times too small, so that the Jacobian
-    is computed on the block. Posteriors are rough during the steps, and also afterwards if an accurate correction for
-    them is found.
+    is computed on the block. Posteriors are rough (fast, but inaccurate) during the steps, and also afterwards if an
+    accurate correction for them is found.
     """
     nodes = evolution.nodes
     first = nodes.rough.block(0)
@@ -235,7 +235,7 @@ class Predictions:
         self._Q: list[np.ndarray] = []
 
     def add(self, here: _Evaluation, inverse: np.ndarray) -> None:
-        """Add the predictions of one block."""
+        """Add the predictions of one block, by a step with ``inverse`` = (I - J)^{-1} from its evaluation ``here``."""
         self._x.append(here.x + here.residuals @ inverse.T)
         self._Q.append(here.point.Q + np.tensordot(here.residuals, self._response, 1))
 
@@ -246,7 +246,7 @@ class Predictions:
         return here.moved(here.x + _bounded(x - here.x))
 
     def error(self, here: Point) -> np.ndarray:
-        """Return the standard error of the overlap (P, P)."""
+        """Return the standard error (P, P) of the predicted overlap; the end is at most one step from ``here``."""
         if self._linear:
             return _error(self._Q, None, self._drawn)
         # With draws the end may be far below the point where the steps ended: the larger slope dq/dx is safe.
@@ -282,10 +282,10 @@ def _on_more_blocks(
 def _sure_correction(
     evolution: OverlapMap, here: _Evaluation, inverse: np.ndarray, tolerance: float
 ) -> Correction | None:
-    """Return the correction for rough posteriors near here; None if they need none or its own error is too large.
+    """Return the correction of averages near ``here`` for the error of rough posteriors, which are fast but inaccurate.
 
-    Rough posteriors are far off for a few samples in a thousand. If the fixed point depends on such samples, it is
-    computed without rough posteriors.
+    Return None if the nodes have no rough posteriors, or if the statistical error of the correction is too large: rough
+    posteriors are far off for a few samples in a thousand. The fixed point is then computed without them.
     """
     for share, correction in zip(_SURE, evolution.nodes.corrections(here.point.V), strict=False):
         rows = evolution.image(correction.applied(_pooled_rows(here.averages)), here.point)
@@ -317,7 +317,7 @@ def _approached(
 
 
 def _bounded(move: np.ndarray) -> np.ndarray:
-    """Return the step, limited to one in every coordinate."""
+    """Return the step with every coordinate limited to [-1, 1]."""
     return move.clip(-1.0, 1.0)
 
 
@@ -387,7 +387,7 @@ def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:
 
 
 def _pooled_rows(averages: Averages) -> Averages:
-    """Return the averages over all randomisations, as one row."""
+    """Return the means of the averages over all randomisations, with an axis of length one in their place."""
     return Averages(*(part.mean(0, keepdims=True) for part in averages))
 
 

@@ -159,7 +159,7 @@ def _log_on_differences(M: int, rank: int, time: float) -> float:
 
 
 def _average_on_differences(M: int, rank: int, logs: np.ndarray) -> float:
-    """Return the eigenvalue on token differences of E[R(U^T U)], a row-stochastic matrix symmetric in the tokens."""
+    """Return the eigenvalue of E[R(U^T U)] on vectors over tokens that sum to zero; see :func:`_softmax_output`."""
     if M == 1:
         return 1.0
     R = _softmax_output(_normals(rank, M), logs)

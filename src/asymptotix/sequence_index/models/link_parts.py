@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 
 class LinkPart(NamedTuple):
-    """The index rows of a part, in ascending order, and the model of the outputs that depend on them."""
+    """One independent part of a link: its index rows, ascending, and the model of the outputs that depend on them."""
 
     rows: tuple[int, ...]
     model: LinkModel

@@ -107,7 +107,7 @@ def read_omniglot(directory: Path | None = None, *, verify: bool = True) -> Omni
 
 
 def omniglot_sources(directory: Path | None = None) -> tuple[Path, list[Path]]:
-    """Return the directory of data that has Omniglot, and its packed file, or the zip or folder of each set."""
+    """Return the directory in which Omniglot was found, and its files: one packed file, or a zip or folder per set."""
     owner = stored_set("omniglot")
     looked = places(directory)
     for place in looked.values():

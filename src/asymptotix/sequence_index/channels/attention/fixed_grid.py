@@ -221,7 +221,7 @@ def _box_around(z1, log_w, steps, cut):
 
 
 def _extent(values, log_w, cut, margin, axis=None):
-    """Return the range of the values whose weight is above the cut, enlarged by the margin and a few ulp."""
+    """Return the range of the values with log weights above -``cut``, enlarged by the margin and by rounding."""
     kept = log_w > -cut
     low = jnp.min(jnp.where(kept, values, jnp.inf), axis=axis, keepdims=axis is not None)
     high = jnp.max(jnp.where(kept, values, -jnp.inf), axis=axis, keepdims=axis is not None)

@@ -73,7 +73,7 @@ class Prior(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Points of the fibre: x = (z - omega)/sqrt(V) of the layers, the two terms of log 1/w, whether a point exists."""
+    """Points of the fibre: x = (z - omega)/sqrt(V) of every layer, the two terms of log 1/w, whether a point exists."""
 
     x: list[Vector]
     prior_term: jax.Array
@@ -217,7 +217,7 @@ class DeepChannel(MappedChannel):
         return [turned[k * size : (k + 1) * size] for k in range(3)]
 
     def _modes(self, u: jax.Array, prior: Prior, lists: list[Vector], gumbel: jax.Array) -> Mixture:
-        """Return Gaussians around the modes reached from pilots; pilots are drawn by the root of their weights."""
+        """Return Gaussians around the modes reached from a few points, which are drawn by the root of their weights."""
         points = self._last_solved(u, prior, lists[0])
         if self.invertible:
             points += self._last_but_one_solved(u, prior, lists[1])
@@ -239,7 +239,7 @@ class DeepChannel(MappedChannel):
         return modes(lambda x, sign: (sign * last(x) - centre) / scale, x[chosen], signs, steps)
 
     def _drawn_layers(self, prior: Prior, x: Vector, count: int) -> tuple[list[Vector], list[Vector], list[Matrix]]:
-        """Return x, v_l and A_l of the first layers, from whitened entries."""
+        """Return x, v_l and A_l of the first ``count`` layers, from x = (z - omega)/sqrt(V), a list of all entries."""
         rows: list[Vector] = []
         v: list[Vector] = []
         matrices: list[Matrix] = []
@@ -250,7 +250,7 @@ class DeepChannel(MappedChannel):
         return rows, v, matrices
 
     def _last_solved(self, u: jax.Array, prior: Prior, x: Vector) -> list[Points]:
-        """Return points with z_L solved, from whitened entries of the other layers."""
+        """Return points of the fibre of u from draws ``x`` of all layers but L, with z_L solved; both signs of u."""
         rows, v, matrices = self._drawn_layers(prior, x, self.layers - 1)
         t = solved(matrices[-1], list(u))
         z = _back_through(matrices[:-1], t)
@@ -261,7 +261,7 @@ class DeepChannel(MappedChannel):
         return found
 
     def _last_but_one_solved(self, u: jax.Array, prior: Prior, x: Vector) -> list[Points]:
-        """Return points with v_{L-1} solved, from whitened entries of all layers but L-1."""
+        """Return points of the fibre of u from draws ``x`` of all layers but L-1, with v_{L-1} solved ("inverse")."""
         rows, _, early = self._drawn_layers(prior, x, self.layers - 2)
         last = x[-self.tokens :]
         t = _through(early, _coloured(prior, -1, last))

@@ -35,7 +35,7 @@ _TINY = 1e-30
 class OneLayerChannel(MappedChannel):
     """Base class of the channels of one layer: the observation is the part of the indices that the output fixes.
 
-    Each channel chooses a gauge for it. ``log_evidence`` is the log density of the observation.
+    Each channel chooses numbers that describe it. ``log_evidence`` is the log density of the observation.
     """
 
     def __init__(self, attention: DeepAttention, outputs: int) -> None:

@@ -15,6 +15,13 @@ long and narrow. A cell gets a Gauss-Legendre rule; its size and its share of th
 
 All functions are compiled for single and for double precision: ``real`` is the type of all numbers of a sample. Every
 constant is converted to that type, because a float64 constant would turn the other numbers into float64.
+
+Arguments have one meaning everywhere. ``kind`` is SOFTMAX or LINEAR, ``c`` the skip strength. The letters m and p stand
+for minus and plus: (um, up) is u, (zm, zp) is z1 at the centre of a cell, and (hm, hp) are the cell's half widths.
+``om`` is omega in the order z1-, z1+, z2-, z2+. ``v1`` is the variance of z1; given z1, z2 has the mean omega_2 +
+``ratio`` (z1 - omega_1) and the variance ``v2``. The energy of a point is minus the exponent of that Gaussian.
+``reach`` is the half width of the searched region. ``demands`` are fineness and cut of :class:`Accuracy`, then curved,
+fewer and largest, the three numbers of CAREFUL or ROUGH. Other arrays are memory that is reused.
 """
 
 from __future__ import annotations
@@ -42,9 +49,9 @@ _MOST_CELLS = 1000000
 # Nodes along a side: number for a side of zero length; increase per width of the integrand divided by the fineness;
 # maximum. The error of a Gauss-Legendre rule for a Gaussian grows tenfold with every node less.
 _FIRST_NODES, _NODES_PER_WIDTH, MOST_NODES = 1.5, 4.0, 15
-# Settings of the accurate and the rough cubature: factor of the bound of second derivatives (1/2 is Taylor's; the bound
-# itself is loose by more than a factor of three), nodes less per side and unit of energy, and largest half width of a
-# cell in units of the local width of the integrand.
+# Settings (curved, fewer, largest) of the accurate cubature, and of the rough one, which is faster: factor of the bound
+# of second derivatives (1/2 is Taylor's; the bound itself is loose by more than a factor of three), nodes less per side
+# and unit of energy, and largest half width of a cell in units of the local width of the integrand.
 CAREFUL, ROUGH = (0.15, 0.3, 1.5), (0.05, 0.5, 2.0)
 # Columns of the table of leaves.
 _M, _P, _HALF_M, _HALF_P, _ROUGH_M, _ROUGH_P, _LEAST, _BOUNDS = range(8)
@@ -238,7 +245,7 @@ def _mode_guess(kind, c, um, up, zm, zp):
 
 @_inlined
 def _guessed_energy(real, kind, c, um, up, om, v1, ratio, v2):
-    """Return the lowest energy among guessed modes: with a good early value the search drops cells sooner."""
+    """Return the lowest energy at four guessed points: with a low early value the search drops cells sooner."""
     best = real(math.inf)
     for s in (real(-1), real(1)):
         gm, gp = _mode_guess(kind, c, s * um, s * up, om[2], om[3])
@@ -253,7 +260,7 @@ def _guessed_energy(real, kind, c, um, up, om, v1, ratio, v2):
 
 @_compiled
 def _add_roots(stack, n, low, high, bottom, top, reach):
-    """Put squares that cover a rectangle on the stack, and return the number of cells on it."""
+    """Put squares that cover low < z1- < high, bottom < z1+ < top on the stack of n cells; return the new number."""
     half = 0.5 * reach / _COARSE
     columns = max(math.ceil((high - low) / (2 * half) - 1e-9), 1)
     rows = max(math.ceil((top - bottom) / (2 * half) - 1e-9), 1)
@@ -284,9 +291,8 @@ def _roots(om, reach, stack):
 def _examine(real, kind, c, um, up, om, v1, ratio, v2, curved, cells, count):
     """Compute for every cell the energy at its centre, a lower bound over the cell, and the roughness of both sides.
 
-    Energy and bound are the lowest of the four points +-z1, +-z2. ``cells`` is flat, in rows of _BATCH: zm, zp, the
-    half widths along them, the four results, and the bounds of the four points. Roughness is the half width in units of
-    the width of the integrand.
+    Energy and bound are the lowest of the four points +-z1, +-z2. ``cells`` is flat, in rows of _BATCH: zm, zp, hm, hp,
+    the four results, and the bounds of the four points. Roughness is the half width in widths of the integrand.
     """
     zero, one, half, tenth, ten = real(0), real(1), real(0.5), real(0.1), real(10)
     o0, o1, o2, o3 = om
@@ -336,9 +342,10 @@ def _filled_up(count):
 
 @_inlined
 def _leaves(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cells, leaves):
-    """Fill the table of leaves, cells that matter and need no split; return their number and the lowest energy seen.
+    """Split cells until each is negligible or small enough; write the others, the leaves, to the table ``leaves``.
 
-    A leaf has centre, half widths, roughness, the lower bound of the energy, and the bound for each of the four points.
+    A row of the table has centre, half widths, roughness, the lower bound of the energy over the cell, and this bound
+    for each of the four points +-z1, +-z2. Return the number of leaves and the lowest energy that was seen.
     """
     _, cut, curved, _, largest = demands
     zero, one, two, smallest = real(0), real(1), real(2), real(1e-9)
@@ -384,7 +391,7 @@ def _leaves(real, kind, c, um, up, om, v1, ratio, v2, reach, demands, stack, cel
 
 @_inlined
 def _split(stack, n, zm, zp, hm, hp, split_m, split_p, two):
-    """Put the halves or the quarters of a cell on the stack, and return the number of cells on it."""
+    """Put the parts of a cell, halved along m, p or both, on the stack of n cells; return the new number of cells."""
     parts_m, parts_p = 2 if split_m else 1, 2 if split_p else 1
     hm, hp = (hm / two if split_m else hm), (hp / two if split_p else hp)
     low_m, low_p = (zm - hm if split_m else zm), (zp - hp if split_p else zp)
@@ -401,7 +408,7 @@ def _split(stack, n, zm, zp, hm, hp, split_m, split_p, two):
 
 @_inlined
 def _second_layer_of(real, kind, c, um, up, nodes, count):
-    """Fill in z2 of the nodes in the buffer, and multiply their weights by 1/det A."""
+    """Write z2 of the first ``count`` nodes into the buffer ``nodes``, and multiply their weights by 1/det A."""
     for i in range(count):
         xm, xp, weight = _second_layer(real, kind, c, nodes[i], nodes[_BUFFER + i], um, up)
         nodes[3 * _BUFFER + i], nodes[4 * _BUFFER + i] = xm, xp
@@ -424,9 +431,10 @@ def _add_about_omega(sums, away, out):
 
 @_compiled
 def _add_one_sign(real, t, s, om, v1, ratio, v2, reference, nodes, count, out):
-    """Add the moments of the points t z1, s z2 of the buffer, in units of exp(-reference), to ``out``.
+    """Add the moments of the points t z1, s z2 (t, s = +-1) of the buffer, in units of exp(-reference), to ``out``.
 
-    Returns the number of points so far below the reference that the sum would overflow; then nothing is added.
+    Return the number of points whose energy is so far below the reference that the sum would overflow. If there is
+    one, nothing is added.
     """
     zero, one, top, low = real(0), real(1), real(40), real(-60)
     o0, o1, o2, o3 = om
@@ -539,7 +547,7 @@ def _add_all_signs(real, om, v1, ratio, v2, reference, nodes, count, out):
 
 @_compiled
 def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
-    """Add the moments of the buffered nodes, in units of exp(-reference), to ``out``; return the new reference."""
+    """Add the moments of buffered nodes at the points in the mask ``signs`` to ``out``; return the new reference."""
     one = real(1)
     s = one if signs & _PLUS else -one
     while True:
@@ -558,14 +566,14 @@ def _evaluate(real, om, v1, ratio, v2, reference, signs, nodes, count, out):
 
 @_inlined
 def _rule_size(rough, depth, fineness, fewer):
-    """Return the number of nodes along a side of a cell."""
+    """Return the nodes along a side of a cell of roughness ``rough`` and energy ``depth`` above the lowest energy."""
     count = _FIRST_NODES + _NODES_PER_WIDTH * rough / fineness - fewer * depth
     return int(min(max(math.ceil(count), 1), MOST_NODES))
 
 
 @_inlined
 def _signs_that_matter(leaf, highest):
-    """Return the mask of the points +-z1, +-z2 that matter: one, two that differ in z1, all, or 0 for none."""
+    """Return the mask of the points +-z1, +-z2 with bounds up to ``highest``: none, one, two that differ in z1, all."""
     signs = 0
     for k in range(4):
         if leaf[_BOUNDS + k] <= highest:
@@ -576,7 +584,7 @@ def _signs_that_matter(leaf, highest):
 
 @_inlined
 def _plan(leaves, found, best, demands, plans):
-    """Set the mask of signs and the nodes along both sides of every cell; return which masks occur, as bits."""
+    """Write the mask and the nodes per side of every leaf to ``plans``; return which masks occur, as bits."""
     fineness, cut, _, fewer, _ = demands
     present = 0
     for i in range(found):
@@ -592,9 +600,9 @@ def _plan(leaves, found, best, demands, plans):
 
 @_inlined
 def _fill(leaves, plans, first, found, signs, rules, nodes):
-    """Fill the buffer with nodes of the cells from ``first`` on whose mask is ``signs``.
+    """Fill the buffer with the nodes of those leaves from ``first`` to ``found`` whose mask is ``signs``.
 
-    Returns the number of nodes, and the next cell.
+    ``rules`` are the Gauss-Legendre rules of 1, 2, ... nodes. Return the number of nodes, and the next leaf.
     """
     count = 0
     for i in range(first, found):
@@ -648,7 +656,10 @@ def _store_posterior(n, scale, out, log_evidence, shift, covariance):
 
 @_inlined
 def _squares_of_row(first, second, aa, ab, bb, v, share):
-    """Return the estimate of E|g|^2, and |G|_F^2, of an index of variance v, from mean shifts and second moments."""
+    """Return an estimate of E|g|^2, and |G|_F^2, of an index of variance v, from its means and second moments.
+
+    ``share`` is the weight of the estimator -tr G; that of |g|^2 is one minus it.
+    """
     square = (first * first + second * second) / (v * v)
     a, b, d = ((aa - first * first) / v - 1) / v, (ab - first * second) / (v * v), ((bb - second * second) / v - 1) / v
     return square - share * (a + d + square), a * a + 2 * b * b + d * d
@@ -669,7 +680,7 @@ def _block(
 ):
     """Compute samples ``first`` to ``last`` of a batch: posteriors, or squared scores if ``squares`` has room.
 
-    ``fields`` are two arrays (n, 4), and four factors with which their rows add up to omega.
+    ``fields`` and ``shares`` are those of :func:`.two_layer_batches.score_squares`. The last four arrays are written.
     """
     stack = np.empty((4, _STACK), real)
     cells = np.empty(12 * _BATCH, real)

@@ -20,7 +20,7 @@ from ..tools.small_matrices import cholesky, half_log_det, solve_positive
 from .link_channel import LinkChannel
 from .link_kind import LinkKind
 
-#: Nodes of a chart, and nodes of a line between which its roots are searched.
+#: Nodes of a chart (roots along lines of one index), and nodes of a line between which its roots are searched.
 _NODES, _LINE_NODES = 384, 128
 #: Both numbers for points that serve all priors, in averages: a posterior mean has an error of 1e-3 of its deviation.
 _SUPPORT_NODES, _SUPPORT_LINE_NODES = 160, 80

@@ -40,7 +40,7 @@ _LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Pilots(NamedTuple):
-    """Points of the fibre near prior draws, their weights, and a Gaussian proposal fitted to them."""
+    """Pilots, points of the fibre near draws of the prior; their weights, and a Gaussian proposal fitted to them."""
 
     points: jax.Array
     weights: jax.Array
@@ -49,7 +49,7 @@ class Pilots(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """Solved coordinates (charts, r), drawn coordinates (charts, n - r), mean and covariance of the second proposal."""
+    """Solved and drawn coordinates (charts, r) and (charts, n - r); mean and covariance of the draws around pilots."""
 
     solved: jax.Array
     drawn: jax.Array
@@ -142,7 +142,7 @@ class NoisyFibreChannel(FibreChannel):
 def fibre_moments(
     phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Array, shape: tuple[int, int], draws: int, starts: int
 ) -> SampleMoments:
-    """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r)."""
+    """Return the moments of xi ~ N(0, I_n) given phi(xi) = y; ``shape`` is (n, r), with r the rank of phi."""
     n, r = shape
     each = max(2, draws // CHARTS)
     keys = jax.random.split(key, 5)
@@ -176,7 +176,7 @@ def find_pilots(phi: Callable[[jax.Array], jax.Array], y: jax.Array, key: jax.Ar
 
 
 def choose_charts(phi: Callable[[jax.Array], jax.Array], pilots: Pilots, key: jax.Array, r: int) -> Charts:
-    """Return charts that solve, at random pilots, the r coordinates whose uncertainty moves the output most."""
+    """Return one chart for each of several random pilots: it solves the r coordinates that move phi most there."""
     n = pilots.points.shape[1]
     chosen = jax.random.choice(key, _PILOTS, (CHARTS,), p=pilots.weights)
     solved = jax.vmap(lambda x: _pivots(jax.jacfwd(phi)(x), r))(pilots.points[chosen])
@@ -200,7 +200,7 @@ def _pivots(J: jax.Array, r: int) -> jax.Array:
 
 
 def _draw_free(charts: Charts, key: jax.Array, each: int) -> jax.Array:
-    """Return free coordinates (charts, each, n - r): half from the prior, half around the pilots."""
+    """Return draws (charts, each, n - r) of the free coordinates: half from the prior, half around the pilots."""
     d = charts.drawn.shape[1]
     half = each // 2
     first, second = jax.random.split(key)

@@ -158,7 +158,7 @@ class FibreSupport:
     def _on_chart(
         self, S: int, bases: np.ndarray, chosen: np.ndarray, y: np.ndarray, truth: np.ndarray
     ) -> tuple[Brackets, Brackets]:
-        """Return cells with a root, and cells that may hide two, on the ``chosen`` lines along coordinate S."""
+        """Return cells with a root, and cells that may hide two, on the ``chosen`` of all lines along coordinate S."""
         line = _line(truth[:, S])
         line = line[[0, -1]] if self._affine[S] else line  # one root at most
         sample, number, _ = np.nonzero(chosen)

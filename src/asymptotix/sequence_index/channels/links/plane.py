@@ -107,5 +107,5 @@ def pattern_changes(model: ObservedLink, axis: int) -> np.ndarray | None:
 
 
 def _without_repetitions(row: np.ndarray) -> np.ndarray:
-    """Return the values of a row (m, k) without immediate repetitions."""
+    """Return a sequence of m values (m, k) without those that equal the value before them."""
     return row[np.append(True, (row[1:] != row[:-1]).any(1))]

@@ -92,7 +92,7 @@ def _halved(
     worth: jax.Array,
     place: int | jax.Array,
 ) -> Intervals:
-    """Put the left halves of the chosen cells in place and the right halves at the end, where they are ``worth`` it."""
+    """Put the left halves of the ``chosen`` cells in their place, the right ones at ``place``; only if ``worth``."""
     old = jax.tree.map(lambda x: x[chosen], cells)
     half = 0.5 * old.half
     first, second = f(old.centre - half, old.branch), f(old.centre + half, old.branch)

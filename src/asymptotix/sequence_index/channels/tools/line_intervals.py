@@ -14,7 +14,7 @@ _BISECTIONS = 44
 
 
 def places_on_line(count: int) -> np.ndarray:
-    """Return points on a line in standard deviations: dense around the mean, up to 40."""
+    """Return ``count`` points on a line, in standard deviations: dense around the mean, up to 40."""
     return 4 * np.sinh(np.linspace(-1, 1, count) * np.arcsinh(10))
 
 

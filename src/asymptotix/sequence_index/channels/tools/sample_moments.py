@@ -41,7 +41,7 @@ def weighted_moments(log_weights: jax.Array, x: Array, extra: jax.Array | None =
 
 
 def coloured(found: SampleMoments, root: jax.Array) -> SampleMoments:
-    """Return the moments of root @ x from the moments of x."""
+    """Return the moments of root @ x from the moments of x, for a matrix ``root``."""
     covariance = root @ found.covariance @ root.T
     return found._replace(shift=root @ found.shift, covariance=covariance)
 

@@ -68,7 +68,7 @@ class CorrectedDraws(ByOutput):
 
 
 def divided_draws(y: np.ndarray, weights: np.ndarray, seed: tuple[int, ...]) -> CorrectedDraws:
-    """Return draws grouped by several outputs y (f, lists, k, N) with trees; ``seed`` sets the random cuts."""
+    """Return draws grouped by k outputs y (f, lists, k, N), with trees cut at random places from ``seed``."""
 
     def in_leaves(y: np.ndarray, weights: np.ndarray) -> DrawsInCells:
         from .output_trees import leaves

@@ -209,7 +209,7 @@ class _Uncorrected(SortedAverager):
 
 
 class SortedNodes(Nodes):
-    """Nodes that are fields and sorted draws, instead of observations and their posteriors."""
+    """Nodes that are fields omega and draws sorted by output, instead of observations and their posteriors."""
 
     channel: LinkChannel
 
@@ -296,7 +296,7 @@ class SortedNodes(Nodes):
 
 
 class _Normals(NamedTuple):
-    """Normals: fields (f, P, M), draws u (f, lists, N, P, M), noise (f, lists, N, noises), weights (f, lists, N)."""
+    """Fields omega (f, P, M) before scaling; draws u (f, lists, N, P, M), their noise (..., noises) and weights."""
 
     fields: np.ndarray
     u: np.ndarray

@@ -44,7 +44,7 @@ class Crossing(NamedTuple):
 
 
 class _CrossingRows(NamedTuple):
-    """An evaluation: its unknowns (m + 1,), and its rows, residuals of x (R, m) and operators (R, b, b)."""
+    """Unknowns (x, log alpha) (m + 1,), and per randomisation residuals of x (R, m) and operators F (R, b, b)."""
 
     unknowns: np.ndarray
     residuals: np.ndarray

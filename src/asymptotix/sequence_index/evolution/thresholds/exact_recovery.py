@@ -66,7 +66,7 @@ class _FullOverlap:
         return Threshold(0.5 * (low + high), 0.5 * (high - low))
 
     def near(self, alpha: float, margin: float, floor: float) -> Threshold:
-        """Return the result of :meth:`bisected` from an alpha close to it; never below ``floor``, a lower bound."""
+        """Return the smallest alpha with full overlap, searched around ``alpha``; never below the bound ``floor``."""
         lowest = floor * (1 + _MARGIN)
         low, high = max(0.97 * alpha, lowest), 1.03 * alpha
         while self(low):
@@ -148,7 +148,7 @@ def exact_recovery(
 
 
 def _not_below_bound(last_one: Threshold, bound: float, margin: float) -> Threshold:
-    """Return the last fixed point, or the bound unless this fixed point is certainly above the bound."""
+    """Return the last fixed point if it is certainly above ``bound``, else the bound with an error that covers both."""
     if last_one.alpha - _DOUBT * last_one.error > bound * (1 + margin):
         return last_one
     return Threshold(bound, max(margin * bound, max(last_one.alpha - bound, 0.0) + last_one.error))

@@ -1,9 +1,9 @@
 """The largest alpha on the branch of fixed points from zero to full overlap: at the fold of the branch, or at its end.
 
-Along the branch alpha first grows with the overlap. Where alpha is largest two fixed points meet (a fold), and beyond
-nothing stops the dynamics; or alpha grows until the overlap is full. Close to this alpha the dynamics is slow, and the
-noise of coarse nodes stops it, so that bisection is inaccurate. The branch itself passes through the fold. It is
-followed as a function of the mean logit s of the overlap,
+A branch is a curve of fixed points. Along it alpha first grows with the overlap. Where alpha is largest two fixed
+points meet (a fold), and beyond nothing stops the dynamics; or alpha grows until the overlap is full. Close to this
+alpha the dynamics is slow, and the noise of coarse nodes stops it, so that bisection is inaccurate. The branch itself
+passes through the fold. It is followed as a function of the mean logit s of the overlap,
 
     x = log h(x) + log(alpha) e,       s = e.x / e.e,       h = E[g g^T],
 
@@ -73,7 +73,7 @@ class _Branch:
         return self._evolution.nodes.few
 
     def log_moments(self, average: Averager, x: np.ndarray) -> np.ndarray:
-        """Return the coordinates of log h, one row per randomisation."""
+        """Return the coordinates (R, m) of log h, h = E[g g^T], at the overlap x; one row per randomisation."""
         point = self._start.moved(x).at(1.0)
         return self._evolution.image(average(point.V), point)
 

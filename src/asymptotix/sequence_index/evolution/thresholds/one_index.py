@@ -56,7 +56,7 @@ def _log_rows(rows: np.ndarray) -> np.ndarray:
 
 
 class _Crossing(NamedTuple):
-    """Point of a branch where alpha f_index = 1 on coarse nodes: logit x, slopes of log alpha and of log alpha f."""
+    """Place where alpha f_index = 1 on coarse nodes: logit x; slopes in x of log alpha and of log(alpha f)."""
 
     index: int
     x: float

@@ -43,7 +43,7 @@ _NEARBY = 0.3
 
 
 class Staircase(NamedTuple):
-    """The steps in ascending order, and a point of the branch on which all is learned, or None."""
+    """The steps in ascending order; and a point of the branch on which all directions are learned, or None."""
 
     steps: list[StaircaseStep]
     branch: Point | None
@@ -99,13 +99,13 @@ def first_step(evolution: StateEvolution, tolerance: float, say: Say) -> Stairca
 
 
 def _left(frame: np.ndarray, threshold: Threshold) -> StaircaseStep:
-    """Return one step with all directions in the span of a frame (P, d)."""
+    """Return one step with all directions in the span of the orthonormal columns ``frame`` (P, d)."""
     inside = frame @ frame.T
     return StaircaseStep(threshold, inside / np.linalg.norm(inside))
 
 
 def _foot(evolution: StateEvolution, first: StaircaseStep) -> Point | None:
-    """Return a point at the first threshold with all directions of that step; coarse nodes would split equal rates."""
+    """Return a point at the first threshold with all its directions (coarse nodes would split them), or None."""
     alpha = first.threshold.alpha
     if not np.isfinite(alpha):
         return None
@@ -180,7 +180,7 @@ def _log_growth(found: Instability, alpha: float) -> float:
 def _sudden(
     evolution: StateEvolution, low: float, above: Point, found: Instability, tolerance: float
 ) -> tuple[StaircaseStep, Point]:
-    """Return the step of directions that appear suddenly, between the last alpha without and the first with them."""
+    """Return the step of directions that appear between alpha = ``low`` and ``above``, and the new branch."""
     direction = found.moment if found.starts_by_itself else found.direction
     if not direction.any():
         return _dragged_along(evolution, low, above, tolerance), above
@@ -189,7 +189,7 @@ def _sudden(
 
 
 def _dragged_along(evolution: StateEvolution, low: float, above: Point, tolerance: float) -> StaircaseStep:
-    """Return the step of all directions learned at a point, when the branch below it had fewer of them."""
+    """Return the step of all directions learned at the point ``above``, if at alpha = ``low`` fewer were learned."""
     everything = np.concatenate([above.space.frame, above.space.certain], 1)
     return _left(everything, _between(low, above.alpha, tolerance))
 
@@ -201,7 +201,7 @@ def _between(low: float, high: float, tolerance: float) -> Threshold:
 def _crossing(
     evolution: StateEvolution, below: Point, g0: float, above: Point, g1: float, tolerance: float, say: Say
 ) -> tuple[StaircaseStep, Point]:
-    """Return the step at the alpha where the growth passes one, between two points of a branch, and the new branch."""
+    """Return the step where the log growth (``g0`` below, ``g1`` above) passes zero, and the branch beyond it."""
     a0, a1 = np.log(below.alpha), np.log(above.alpha)
     at, root, unsettled = below, a0, ""
     # With draws on coarse nodes the growth is known only well enough for one linear step to the threshold.
@@ -238,7 +238,7 @@ def _crossing_before(
 def _on_more_nodes(
     evolution: StateEvolution, at: Point, slope: float, tolerance: float, say: Say
 ) -> tuple[Threshold, Instability]:
-    """Return a crossing of a diagonal overlap from the refined fixed point; its error is (error of growth) / slope."""
+    """Return the threshold near ``at`` and what grows there; ``slope`` is d log growth / d log alpha on the branch."""
     slope = max(slope, 0.1)
     solution = refined(evolution, at, 0.5 * tolerance, under("refining", say))
     here = evolution.point(at.alpha, solution.Q, solution.V)

@@ -70,7 +70,7 @@ def scatter_of_blocks(rows: np.ndarray, means: np.ndarray | None = None) -> floa
 
 
 def fill_a_net(blocks: int) -> bool:
-    """Whether the number of blocks is a power of two: with a few more Sobol points the mean is worse, not better."""
+    """Return whether the number of blocks is a power of two; with a few more Sobol points the mean becomes worse."""
     return blocks & (blocks - 1) == 0
 
 
@@ -95,5 +95,5 @@ class StaircaseStep(NamedTuple):
 
 
 def along(threshold: Threshold, index: int, indices: int) -> StaircaseStep:
-    """Return the step of one index of a diagonal overlap."""
+    """Return the step in which one index is learned, with a diagonal overlap of ``indices`` indices."""
     return StaircaseStep(threshold, np.diag(np.eye(indices)[index]))

@@ -1,7 +1,8 @@
 """Windows, edges and integrals of grids over whitened indices; compiled with numba.
 
 A grid of K^n nodes x over a box holds the values of the link; the last coordinate of the nodes varies fastest. An edge
-joins two neighbouring nodes along one coordinate.
+joins two neighbouring nodes along one coordinate; places on it run from 0 to 1. ``lo`` and ``hi`` (samples, n) are the
+corners of the boxes, ``coordinates`` the integer coordinates of the nodes, and ``sigma`` is the noise's deviation.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def relevant_edges(values, y, lo, hi, coordinates, sigma, edges, tops) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) -> None:
-    """Write the numbers of the edges (m,) that ask for a point, and the points (n, m)."""
+    """Write the numbers ``rows`` of the edges whose place in ``asked`` is not nan, and the ``points`` (n, m) there."""
     n = coordinates.shape[1]
     K, count, x = coordinates[-1, 0] + 1, 0, np.empty(n)
     for m in range(len(edges)):
@@ -141,7 +142,7 @@ def asked_points(edges, asked, lo, hi, coordinates, mean, root, rows, points) ->
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(values, y, coordinates, edges, places, outputs, counts, asked) -> None:
-    """Write the ends of every edge and the place of its first inserted point: at the level, or in the middle."""
+    """Write the ends of every edge, and to ``asked`` the place of its first point: about where the link is y."""
     n, K = coordinates.shape[1], coordinates[-1, 0] + 1
     for m in range(len(edges)):
         k, e, node = edges[m]

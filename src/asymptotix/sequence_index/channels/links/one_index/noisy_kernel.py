@@ -31,6 +31,8 @@ def sums(
         Outputs.
     z, weights, values : arrays (J,)
         Nodes in ascending order, their weights and the link there.
+    q, v : float
+        Variance of omega, and variance of z given omega.
     step : float
         Step of omega, in standard deviations of omega given z.
     found : array (m, 4)
@@ -52,10 +54,11 @@ def sums(
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
-    """Add the terms of every omega, for one output.
+    """Add to ``found`` (4,) the terms of every omega on an even grid of ``step`` deviations, for one output y.
 
-    From one omega to the next the Gaussian of a place is multiplied by a ratio, and the ratio by a constant: an
-    exponential is computed only when a place enters the window.
+    ``places`` are the nodes z with g(z) near y, ``near`` their weights times the density of y given z; ``terms`` and
+    ``ratios`` are memory. From one omega to the next the Gaussian of a place is multiplied by a ratio, and the ratio by
+    a constant: an exponential is computed only when a place enters the window around omega.
     """
     spread, window = math.sqrt(q * v), _CUT * math.sqrt(v)
     if spread < 1e-7:  # at zero overlap omega is zero
@@ -98,7 +101,7 @@ def _over_fields(places, near, terms, ratios, q, v, step, found) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=True)
 def _add(mass, shift, square, v, weight, found) -> None:
-    """Add the terms of one omega, from the density of the output, the score and the slope of the score."""
+    """Add the terms of one omega with this ``weight``, from mass, mean and mean square of z - omega given y."""
     evidence = mass / math.sqrt(2 * math.pi * v)
     g, G = shift / v, (square - shift * shift) / (v * v) - 1 / v
     weight *= evidence

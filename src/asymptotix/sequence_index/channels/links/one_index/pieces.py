@@ -158,7 +158,7 @@ def _fades(ends: np.ndarray, constant: np.ndarray, evaluate: Evaluate) -> np.nda
 
 
 def _joined(found: Pieces) -> Pieces:
-    """Join neighbouring constant pieces of one value, which a branch without effect has separated."""
+    """Join neighbouring constant pieces of one value: a branch of the program without effect separates them."""
     alike = found.flat[1:] & found.flat[:-1] & (found.value[1:] == found.value[:-1]).all(1)
     first = np.append(True, ~alike)
     last = np.append(~alike, True)
@@ -232,7 +232,7 @@ def _refined(
 
 
 def _unexplained(grid: np.ndarray, value: np.ndarray, derivative: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return which cells have an output that changes by other than the integral of its slope."""
+    """Return which ``cells`` of the grid have an output whose change differs from the integral of its slope."""
     a, b = cells, cells + 1
     with np.errstate(invalid="ignore", over="ignore"):
         expected = 0.5 * (grid[b] - grid[a])[:, None] * (derivative[a] + derivative[b])

@@ -143,7 +143,7 @@ def _within(z: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def _cut_to(
     intervals: jax.Array, counts: jax.Array, omega: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return log mass, mean shift and variance of priors truncated to intervals (m, K, 2), for fields (m, noises)."""
+    """Return log mass, mean minus omega and variance of N(omega, v) cut to those intervals (m, K, 2) that count."""
     scale = jnp.sqrt(v)
     ends = (intervals[:, :, None] - omega[:, None, :, None]) / scale
     log_mass, mean, variance = truncated_normal(ends[..., 0], ends[..., 1])
@@ -157,7 +157,7 @@ def _cut_to(
 
 
 def _sums(xp: Any, roots: Array, log_weights: Array, omega: Array, v: float) -> tuple[Any, Any, Any]:
-    """Return log mass, mean shift and variance of the posteriors on roots (K, m) for fields (m, noises)."""
+    """Return log mass, mean minus omega and variance of posteriors on roots (K, m), for fields omega (m, noises)."""
     away = roots[:, :, None] - omega
     log_terms = log_weights[:, :, None] - away**2 / (2 * v)
     top = log_terms.max(0)
