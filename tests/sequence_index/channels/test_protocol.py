@@ -288,7 +288,8 @@ class NoisyLine(Channel):
     outputs = 0.0
     noise = 0.3
 
-    def observe(self, Z, noise):
+    def observe(self, Z, noise=None):
+        assert noise is not None
         return Z[:, :, 0] + np.sqrt(self.noise) * noise
 
     def posterior(self, observation, omega, V, accuracy=DEFAULT_ACCURACY):

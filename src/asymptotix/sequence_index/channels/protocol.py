@@ -317,10 +317,11 @@ class Channel(abc.ABC):
         return self.symmetry
 
     @abc.abstractmethod
-    def observe(self, Z: OneKind, noise: Any) -> OneKind:
+    def observe(self, Z: OneKind, noise: Any = None) -> OneKind:
         """Return the observations of index matrices Z (n, P, M), in the channel's token basis.
 
         ``noise`` (n, ``noises``) are the standard normals of the observation noise; unused where ``noises`` is zero.
+        The library hands them over in every call. A subclass needs no default.
         """
 
     def own_noise(self, Z: Array) -> np.ndarray:
