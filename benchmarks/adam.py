@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 import asymptotix as asx
+from asymptotix.figures.misprints import printed_law
 
 NOISE, WEIGHT_DECAY, ALPHAS = 0.5, 0.01, (0.2, 0.5, 1.0)
 
@@ -56,7 +57,7 @@ def _kolmogorov(problem: asx.RiskMinimization, theory: asx.Result, runs: asx.Res
     if problem.parameterization == "full":
         return f"{law.kolmogorov_distance(found):10.4f}            -"
     values = np.sqrt(np.maximum(found, 0))
-    return f"{law.kolmogorov_distance(values):10.4f}   {law.printed().kolmogorov_distance(values):10.4f}"
+    return f"{law.kolmogorov_distance(values):10.4f}   {printed_law(law).kolmogorov_distance(values):10.4f}"
 
 
 def spectra(dim: int, seeds: int, alphas: Sequence[float], picture: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What authors of models, theories and algorithms outside the package derive from, and what they return.
+"""Base classes, and the objects that their methods return, for authors of models, channels, theories and algorithms.
 
 >>> from dataclasses import dataclass
 >>> import asymptotix as asx

@@ -19,7 +19,8 @@ def test_published_cosine_is_that_of_an_old_file() -> None:
 
 
 def test_printed_law_lacks_the_scale() -> None:
-    law = LearnedSpectrum(asx.MarchenkoPastur(0.5).convolution(0.6), 0.8, 0.1)
+    law = LearnedSpectrum(asx.MarchenkoPastur(0.5).convolution(0.6), 0.8, 0.1, outliers=(1.6,))
     s = np.linspace(0.1, 1.0, 5)
     printed = printed_law(law).eigenvalue_density(s)
     np.testing.assert_allclose(printed, law.scale * law.eigenvalue_density(law.scale * s))
+    np.testing.assert_allclose(printed_law(law).outliers, [2.0])

@@ -278,6 +278,17 @@ def test_tokens_of_their_own_are_samples():
     np.testing.assert_allclose(unseen.overlap.values, one.overlap.values, rtol=1e-12)
 
 
+def test_the_evidence_of_an_output_that_shows_one_of_two_tokens():
+    """Of the reduced link the last operation was hidden, and the free entropies were 46 errors apart."""
+
+    def link(z):
+        return jnp.exp(-0.513 * jnp.where(jnp.abs(z) > 2.08, z, z**2) ** 2)
+
+    one, two = solved(lambda Z: link(Z[0]), [0.198]), solved(lambda Z: link(Z[0, 1]), [0.198], tokens=2)
+    np.testing.assert_allclose(two.overlap.values, one.overlap.values, rtol=1e-12)
+    np.testing.assert_allclose(two.free_entropy.values, one.free_entropy.values, rtol=1e-12)
+
+
 def _oscillating(z):
     return jnp.exp(-(jnp.sin(2.91 * z + 2.27) ** 2))
 

@@ -55,6 +55,9 @@ def test_channel(capsys):
     assert printed == [line.rstrip() for line in block("channel").splitlines()]
     noisy = asx.solve(asx.BayesOptimal(names["NoisyPerceptron"](noise=0.1)), alpha=1.0, tolerance=1e-3, progress=False)
     assert abs(noisy.overlap.item() - overlap_of_noisy_signs(1.0, 0.1)) <= 3 * noisy.overlap_err.item()
+    noisy_problem = asx.BayesOptimal(names["NoisyPerceptron"](noise=0.1))
+    runs = asx.simulate(noisy_problem, asx.GAMP(), alpha=1.0, dim=1000, seeds=8, progress=False).overlap.values.ravel()
+    assert abs(runs.mean() - noisy.overlap.item()) <= 4 * runs.std(ddof=1) / np.sqrt(8)  # t with 7 degrees: 1 in 200
     models = names["NoisyPerceptron"](noise=0.0), asx.MultiIndex(lambda z: jnp.sign(z[0]), indices=1)
     own, known = (
         asx.solve(asx.BayesOptimal(model), alpha=[0.5, 2.0], tolerance=1e-3, progress=False) for model in models

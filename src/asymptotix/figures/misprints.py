@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def printed_law(law: LearnedSpectrum) -> LearnedSpectrum:
-    """Return the law by eq. (13) of arXiv:2509.24914v1, which lacks the factor 1/scale."""
-    return replace(law, scale=1.0)
+    """Return the law by eq. (13) of arXiv:2509.24914v1, which lacks the factor 1/scale; outliers follow the law."""
+    return replace(law, scale=1.0, outliers=tuple(value / law.scale for value in law.outliers))
 
 
 def published_cosine(runs: Result) -> xr.DataArray:

@@ -183,7 +183,7 @@ def _of_one_draw(said: PublishedFigure, claim: str, values: xr.DataArray, **word
 
 
 def _larger(first: xr.DataArray, second: xr.DataArray) -> tuple[float, str, float]:
-    """Return by how much the first number is larger, task by task: the mean, words and the error of the mean."""
+    """Return the mean over tasks of the first number minus the second, both means in words, and the error."""
     difference = first - second
     gap, error = float(difference.mean()), float(_error(difference))
     return gap, f"{float(first.mean()):.1f} against {float(second.mean()):.1f}: {gap:+.2f} ± {error:.2f}", error

@@ -139,7 +139,10 @@ def remove_left_behind(folder: Path, *, beside: Path) -> None:
 
 
 class Watch:
-    """What this process saw of others' claims, and when: a claim is dead if unchanged for the length of a lease."""
+    """A record of others' claims and the times at which this process saw them change.
+
+    A claim that does not change for the length of a lease is dead.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[str, float]] = {}

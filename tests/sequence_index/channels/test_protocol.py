@@ -1,5 +1,7 @@
 """The posterior of one observation against integrals, differences and identities."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -8,6 +10,7 @@ from scipy.stats import kstest, norm
 from asymptotix.numerics import interrupts
 from asymptotix.sequence_index.channels.attention.sign import SignChannel
 from asymptotix.sequence_index.channels.attention.two_layers import TwoLayerChannel, fastest_backend
+from asymptotix.sequence_index.channels.choose import SequenceModel, channel_of
 from asymptotix.sequence_index.channels.protocol import (
     DEFAULT_ACCURACY,
     Accuracy,
@@ -318,3 +321,26 @@ def test_noise_of_its_own_is_normal_and_equal_for_equal_indices():
     # Neither the rows nor the noise of rows beside them, a rounding away, show in the noise.
     everything = np.concatenate([found, rows, hashed_normals(np.nextafter(rows, 9.0), 2)], 1)
     assert abs(everything.T @ found / len(rows) - np.eye(7, 2)).max() < 5 * np.sqrt(2 / len(rows))
+
+
+def test_a_model_of_ones_own_must_give_a_channel():
+    class Nothing(SequenceModel):
+        def channel(self) -> Any:
+            return None
+
+    class Unsized(SequenceModel):
+        def channel(self) -> Any:
+            return NoSize()
+
+    class NoSize(NoisyLine):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "outputs":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    with pytest.raises(TypeError, match=r"channel\(\) of .* must return a Channel, got None"):
+        channel_of(Nothing())
+    with pytest.raises(TypeError, match="without outputs"):
+        channel_of(Unsized())
+    with pytest.raises(NotImplementedError, match="must have a method channel"):
+        channel_of(SequenceModel())

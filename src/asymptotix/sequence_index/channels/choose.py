@@ -86,7 +86,12 @@ def channel_of(model: object, backend: str = "auto") -> Channel:
         Backend of :class:`TwoLayerChannel`: "numba", "jax" or "auto".
     """
     if isinstance(model, SequenceModel):
-        return model.channel()
+        channel = model.channel()
+        missing = [name for name in ("indices", "tokens", "outputs") if not hasattr(channel, name)]
+        if not isinstance(channel, Channel) or missing:
+            lacks = f" without {', '.join(missing)}" if isinstance(channel, Channel) else ""
+            raise TypeError(f"channel() of {model!r} must return a Channel, got {channel!r}{lacks}")
+        return channel
     for kind, made in _CHANNELS.items():
         if isinstance(model, kind):
             return made(model, backend)

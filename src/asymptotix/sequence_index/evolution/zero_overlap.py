@@ -47,18 +47,20 @@ def sampled_instability_at_zero(
     values draws are sorted.
     """
     P, floor = channel.indices, least_moment(channel)
-    say(f"block 1 of at most {most}")
     if channel.exact_averager() is not None:
+        say(f"block 1 of at most {most}")
         exact = block(0)
         found = instability([exact], np.eye(P), np.eye(P), floor)
         return found._replace(error=exact.accuracy * found.rate)
     two = channel.observe(np.ones((2, P, channel.tokens)), np.zeros((2, channel.noises)))
     if channel.groups is None and two.shape == (2, 1):
+        say("from draws sorted by their output")
         return _of_one_number(channel, tolerance)
 
     def on(average: Averager) -> tuple[np.ndarray, np.ndarray]:
         return average.moments_and_operators(np.eye(P), np.eye(P), symmetric_basis(P))
 
+    say(f"block 1 of at most {most}")
     first = block(0)
     blocks = [on(first)]
     bias = _bias_at_zero(first, P, blocks[0][1])
