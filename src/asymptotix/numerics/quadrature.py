@@ -117,7 +117,7 @@ def sobol_normals(count: int, dim: int, seed: int | Sequence[int]) -> NDArray[np
     return ndtri(sobol_uniforms(count, dim, seed))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _kept_normals(count: int, dim: int, *seed: int) -> NDArray[np.float64]:
     """Return the nodes, cached and read-only: the next point of a curve usually needs the same ones.
 

@@ -30,8 +30,11 @@ NEARLY_EXACT = 2e-3
 MARGINAL = 1e-3
 #: Largest number of times that the learned subspace is turned; the last time it is enlarged instead.
 _TURNS = 4
-#: Number of times that known directions are turned, see :meth:`Dynamics._aimed`.
-_AIMS = 3
+#: Largest number of turns of the known directions, and the sine of a turn after which they stay. A turn corrects the
+#: angle to a third of it, or better; sqrt(1-q) = 1e-3 is the angle by which samples would confuse two directions.
+_AIMS, _ON_AIM = 20, 1e-6
+#: Largest number of times that the iteration goes on because known directions have turned since.
+_RESUMED = 3
 
 
 class Ending(Enum):
@@ -117,9 +120,9 @@ class Dynamics(OverlapMap):
 
     def _iterated(self, point: Point, say: Say) -> DynamicsEnd:
         """Iterate in one subspace, which becomes smaller when directions are lost or become known."""
-        for _ in range(point.space.rank + 1):
+        for _ in range(point.space.rank + 1 + _RESUMED):
             if point.space.rank == 0:
-                break
+                return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
             point, stopped, found = self._run(point, say)
             if stopped is _Stop.LOST:
                 point = point.without(float(to_logit(NO_OVERLAP)))
@@ -131,8 +134,12 @@ class Dynamics(OverlapMap):
                 words = f"exact recovery is marginal at alpha = {self.exact_recovery_bound / self.copies:g}"
                 return DynamicsEnd(point, Ending.MARGINAL, f"{words}: 1-q falls algebraically only")
             else:
-                return DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
-        return DynamicsEnd(point, Ending.SETTLED, "converged: nothing else is learned")
+                end = DynamicsEnd(point, Ending.SETTLED if found.converged else Ending.UNSETTLED, found.status)
+                aimed = self._aimed(point)
+                if _turn(point, aimed) < 10 * _ON_AIM:
+                    return end
+                point = aimed
+        return DynamicsEnd(point, Ending.UNSETTLED, "not converged: known directions still turn")
 
     def _aimed(self, point: Point) -> Point:
         """Return the point with its known directions turned to leading eigenvectors of E[g g^T] on coarse nodes.
@@ -141,10 +148,12 @@ class Dynamics(OverlapMap):
         sqrt(1-q), or by that of the subspace that was left when another direction was lost. Without the turn, samples
         that show only this direction would also seem to show the others.
         """
-        if self.channel.diagonal:
+        if self.channel.diagonal or point.space.known is None:
             return point
         for _ in range(_AIMS):
-            point = point.aimed(self.nodes.few(point.V).second_moment.mean(0))
+            before, point = point, point.aimed(self.nodes.few(point.V).second_moment.mean(0))
+            if _turn(before, point) < _ON_AIM:
+                break
         return point
 
     def _run(self, point: Point, say: Say) -> tuple[Point, _Stop | None, FixedPoint]:
@@ -216,3 +225,9 @@ class Dynamics(OverlapMap):
             return point.enlarged((axes * values[new]) @ axes.T)
         rest = np.eye(len(moment)) - point.space.immobile @ point.space.immobile.T
         return point.turned(np.linalg.eigh(rest @ moment @ rest)[1][:, -point.space.rank :])
+
+
+def _turn(before: Point, after: Point) -> float:
+    """Return the sine of the largest angle between the known directions of two points."""
+    known = before.space.certain
+    return float(np.linalg.norm(after.space.certain - known @ (known.T @ after.space.certain)))

@@ -16,21 +16,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import asymptotix as asx
+from invariance.known.solved import solved, within
 
 SLOW = pytest.mark.slow
-
-
-def solved(link, alpha, indices=1, tokens=1):
-    problem = asx.BayesOptimal(asx.SequenceIndex(link, indices, tokens))
-    found = asx.solve(problem, alpha=alpha, tolerance=2e-3, progress=False)
-    assert set(found.status_code.values) <= {"converged", "exact_recovery"}
-    return found
-
-
-def within(found, overlap, slack=1e-9) -> None:
-    """The reported error is the tolerance; ``slack`` is that of what it is compared with."""
-    assert (abs(found.overlap.values.reshape(np.shape(overlap)) - overlap) <= 3 * found.overlap_err.values.reshape(
-        np.shape(overlap)) + slack).all()  # fmt: skip
 
 
 #: Strictly monotone functions of one index: linear regression, where the overlap is alpha.
@@ -350,20 +338,6 @@ def test_a_bent_function_of_one_index_knows_no_tokens():
     assert 0.1 < one.overlap.item() < 0.9
 
 
-@pytest.mark.full
-def test_rotated_indices_of_a_link_whose_second_index_shows_in_one_sample_of_a_hundred():
-    """At alpha 1.14 one direction is known and nothing else is learned: the other one has its threshold near 2."""
-    (c, s), R = (0.338579044219006, 0.940937952691751), np.array([[-1.0, 0.0], [0.0, 1.0]])
-    R = R @ np.array([[c, s], [-s, c]])
-
-    def link(z):
-        u = R @ z
-        return jnp.where(jnp.abs(u[0]) > 2.61, 1.0, 0.0) + jnp.exp(-1.25 * (u[1] + 0.31) ** 2)
-
-    found = asx.solve(asx.BayesOptimal(asx.MultiIndex(link, 2)), alpha=1.14, progress=False)
-    np.testing.assert_allclose(R @ found.overlap.values @ R.T, np.diag([0.0, 1.0]), atol=2e-5)
-
-
 @SLOW
 def test_a_clipped_output_has_no_units():
     def clipped(Z):
@@ -416,13 +390,6 @@ def test_what_is_seen_in_jumps_alone_is_never_exactly_recovered():
     # The law of z1^2 given the output is a mixture of two: by quadrature.
     assert abs(float(found.weak_recovery[0]) - 0.575166) <= 3 * float(found.weak_recovery_err[0])
     assert np.isposinf(float(found.exact_recovery))
-
-
-@SLOW
-def test_directions_that_are_exactly_recovered_are_those_of_the_link():
-    found = solved(lambda Z: (Z[0] - 0.639 * Z[1]) ** 2, [2.0], indices=2)
-    direction = np.array([1.0, -0.639]) / np.hypot(1.0, 0.639)
-    np.testing.assert_allclose(found.overlap.values[0], np.outer(direction, direction), atol=1e-9)
 
 
 @SLOW
