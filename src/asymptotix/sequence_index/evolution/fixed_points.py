@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ...core.status import Status
+from ...numerics.linear_algebra import to_logit
 from .. import streams
 from ..channels.protocol import Channel
 from .choose_nodes import nodes_of
@@ -20,6 +21,7 @@ from .coordinates import Coordinates
 from .dynamics import NEARLY_EXACT, NO_OVERLAP, Dynamics, DynamicsEnd, Ending
 from .instability import Instability, diagonal_instability
 from .nodes import MORE, Nodes
+from .overlap_map import SEED_OVERLAP
 from .point import Point
 from .refinement import OverlapSolution, refined
 
@@ -77,7 +79,10 @@ class StateEvolution(Dynamics):
             return self.reached(self.point(alpha, start, np.eye(len(start)) - start), tolerance)
         if hint is not None and not hint.exact:
             point = self.point(alpha, hint.Q, hint.V)
-            return self._from_nothing(point, tolerance, self.outside(hint, point))
+            if not self.nodes.noisy:
+                return self._from_nothing(point, tolerance, self.outside(hint, point))
+            # An overlap so small may be one at which noise of the nodes stops the iteration: it begins anew.
+            return self._from_nothing(point.without(float(to_logit(SEED_OVERLAP))), tolerance)
         return self._from_nothing(self.nothing(alpha), tolerance)
 
     def informed(self, alpha: float, *, tolerance: float) -> OverlapSolution:

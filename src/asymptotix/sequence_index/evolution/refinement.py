@@ -142,7 +142,7 @@ def refined(evolution: OverlapMap, point: Point, tolerance: float, say: Say = qu
     better = blocks_of.better_block(0)
     if better is not first or correction is not None:  # cheap on the same block: it keeps its last averages
         here = _evaluated(evolution, here.point, better, correction)
-    predictions, seen = Predictions(here.point, response, nodes.biased), [here]
+    predictions, seen = Predictions(here.point, response, nodes.biased, nodes.noisy), [here]
     predictions.add(here, inverse)
     certain = point.space.certain
     known = certain.shape[1]
@@ -226,10 +226,12 @@ class Predictions:
         Derivative of the fixed point's Q with respect to the residual of every coordinate.
     drawn : bool
         Whether posteriors come from draws.
+    noisy : bool
+        Whether averages of small overlaps have independent errors on all blocks.
     """
 
-    def __init__(self, start: Point, response: np.ndarray, drawn: bool) -> None:
-        self._start, self._response, self._drawn = start, response, drawn
+    def __init__(self, start: Point, response: np.ndarray, drawn: bool, noisy: bool) -> None:
+        self._start, self._response, self._drawn, self._noisy = start, response, drawn, noisy
         self._linear = bool(start.space.rank) and start.logits[0] < _SMALL
         self._x: list[np.ndarray] = []
         self._Q: list[np.ndarray] = []
@@ -248,7 +250,7 @@ class Predictions:
     def error(self, here: Point) -> np.ndarray:
         """Return the standard error (P, P) of the predicted overlap; the end is at most one step from ``here``."""
         if self._linear:
-            return _error(self._Q, None, self._drawn)
+            return _error(self._Q, None, self._noisy)
         # With draws the end may be far below the point where the steps ended: the larger slope dq/dx is safe.
         ends = [self._start, self.end(here)] if self._drawn else [self.end(here)]
         return np.max([_error(self._x, end.tangent, self._drawn) for end in ends], axis=0)
@@ -363,15 +365,18 @@ def _slopes(evaluated: Callable[[np.ndarray], _Evaluation], here: _Evaluation, s
     return np.stack(columns, -1) if columns else np.zeros((1, 0, 0))
 
 
-def _error(ends: list[np.ndarray], tangent: np.ndarray | None, drawn: bool) -> np.ndarray:
+def _error(ends: list[np.ndarray], tangent: np.ndarray | None, independent: bool) -> np.ndarray:
     """Return the standard error of the overlap (P, P) from predictions of all blocks: coordinates (R, m) or Q itself.
 
     The errors of successive blocks of one randomisation compensate each other, so that the scatter of their means
-    counts. With draws they hardly do, and the scatter of few means may be small by chance and end the search too early:
-    the error is then at least that from the scatter of all predictions.
+    counts. This scatter may be small by chance and end the search too early: the error is at least that of one block
+    divided by the number of blocks, or, if blocks are ``independent``, that from the scatter of all predictions.
     """
     error = _standard_error(np.mean(ends, axis=0), tangent)
-    return np.maximum(error, _standard_error(np.concatenate(ends), tangent)) if drawn else error
+    if independent:
+        return np.maximum(error, _standard_error(np.concatenate(ends), tangent))
+    of_one = np.sqrt(np.mean([_standard_error(rows, tangent) ** 2 for rows in ends], axis=0))
+    return np.maximum(error, of_one / len(ends))
 
 
 def _standard_error(rows: np.ndarray, tangent: np.ndarray | None) -> np.ndarray:

@@ -37,6 +37,8 @@ _FEW_FIELDS, _FEW_DRAWS, _MANY_DRAWS = 2**7, 2**9, 2**12
 #: Relative bias of averages from ``_MANY_DRAWS`` draws sorted by one output, measured against quadratures and longer
 #: lists. It is inversely proportional to the number of draws.
 _ACCURACY = 3e-4
+#: Smallest number of parts of a sequence of draws that are taken in random order.
+_SHUFFLED = 2**6
 #: Number of fields that a thread processes at a time.
 _AT_ONCE = 2**5
 #: Largest number of blocks, and number of blocks with ``_MANY_DRAWS`` draws that stay in memory, 200 MB each.
@@ -117,11 +119,8 @@ class SortedAverager(Averager):
         """Return the fields and draws of one randomisation."""
         P, M, noises = self.channel.indices, self.channel.tokens, self.channel.noises
         fields = ndtri(sobol_uniforms(self._fields, P * M, (self._seed, r), block=self._block))
-        lists = [
-            ndtri(sobol_uniforms(self._fields * self._draws, P * M + noises, (self._seed, r, n), block=self._block))
-            for n in range(1, 1 + _LISTS)
-        ]
-        normals = np.stack(lists).reshape(_LISTS, self._fields, self._draws, -1).swapaxes(0, 1)
+        lists = [self._list((self._seed, r, n), P * M + noises) for n in range(1, 1 + _LISTS)]
+        normals = np.stack(lists, axis=1)
         u, noise = normals[..., : P * M].copy(), normals[..., P * M :]
         variance = 1 + _WIDER / (P * M)
         u[:, :, self._draws // 2 :] *= np.sqrt(variance)
@@ -129,6 +128,20 @@ class SortedAverager(Averager):
         weights = 2 / (1 + np.exp(log_ratio))  # importance weights of the mixture of both halves
         of_draws = (u.reshape(*u.shape[:3], P, M), noise, weights)
         return _Normals(fields.reshape(-1, P, M), *(one.astype(np.float32) for one in of_draws))
+
+    def _list(self, seed: tuple[int, ...], dim: int) -> np.ndarray:
+        """Return normals (f, N, dim), one list of draws per field: parts of a long sequence in random order.
+
+        All parts of a sequence differ from a mean by similar errors, with signs that are the same in every sequence.
+        In the order of the sequences products of errors of two lists would not average out.
+        """
+        group = max(self._fields, _SHUFFLED)
+        number, first = divmod(self._block * self._fields, group)
+        order = np.random.default_rng((*seed, number)).permutation(group)[first : first + self._fields]
+        if self._fields == group:
+            whole = sobol_uniforms(group * self._draws, dim, seed, block=number)
+            return ndtri(whole).reshape(group, self._draws, dim)[order]
+        return ndtri([sobol_uniforms(self._draws, dim, seed, block=number * group + part) for part in order])
 
     def _by_output(self, V: np.ndarray) -> list[ByOutput]:
         """Return the draws at overlap I - V grouped by their outputs, in parts. The last result is kept."""
