@@ -7,12 +7,13 @@ VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 DOCS = $(VENV)/.installed-docs
-# Two processes fill two cores, without threads of BLAS that spin. One that dies ends the run: in another one its test
-# would be begun again, and again. Each takes half of the list, and who is done takes from the end of the other's: a
-# module's tests stay together but for a few, and no worker is left alone with a long module.
+# Two processes fill two cores, without threads of BLAS that spin; slow tests, some of which wait, take three. One that
+# dies ends the run: in another one its test would be begun again, and again. Each takes its share of the list, and who
+# is done takes from the end of another's: a module's tests stay together but for a few, and no worker is left alone
+# with a long module.
 PYTEST = OPENBLAS_NUM_THREADS=1 COMPILED_FOR_TESTS=$(COMPILED_FOR_TESTS) \
 	$(BIN)/python -m pytest -n 2 --dist worksteal --max-worker-restart 0
-# What JAX compiles in one test it reads in the next, and in the next run: see tests/conftest.py.
+# What JAX compiles in one test it reads in the next, and in the next run: see tests/compiled_programs.
 COMPILED_FOR_TESTS ?= .jax_cache
 
 .PHONY: help env demo test test-slow test-full lint docs wheel bench clean
@@ -50,7 +51,7 @@ test: $(STAMP)
 	$(PYTEST) --ignore tests/slow -m "not slow and not full and not gpu"
 
 test-slow: $(STAMP)
-	$(PYTEST) --durations=30 --durations-min=10 -m "slow and not full and not gpu"
+	$(PYTEST) -n 3 --durations=30 --durations-min=10 -m "slow and not full and not gpu"
 
 test-full: $(STAMP)
 	$(PYTEST) -m "not gpu"

@@ -624,7 +624,8 @@ def test_program_answers_at_once_without_importing_jax(option):
 
 def test_program_in_a_process_of_its_own(toml):
     file = toml()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ["PYTHONPATH"]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", "from asymptotix.cli import main; main()"]
     good = subprocess.run([*command, "solve", file], capture_output=True, text=True, env=environment)
     assert (good.returncode, good.stderr) == (0, "")

@@ -191,8 +191,11 @@ def _is_affine_in(model: ObservedLink, i: int, z: np.ndarray, J: np.ndarray, y: 
 
 def _count_of_rows(values: np.ndarray) -> int:
     """Return the number of distinct rows of values (v, k); numbers that differ by rounding count as equal."""
-    labels = [_labels(column) for column in values.T]
-    return len(np.unique(np.stack(labels, 1), axis=0))
+    rows = np.zeros(len(values), int)
+    for column in values.T:
+        labels = _labels(column)
+        rows = np.unique(rows * (labels.max() + 1) + labels, return_inverse=True)[1]  # of numbers: fast
+    return int(rows.max()) + 1
 
 
 def _labels(values: np.ndarray) -> np.ndarray:
